@@ -190,7 +190,7 @@ def test_a_damaged_shard_is_named_before_anything_is_written(here):
     assert not (here.folder / "run").exists()
 
 
-def test_what_is_no_number_is_not_sampled_or_scored(here, trained, monkeypatch):
+def test_nan_outputs_are_not_sampled_or_scored(here, trained, monkeypatch):
     def no_number(self, x, _):
         return torch.full((*x.shape[:-1], 300), torch.nan)
 
@@ -248,7 +248,7 @@ def test_ctrl_c_leaves_no_half_of_a_data_folder(lab):
     assert set(lab.folder.iterdir()) == before
 
 
-def test_ctrl_c_pressed_again_and_again_is_no_traceback(lab):
+def test_repeated_ctrl_c_prints_no_traceback(lab):
     (lab.folder / "long.txt").write_text((lab.folder / "text.txt").read_text() * 400)
     before = set(lab.folder.iterdir())
     process = lab.start("data", "long.txt", "--out", "tokens")

@@ -128,7 +128,7 @@ def test_a_run_goes_on_to_the_same_end_or_names_it(folder, begun, whole):
     assert all(end == "right" for what, end in ends.items() if "metrics" in what or "checkpoints" in what)
 
 
-def test_a_run_of_which_no_checkpoint_is_whole_begins_again_only_when_it_is_told_to(folder, begun, whole):
+def test_a_run_without_a_whole_checkpoint_starts_over_only_if_the_user_deletes_them(folder, begun, whole):
     both, config = folder / "both", load_config(folder / "tiny.yaml", *SHORT)
     for checkpoint in shutil.copytree(begun, both).glob("checkpoints/step-*"):
         (checkpoint / "model.safetensors").write_bytes(b"")

@@ -44,7 +44,7 @@ def cuts(root, share, seed, act):
     return taken
 
 
-def test_of_a_run(folder):
+def test_a_run_survives_every_cut(folder):
     config = load_config(folder / "tiny.yaml", *SHORT)
     left = cuts(folder / "disk", 0.08, 1, lambda: train(config, folder / "disk" / "run", Callback()))
     whole = outcome(folder / "disk" / "run")
@@ -66,7 +66,7 @@ def test_what_has_ended_stays_ended(folder, monkeypatch):
         assert train(config, image / "run", Callback()) == RunFolder(folder / "done" / "run").summary()
 
 
-def test_of_a_study(folder, monkeypatch):
+def test_a_study_survives_every_cut(folder, monkeypatch):
     (folder / "study.yaml").write_text(STUDY)
     name, config = read_study("study.yaml")
 
@@ -84,7 +84,7 @@ def test_of_a_study(folder, monkeypatch):
         assert result(image / "out") == whole, image.name
 
 
-def test_of_a_folder_that_is_made_at_once(tmp_path):
+def test_an_atomic_folder_is_whole_after_every_cut(tmp_path):
     """Data folders, exports and flattened files exist at the end, and never half-written."""
     out = tmp_path / "disk" / "new" / "out"
 

@@ -45,7 +45,7 @@ def test_training_loads_no_more_than_it_needs(lab):
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
 @pytest.mark.parametrize("verb", ["schema", "list", "--help"])
-def test_a_reader_that_leaves_is_no_error(verb):
+def test_a_reader_that_leaves_causes_no_error(verb):
     """This holds whether Python, Rich or cyclopts writes."""
     read, write = os.pipe()
     os.close(read)
@@ -61,7 +61,7 @@ def test_a_reader_that_leaves_is_no_error(verb):
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell as POSIX has it")
 @pytest.mark.parametrize(("command", "code"), [("cost tiny-llama >&-", 0), ("cots >&- 2>&-", 2), ("cots 2>&-", 2)])
-def test_a_closed_output_is_no_error(command, code):
+def test_a_closed_output_causes_no_error(command, code):
     done = subprocess.run(
         f"{sys.executable} -m archlab {command}", shell=True, capture_output=True, text=True, check=False
     )

@@ -13,8 +13,8 @@ def test_the_text_is_named_before_the_runs_and_in_the_answer(study, finished):
     size = f"{text.stat().st_size / 1000:.3g} kB in 19 folds"  # each has 5%; the first stretch of a single file is in none of them
     assert f"tokens of text.txt ({size})," in " ".join(printed.split())
     assert f"tokens of text.txt ({size})," in (folder / "report.html").read_text()
-    told = study.run("study", "run", "names.yaml", "--out", folder).stderr
-    assert told.splitlines()[0] == f"text: {text}, {size}; the runs are evaluated on 9 of them"
+    errors = study.run("study", "run", "names.yaml", "--out", folder).stderr
+    assert errors.splitlines()[0] == f"text: {text}, {size}; 9 are used for evaluation"
     assert set(first["values"]) == {"0", "1"}
     assert len(runs(folder)) == 4
 

@@ -88,14 +88,14 @@ def test_a_second_process_leaves_a_run_to_the_first_and_waits_for_it(study, fini
     folder = study.folder / "twice"
     first = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "1")
     assert wait_until(lambda: metrics_lines(folder) > 15, first), first.communicate()
-    (held,) = workers_of(first)
-    os.kill(held, signal.SIGSTOP)  # it stays in the middle of a run until the second process has trained the others
+    (paused,) = workers_of(first)
+    os.kill(paused, signal.SIGSTOP)  # it stays in the middle of a run until the second process has trained the others
     second = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "1")
     assert wait_until(lambda: len(list(folder.glob("runs/*/summary.json"))) == 3, second), second.communicate()
-    os.kill(held, signal.SIGCONT)
-    (printed, told), (also_printed, _) = second.communicate(timeout=60), first.communicate(timeout=60)
+    os.kill(paused, signal.SIGCONT)
+    (printed, errors), (also_printed, _) = second.communicate(timeout=60), first.communicate(timeout=60)
     assert (printed == also_printed, second.returncode, first.returncode) == (True, 0, 0)
-    assert told.count("another process is training this run; waiting for that process") == 1
+    assert errors.count("another process is training this run; waiting for that process") == 1
     assert results(folder) == finished[2]
     for run in runs(folder).values():
         steps = [line["step"] for line in lines(run / "metrics.jsonl") if "lr" in line]
@@ -123,8 +123,8 @@ def test_a_study_that_must_leave_waits_for_its_runs_to_save(study, wish):
     assert wait_until(lambda: metrics_lines(folder) > 15, process), process.communicate()
     workers = workers_of(process)
     process.send_signal(wish)
-    code, told = ended(process, workers)
-    assert (code, "interrupted; to continue, repeat the command" in told) == (130, True)
+    code, errors = ended(process, workers)
+    assert (code, "interrupted; to continue, repeat the command" in errors) == (130, True)
     begun = [run for run in runs(folder).values() if not (run / "summary.json").exists()]
     for run in begun:
         metrics = lines(run / "metrics.jsonl")

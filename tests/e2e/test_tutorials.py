@@ -5,16 +5,40 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from lab import ARCHLAB
 
 import archlab
+from archlab.pricing.budget import PUBLISHED_MFU
 from archlab.study.study_file import AS_IT_STANDS, library_study
 
 DOCS = Path(archlab.__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(sh|yaml|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class Followed:
+    """A tutorial whose blocks have all been run."""
+
+    folder: Path
+    env: Mapping[str, str]
+    out: str = ""
+    """Everything that was printed on stdout."""
+    err: str = ""
+
+    def run(self, *typed: str) -> str:
+        """Run a command that must succeed. Return what it printed on stdout."""
+        done = subprocess.run(
+            typed, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+        self.err += done.stderr
+        return done.stdout
 
 
 def file_of(block: str) -> tuple[str, str] | None:
@@ -41,59 +65,183 @@ def test_a_tutorial_can_be_followed(name: str, folder: Path, cache: Path) -> Non
     text = (DOCS / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
     env = {**os.environ, "ARCHLAB_CACHE": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "80",
            "PATH": f"{ARCHLAB.parent}:{os.environ['PATH']}"}  # fmt: skip
-    printed: list[str] = []
+    followed = Followed(folder, env)
     for kind, block in _BLOCK.findall(text):
         if kind == "yaml":
             if named := file_of(block):
                 (folder / named[0]).write_text(named[1], encoding="utf-8")
-            continue
-        typed = [sys.executable, "-c", block] if kind == "python" else ["bash", "-euxc", block]
-        done = subprocess.run(typed, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
-        printed.append(done.stdout)
-    assert len(printed) >= 4
-    PROMISES[name](folder, "".join(printed))
+        else:
+            followed.out += followed.run(*([sys.executable, "-c"] if kind == "python" else ["bash", "-euxc"]), block)
+    page = " ".join(text.split())
+    for sentence, check in PROMISES[name]:
+        assert sentence in page, "the tutorial does not promise this any more"
+        check(followed)
 
 
-def student(folder: Path, printed: str) -> None:
-    gated, plain = (matrices((folder / f"{name}.svg").read_text(encoding="utf-8")) for name in ("gated", "plain"))
-    assert (gated, plain) == (3, 2)  # "A third matrix leads out", "one matrix in and one out"
+# --- the promises of each tutorial, with their checks ------------------------------------------------------
+
+Promises = tuple[tuple[str, Callable[[Followed], None]], ...]
+
+
+def two_kinds_of_mlp(followed: Followed) -> None:
+    assert (matrices(followed.folder / "gated.svg"), matrices(followed.folder / "plain.svg")) == (3, 2)
+
+
+def matrices(svg: Path) -> int:
+    """Return the number of weight matrices in the frame of the MLP."""
+    return len(set(re.findall(r">(Up|Gate|Down) projection<", svg.read_text(encoding="utf-8"))))
+
+
+def ten_arms(followed: Followed) -> None:
+    assert len(library_study("gates", AS_IT_STANDS).arms) == 10
+
+
+def only_the_mlp_differs(followed: Followed) -> None:
+    arms = library_study("gates", AS_IT_STANDS).arms
+    assert all(set(changed) <= {"model.mlp", "model.mlp.kind", "model.mlp.activation"} for changed in arms.values())
+
+
+def equal_parameters(followed: Followed) -> None:
     gates = library_study("gates", AS_IT_STANDS)
-    assert len(gates.arms) == 10
     assert gates.equal
     assert gates.equal.parameters
+
+
+def a_tuned_rate(followed: Followed) -> None:
+    gates = library_study("gates", AS_IT_STANDS)
     assert gates.tune.keys() == {"train.lr"}
-    assert all(
-        set(changed) <= {"model.mlp", "model.mlp.kind", "model.mlp.activation"} for changed in gates.arms.values()
-    )
-    study = archlab.load_study(folder / "gates-smoke")
-    comparisons = [arm.comparison for arm in study.arms if arm.comparison]
-    assert len(comparisons) == 9
-    assert {comparison.verdict for comparison in comparisons} == {"not distinguishable"}
-    assert all(comparison.smallest_effect for comparison in comparisons)  # "how large a difference would have to be"
-    assert (len(study.seeds), {arm.tokens for arm in study.arms}) == (2, {7168})
-    assert (folder / "mine.yaml").read_text(encoding="utf-8").count("#") > 20  # "every field is explained"
+    assert gates.seeds == 5
 
 
-def matrices(svg: str) -> int:
-    """Return the number of weight matrices in the frame of the MLP."""
-    return len(set(re.findall(r">(Up|Gate|Down) projection<", svg)))
+def two_seeds_and_no_difference(followed: Followed) -> None:
+    study = archlab.load_study(followed.folder / "gates-smoke")
+    verdicts = {arm.comparison.verdict for arm in study.arms if arm.comparison}
+    assert (verdicts, len(study.seeds)) == ({"not distinguishable"}, 2)
+    assert {round(arm.tokens, -3) for arm in study.arms} == {7000}
 
 
-def researcher(folder: Path, printed: str) -> None:
-    rows = archlab.load_study(folder / "squared").frame()
-    assert len(rows) == 2 * 3  # "one row per run"
-    lines = (folder / "squared" / "runs.csv").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1 + len(rows)  # "the same rows"
+def nine_comparisons(followed: Followed) -> None:
+    study = archlab.load_study(followed.folder / "gates-smoke")
+    assert len([arm for arm in study.arms if arm.comparison]) == 9
+
+
+def detectable_differences(followed: Followed) -> None:
+    study = archlab.load_study(followed.folder / "gates-smoke")
+    assert all(arm.comparison.smallest_effect for arm in study.arms if arm.comparison)
+
+
+def every_field_is_explained(followed: Followed) -> None:
+    assert (followed.folder / "mine.yaml").read_text(encoding="utf-8").count("#") > 20
+
+
+STUDENT: Promises = (
+    ("A third matrix maps the product to the output.", two_kinds_of_mlp),
+    ("In `plain.svg` the MLP has only two matrices", two_kinds_of_mlp),
+    ("The study `gates` compares ten models", ten_arms),
+    ("The arms differ only in the MLP.", only_the_mlp_differs),
+    ("They have the same number of parameters", equal_parameters),
+    ("each arm is trained with several seeds, at its own tuned learning rate.", a_tuned_rate),
+    (
+        "with about 7,000 tokens and two seeds, every verdict is *not distinguishable*.",
+        two_seeds_and_no_difference,
+    ),
+    ("The report says how large a difference must be", detectable_differences),
+    ("corrected because nine arms are compared at once.", nine_comparisons),
+    ("The file explains every field", every_field_is_explained),
+)
+
+
+def one_row_per_run(followed: Followed) -> None:
+    assert len(archlab.load_study(followed.folder / "squared").frame()) == 2 * 3
+
+
+def the_same_rows(followed: Followed) -> None:
+    rows = archlab.load_study(followed.folder / "squared").frame()
+    lines = (followed.folder / "squared" / "runs.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + len(rows)
+
+
+def own_measurement(followed: Followed) -> None:
+    rows = archlab.load_study(followed.folder / "squared").frame()
     assert all(row["guessed"] is not None for row in rows)
 
 
-def engineer(folder: Path, printed: str) -> None:
-    assert archlab.cost(archlab.load_config(folder / "mine.yaml")).parameters.total == pytest.approx(1e9, rel=0.01)
-    for promised in ("*", "published MFU", "model.norm.placement", "model.attention.qk_norm"):
-        assert promised in printed, promised
+def equal_to_the_first_arm(followed: Followed) -> None:
+    first, other = archlab.load_study(followed.folder / "squared").arms
+    assert other.parameters == pytest.approx(first.parameters, rel=0.02)
+
+
+RESEARCHER: Promises = (
+    ("The method `frame()` of a study returns a list with one row per run", one_row_per_run),
+    ("`squared/runs.csv` contains the same rows.", the_same_rows),
+    ("You use your own text and your own measurement.", own_measurement),
+    ("each arm gets the same number of parameters as the first arm.", equal_to_the_first_arm),
+)
+
+
+def a_billion_parameters(followed: Followed) -> None:
+    config = archlab.load_config(followed.folder / "mine.yaml")
+    assert archlab.cost(config).parameters.total == pytest.approx(1e9, rel=0.01)
+
+
+def no_warning(followed: Followed) -> None:
+    assert "mine.yaml: no warning" in followed.out
+
+
+def four_ways(followed: Followed) -> None:
+    assert all(f"{way}=8" in followed.out for way in ("replicate", "shard", "tensor", "pipeline"))
+
+
+def a_recommended_way(followed: Followed) -> None:
+    assert re.search(r"^ \* \w+=8", followed.out, re.MULTILINE)
+
+
+def the_highest_mfu(followed: Followed) -> None:
+    highest = max(PUBLISHED_MFU, key=lambda published: published.high)
+    assert round(100 * highest.high) == 46
+    assert f"at 46% MFU, {highest.model}" in followed.out
+
+
+def the_lowest_mfu(followed: Followed) -> None:
+    lowest = min(PUBLISHED_MFU, key=lambda published: published.low)
+    assert round(100 * lowest.low) == 30
+    assert f"at 30% MFU, {lowest.model}" in followed.out
+
+
+def an_uneven_pipeline(followed: Followed) -> None:
+    assert "slowest of 8 stages / mean 2 " in followed.run("archlab", "check", "mine.yaml", "--pipeline", "8")
+
+
+def a_longer_context(followed: Followed) -> None:
+    assert "mine.yaml is built for at most 8,192 tokens" in followed.err
+    assert "costs for 32,768 tokens are computed anyway" in followed.err
+
+
+def two_kv_heads(followed: Followed) -> None:
+    assert archlab.load_config(followed.folder / "fewer.yaml").model.attention.n_kv_heads == 2  # pyright: ignore
+
+
+def differences_of_two_models(followed: Followed) -> None:
+    assert "model.norm.placement" in followed.out
+    assert "model.attention.qk_norm" in followed.out
+
+
+def a_scale_for_gpus(followed: Followed) -> None:
     assert "gpu" in library_study("stability", AS_IT_STANDS).scales
 
 
-PROMISES = {"student": student, "researcher": researcher, "engineer": engineer}
+ENGINEER: Promises = (
+    ("`archlab size` writes a config of the requested size", a_billion_parameters),
+    ("For the config of this tutorial, it reports no warning.", no_warning),
+    ("`archlab cost --devices 8` compares four ways", four_ways),
+    ("an asterisk marks the recommended way to divide the work.", a_recommended_way),
+    ('"at 46% MFU" | the time at the highest utilization that has been published', the_highest_mfu),
+    ('"at 30% MFU" | the time at the lowest utilization that has been published', the_lowest_mfu),
+    ("it warns that the slowest stage does twice the average work.", an_uneven_pipeline),
+    ("`archlab show` writes a second config, `fewer.yaml`, with two KV heads.", two_kv_heads),
+    ("A note says that 32,768 tokens are more than the config's `max_seq_len`", a_longer_context),
+    ("differ in the placement of the norm, and in whether queries and keys are normalized.", differences_of_two_models),
+    ("with the scale `gpu`, on one large GPU", a_scale_for_gpus),
+)
+
+PROMISES = {"student": STUDENT, "researcher": RESEARCHER, "engineer": ENGINEER}

@@ -75,7 +75,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, kind: str) 
     assert not multiprocessing.active_children()
 
 
-def test_an_error_in_a_process_is_told_and_ends_them() -> None:
+def test_an_error_in_one_process_is_reported_and_ends_all() -> None:
     tokenizer = train(["plain text"], 257)
     from tokenizers import normalizers
 
@@ -86,7 +86,7 @@ def test_an_error_in_a_process_is_told_and_ends_them() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_only_so_many_batches_wait() -> None:
+def test_the_number_of_waiting_batches_is_limited() -> None:
     """The text is not read further ahead than the workers need, even if it is very long."""
     read = 0
 

@@ -186,7 +186,7 @@ def test_what_a_mixture_cannot_be(override: str, says: str) -> None:
     assert tiny("data.mixture={a: {path: somewhere}}", "data.mixture=null", "data.path=elsewhere").data.mixture == {}
 
 
-def test_a_source_keeps_its_path_where_its_weight_changes() -> None:
+def test_a_source_keeps_its_path_if_its_weight_changes() -> None:
     config = tiny("data.mixture={a: {path: somewhere}, b: {path: there}}", "data.mixture.a.weight=3")
     assert config.data.mixture["a"] == MixtureSource(path="somewhere", weight=3)
     assert config.data.mixture["b"] == MixtureSource(path="there")

@@ -21,12 +21,13 @@ from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
 from archlab.report.guide.documents import documents, text_of
-from archlab.report.guide.reference import ReferencePage, described, groups
+from archlab.report.guide.reference import ReferencePage, config_addresses, described, groups, reference_pages
 from archlab.report.guide.site import bibliography, write_guide
-from archlab.report.html import render_page
+from archlab.report.html import render_page, with_code
 from archlab.report.ledger.words import citation
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import Outcome
+from plugin_state import as_a_new_process
 from schema_classes import classes_in
 
 DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
@@ -62,6 +63,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     folder = tmp_path_factory.mktemp("guide")
+    as_a_new_process()
+    reference_pages.cache_clear()
+    config_addresses.cache_clear()
     assert main(["guide", "--out", str(folder)]) == 0
     return {path.name: Page(path.read_text(encoding="utf-8")) for path in folder.iterdir()}
 
@@ -95,6 +99,45 @@ def test_every_page_can_be_reached_from_the_index(site: dict[str, Page]):
         linked = {link.partition("#")[0] or name for link in site[name].links} & site.keys()
         waiting += sorted(linked - reached - {*waiting})
     assert reached == site.keys()
+
+
+def test_pages_lead_to_the_previous_and_the_next_page(site: dict[str, Page]):
+    """The last link of a page leads to the next page."""
+    place, seen = "index.html", list[str]()
+    while place != "bibliography.html":
+        seen.append(place)
+        before, place = place, site[place].links[-1]
+        assert before in site[place].links[-2:]
+        assert place not in seen
+    assert {*seen, place} == site.keys()
+
+
+def test_the_ledger_has_the_navigation_of_the_guide(site: dict[str, Page]):
+    assert {"index.html", "bibliography.html"} <= {*site["ledger.html"].links}
+    assert "From memory" in site["ledger.html"].words.partition("All claims")[0]
+
+
+def test_links_to_documents_have_their_titles(site: dict[str, Page]):
+    """`plugins.md` in a tutorial is a link to ../plugins.md."""
+    words = site["researcher.html"].words
+    assert "Copy two code blocks from Add your own component into files" in " ".join(words.split())
+    assert "drawing.html" in site["reference-commands.html"].links
+    assert "docs/drawing.md" not in site["reference-commands.html"].words
+
+
+def test_commands_have_the_names_of_their_arguments(site: dict[str, Page]):
+    words = site["reference-commands.html"].words
+    assert "\narchlab show [OPTIONS] CONFIG [OVERRIDES]...\n" in words
+    assert "ARGS" not in words
+    assert "default: ()" not in words
+
+
+def test_no_line_breaks_inside_an_option():
+    assert with_code("`archlab probe --steps`") == '<code>archlab probe <span class="flag">--steps</span></code>'
+
+
+def test_a_page_is_listed_once_per_source():
+    assert [source for source, links in bibliography().items() if len({*links}) < len(links)] == []
 
 
 def test_every_document_but_the_notebook_is_a_page():
@@ -133,19 +176,33 @@ def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
     """Return (dotted field, docstring) pairs, read from the classes themselves."""
     for name, field in schema.model_fields.items():
         yield at + name, field.description or ""
-        is_of_outcomes = get_origin(field.annotation) is dict and Outcome in get_args(field.annotation)
+        is_mapping = get_origin(field.annotation) is dict
+        is_of_outcomes = is_mapping and Outcome in get_args(field.annotation)
         for part in () if is_of_outcomes else classes_in(field.annotation):
-            yield from fields(part, f"{at}{name}.")
+            yield from fields(part, f"{at}{name}.{'NAME.' if is_mapping else ''}")
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_field_and_its_docstring_are_in_the_reference(site: dict[str, Page], kind: str):
+    as_a_new_process()  # the guide has read studies, and one of them brings a plug-in
     pages = {name: " ".join(page.words.split()) for name, page in site.items()}
     for path, docstring in fields(SCHEMAS[kind]):
         page = f"reference-{'study' if kind == 'study' else path.split('.')[0]}.html"
         page = page if page in site else "reference-config.html"
         assert path in site[page].ids, path
         assert path.endswith("kind") or " ".join(docstring.replace("`", "").split()) in pages[page], path
+
+
+def test_the_reference_has_no_kinds_of_plug_ins(site: dict[str, Page]):
+    """The guide reads the study batch-norm, whose plug-in registers the MLP `normed`."""
+    assert "model.mlp.kind" in site["reference-model.html"].ids
+    assert "normed" not in site["reference-model.html"].words
+
+
+def test_a_field_of_named_sections_is_explained_once(site: dict[str, Page]):
+    assert [name for name in site["reference-data.html"].ids if re.match(r"data\.mixture.*path", name)] == [
+        "data.mixture.NAME.path"
+    ]
 
 
 def test_every_outcome_has_its_place_in_the_reference(site: dict[str, Page]):
@@ -167,7 +224,7 @@ def test_topics_and_fields_lead_to_each_other(site: dict[str, Page]):
                 assert f"{chapter}#{name}" in site[page].links
 
 
-def test_the_fields_of_a_study_lead_to_where_they_are_explained(site: dict[str, Page]):
+def test_the_fields_of_a_study_link_to_their_explanations(site: dict[str, Page]):
     assert {"studies.html#against", "studies.html#budgettokens"} <= {*site["reference-study.html"].links}
 
 
@@ -180,7 +237,9 @@ class Written(Base):
 
 def test_a_docstring_reaches_the_page():
     page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
-    shown = render_page("guide_reference", here="own.html", parts=[], page=page, addresses={}, more={"rate": []})
+    shown = render_page(
+        "guide_reference", here="own.html", parts=[], neighbors={}, page=page, addresses={}, more={"rate": []}
+    )
     assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
     assert "<dd><code>1.0</code></dd>" in shown
 
@@ -271,7 +330,7 @@ def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(
 
 
 def test_pictures_stand_where_topics_name_them(tmp_path: Path):
-    chart = alt.Chart(alt.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q")
+    chart = alt.Chart(alt.Data(values=[{"x": 1}]), description="Turns over x.").mark_point().encode(x="x:Q")
     pictures = {"rotation": lambda: chart, "pre-norm": lambda: "<svg><title>pre</title></svg>"}
     write_guide(tmp_path, pictures, "# Commands\n", "# From Python\n")
     positions, norms, shapes = (
@@ -282,7 +341,18 @@ def test_pictures_stand_where_topics_name_them(tmp_path: Path):
     assert norms.index('id="pre-norm"') < norms.index("<svg>") < norms.index('id="post-norm"')
     assert positions.index('id="rope"') < positions.index('id="chart-rotation"') < positions.index('id="rope-theta"')
     assert "vegaEmbed" in positions
+    assert "<figcaption>Turns over x.</figcaption>" in positions
     assert "vegaEmbed" not in norms + shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("gated-mlp", "Plain MLP"), ("mlp-bias", "No biases"), ("gqa", "n_kv_heads=4"), ("mla", "tiny-llama")],
+)
+def test_the_cost_table_names_both_choices(site: dict[str, Page], name: str, other: str):
+    (page,) = (page for file, page in site.items() if file[0].isdigit() and name in page.ids)
+    title = dict(topics())[name].title
+    assert re.search(rf"tiny-llama at 4096 tokens\s+{title}{other}", page.words)
 
 
 def test_topics_name_pictures_and_claims_that_there_are():

@@ -200,6 +200,6 @@ def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[
     assert main(["train", *arguments, "--out", "run"]) == 2
     message = capsys.readouterr().err
     assert "run: the plug-in that defines mlp squared has changed since the run began" in message
-    assert "choose another folder with --out, or continue with the folder's copy of the file" in message
+    assert "Choose another folder with --out. If the folder has a copy of the file, you can continue with it" in message
     as_a_new_process()
     assert main(["train", "run", "--out", "run"]) == 0

@@ -161,7 +161,7 @@ def test_the_mlp_of_the_document_is_what_it_says() -> None:
     assert archlab.cost(config()).parameters.total == sum(p.numel() for p in own.parameters())
 
 
-def test_the_optimiser_of_the_document_is_lion() -> None:
+def test_the_optimizer_of_the_document_is_lion() -> None:
     """One update of a matrix and of a norm, compared with the formula of Chen 2023."""
     asked = config("train.weight_decay=0.5")
     model = archlab.Decoder(asked.model)
@@ -190,7 +190,7 @@ class StopAt(Callback):
             raise KeyboardInterrupt
 
 
-def test_a_stopped_run_goes_on_with_the_state_of_its_optimiser() -> None:
+def test_a_stopped_run_continues_with_the_state_of_its_optimizer() -> None:
     whole = train(config("train.checkpoint_every=2"), "whole", Callback())
     with pytest.raises(KeyboardInterrupt):
         train(config("train.checkpoint_every=2"), "stopped", StopAt(5))
@@ -337,7 +337,7 @@ def test_what_cannot_have_a_kind_of_the_model_refuses_it_by_name(file: str) -> N
 
 
 @pytest.mark.parametrize("file", USED)
-def test_a_run_with_a_kind_goes_on_where_it_stopped(file: str) -> None:
+def test_a_run_with_a_kind_continues_where_it_stopped(file: str) -> None:
     asked = documented(file, "train.checkpoint_every=2")
     whole = train(asked, "whole", Callback())
     with pytest.raises(KeyboardInterrupt):
@@ -540,7 +540,7 @@ BROKEN = {
     "no place": (FILES["bell.py"].replace("    acts_on", "    # "), "position bell: Bell has no acts_on; define it in"),
     "no sentence": (FILES["reverse.py"].replace("def describe", "def say"), "task reverse: Reverse has no describe;"),
     "no parameters": (FILES["power_norm.py"].replace("def n_", "def m_"), "norm power_norm: PowerNorm has no n_parameters"),
-    "an unknown place": (FILES["bell.py"].replace('"scores"', '"score"'), "position bell: acts_on 'score'; allowed: embedding"),
+    "an unknown place": (FILES["bell.py"].replace('"scores"', '"score"'), "position bell: acts_on is 'score'; allowed: embedding"),
     "a field of a name": (FILES["mish.py"].replace("    flops_per", "    beta: float = 1.0\n    flops_per"), "has the field beta"),
     "no state": (FILES["average.py"].replace("def state", "def keeps"), "mixer average: Average has no state; define it in"),
     "no implementation": (SQUARED_TEXT.split("@archlab")[0], "mlp squared: nothing implements Squared; put @archlab"),
@@ -640,7 +640,7 @@ def test_fields_may_hold_lists() -> None:
     assert len(set(layer_configs(asked.model))) == 1
 
 
-def test_what_an_optimiser_must_not_do() -> None:
+def test_invalid_optimizers_are_refused() -> None:
     for before, after, message in (
         ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory returned a int; allowed: a torch.optim"),
         (
@@ -659,7 +659,7 @@ def test_what_an_optimiser_must_not_do() -> None:
             train(config(), f"run-{message[:3]}".replace("/", "_"), Callback())
 
 
-def test_an_error_in_one_is_told_by_its_line() -> None:
+def test_an_error_in_a_plug_in_names_its_line() -> None:
     write(SQUARED_TEXT.replace("F.relu(self.up(x))", "F.relu(self.up(x) @ x)"), "squared.py")
     with pytest.raises(RuntimeError) as caught:
         archlab.Decoder(config().model)(torch.arange(5)[None])
@@ -704,7 +704,7 @@ def test_the_files_of_a_study_are_its_own() -> None:
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(0)", "import sys\nsys.exit()"])
-def test_a_plug_in_that_ends_python_is_told(code: str) -> None:
+def test_a_plug_in_that_ends_python_is_reported(code: str) -> None:
     """Such a script was never meant to be imported. Otherwise the command would end with exit code 0 without
     training."""
     write(code, "script.py")

@@ -119,7 +119,7 @@ def even(*overrides):
     ],
 )
 def test_even_weights_have_all_of_the_entropy(overrides, separator, seen, is_first_seen):
-    found = probe(even(*overrides), packed(WINDOWS), CPU, separator).of_layers
+    found = probe(even(*overrides), packed(WINDOWS), CPU, separator).layer_values
     choosing = [t for t in range(16) if seen(t) > 1]
     assert found["largest_score"] == [0, 0]
     assert found["entropy_share"] == pytest.approx([1, 1])
@@ -134,7 +134,7 @@ def test_a_learned_sink_is_weighed_with_the_keys():
     with torch.no_grad():
         model.layers[0].attention.sinks.fill_(0)  # like one more key
         model.layers[1].attention.sinks.fill_(40)  # takes all weight
-    found = probe(model, WINDOWS, CPU).of_layers
+    found = probe(model, WINDOWS, CPU).layer_values
     n = np.arange(1, 17)
     assert found["learned_sink"] == pytest.approx([np.mean(1 / (n + 1)), 1], rel=1e-5)
     assert found["first_token"] == pytest.approx([np.mean(1 / (n + 1)), 0], abs=1e-6)
@@ -144,7 +144,7 @@ def test_a_learned_sink_is_weighed_with_the_keys():
 def test_the_largest_score_is_that_of_the_seen_keys():
     """Compare with all scores in float64, for the first window only."""
     model = made("model.attention.softcap=9.0").double()
-    found = probe(made("model.attention.softcap=9.0"), WINDOWS, CPU).of_layers["largest_score"][0]
+    found = probe(made("model.attention.softcap=9.0"), WINDOWS, CPU).layer_values["largest_score"][0]
     attention, kept = model.layers[0].attention, []
     attention.register_forward_pre_hook(lambda _, given: kept.append(given))
     model(WINDOWS[:1, :-1])
@@ -175,21 +175,21 @@ def test_gradients_and_the_stream_are_those_of_the_whole_loss(overrides, monkeyp
         x.retain_grad()
     loss = F.cross_entropy(logits.flatten(0, 1), WINDOWS[:, 1:].flatten())
     loss.backward()
-    assert found.of_model["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert found.model_values["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for i, (layer, (before, after)) in enumerate(zip(model.layers, streams, strict=True)):
         squares = sum(p.grad.double().square().sum().item() for p in layer.parameters())
-        assert found.of_layers["gradient"][i] == pytest.approx(math.sqrt(squares), rel=1e-4)
-        assert found.of_layers["stream_gradient"][i] == pytest.approx(after.grad.norm().item(), rel=1e-4)
+        assert found.layer_values["gradient"][i] == pytest.approx(math.sqrt(squares), rel=1e-4)
+        assert found.layer_values["stream_gradient"][i] == pytest.approx(after.grad.norm().item(), rel=1e-4)
         x, y = before.detach().numpy(), after.detach().numpy()
-        assert found.of_layers["stream_rms"][i] == pytest.approx(np.sqrt((y**2).mean()), rel=1e-5)
-        assert found.of_layers["drift"][i] == pytest.approx(np.sqrt(((y - x) ** 2).mean() / (x**2).mean()), rel=1e-5)
-    assert found.of_model["embedding_rms"] == pytest.approx(streams[0][0].square().mean().sqrt().item(), rel=1e-5)
+        assert found.layer_values["stream_rms"][i] == pytest.approx(np.sqrt((y**2).mean()), rel=1e-5)
+        assert found.layer_values["drift"][i] == pytest.approx(np.sqrt(((y - x) ** 2).mean() / (x**2).mean()), rel=1e-5)
+    assert found.model_values["embedding_rms"] == pytest.approx(streams[0][0].square().mean().sqrt().item(), rel=1e-5)
 
 
 def test_log_z_is_that_of_the_logits_with_and_without_their_cap(monkeypatch):
     monkeypatch.setattr("archlab.training.loss.rows_at_once", lambda *_: 7)
     how = ("model.head.softcap=3.0", "model.head.scale=0.5", "model.head.bias=true")
-    found = probe(made(*how), WINDOWS, CPU).of_model
+    found = probe(made(*how), WINDOWS, CPU).model_values
     plain = made("model.head.scale=0.5", "model.head.bias=true")
     logits = plain(WINDOWS[:, :-1]).detach().numpy()
     for name, values in (("log_z_uncapped", logits), ("log_z", 3 * np.tanh(logits / 3))):
@@ -197,7 +197,7 @@ def test_log_z_is_that_of_the_logits_with_and_without_their_cap(monkeypatch):
         assert found[name] == pytest.approx(log_z.mean(), rel=1e-4)
         assert found[f"{name}_rms"] == pytest.approx(np.sqrt((log_z**2).mean()), rel=1e-4)
     assert found["log_z_uncapped"] > found["log_z"] + 0.1
-    assert "log_z_uncapped" not in probe(plain, WINDOWS, CPU).of_model
+    assert "log_z_uncapped" not in probe(plain, WINDOWS, CPU).model_values
 
 
 def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm():
@@ -207,7 +207,7 @@ def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm()
     last_to_first = {}
     for placement in ("pre", "post"):
         model = Decoder(config(*how, f"model.norm.placement={placement}").model)
-        gradient = probe(model, WINDOWS, CPU).of_layers["gradient"]
+        gradient = probe(model, WINDOWS, CPU).layer_values["gradient"]
         last_to_first[placement] = gradient[-1] / gradient[0]
     assert last_to_first["pre"] < 0.5
     assert last_to_first["post"] > 2 * last_to_first["pre"]
@@ -222,13 +222,13 @@ def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm()
 def test_units_far_below_zero_are_dead(activation, kind):
     how = (f"model.mlp.kind={kind}", f"model.mlp.activation={activation}", "model.mlp.bias=true")
     model = made(*how)
-    assert probe(model, WINDOWS, CPU).of_layers["dead_units"] == pytest.approx([0, 0], abs=0.05)
+    assert probe(model, WINDOWS, CPU).layer_values["dead_units"] == pytest.approx([0, 0], abs=0.05)
     with torch.no_grad():
         mlp = model.layers[1].mlp
         (mlp.up if kind == "plain" else mlp.gate).bias[:16] = -100
     before, after = probe(made(*how), WINDOWS, CPU), probe(model, WINDOWS, CPU)
-    assert after.of_layers["dead_units"][0] == before.of_layers["dead_units"][0]
-    assert after.of_layers["dead_units"][1] >= 16 / 64
+    assert after.layer_values["dead_units"][0] == before.layer_values["dead_units"][0]
+    assert after.layer_values["dead_units"][1] >= 16 / 64
 
 
 def test_a_unit_is_dead_that_no_token_uses():
@@ -246,7 +246,7 @@ def test_loads_of_experts_are_those_of_the_layers_that_have_them():
     model = made(mixture)
     with torch.no_grad():
         model.layers[1].mlp.router.bias.copy_(torch.tensor([90.0, 80, 0, 0, 0, 0]))
-    found = probe(model, WINDOWS, CPU).of_layers
+    found = probe(model, WINDOWS, CPU).layer_values
     assert found["largest_load"] == [None, 1]
     assert found["dead_experts"] == [None, 4]
     assert found["dead_units"] == [0, None]
@@ -297,9 +297,9 @@ def test_what_is_not_finite_is_null():
     with torch.no_grad():
         model.layers[1].mlp.down.weight.fill_(math.inf)
     found = probe(model, WINDOWS, CPU)
-    assert found.of_model["loss"] is None
-    assert found.of_layers["stream_rms"][1] is None
-    assert found.of_layers["stream_rms"][0] > 0
+    assert found.model_values["loss"] is None
+    assert found.layer_values["stream_rms"][1] is None
+    assert found.layer_values["stream_rms"][0] > 0
     json.dumps(found.as_json(), allow_nan=False)
 
 
@@ -386,10 +386,10 @@ def test_the_update_is_measured_against_the_weights_before_it(tmp_path):
 
 def test_in_bfloat16_the_numbers_are_nearly_those_of_float32():
     wide, narrow = (probe(made(), WINDOWS, Device("cpu", dtype)) for dtype in (torch.float32, torch.bfloat16))
-    assert narrow.of_model["loss"] == pytest.approx(wide.of_model["loss"], rel=0.02)
+    assert narrow.model_values["loss"] == pytest.approx(wide.model_values["loss"], rel=0.02)
     assert narrow != wide
-    for name in wide.of_layers:
-        assert narrow.of_layers[name] == pytest.approx(wide.of_layers[name], rel=0.05, abs=0.01), name
+    for name in wide.layer_values:
+        assert narrow.layer_values[name] == pytest.approx(wide.layer_values[name], rel=0.05, abs=0.01), name
 
 
 def test_the_loss_is_about_the_scored_tokens():
@@ -399,6 +399,6 @@ def test_the_loss_is_about_the_scored_tokens():
     model = made()
     losses = F.cross_entropy(model(WINDOWS[:, :-1])[scored], WINDOWS[:, 1:][scored])
     losses.backward()
-    assert found.of_model["loss"] == pytest.approx(losses.item(), rel=1e-5)
+    assert found.model_values["loss"] == pytest.approx(losses.item(), rel=1e-5)
     squares = sum(p.grad.square().sum().item() for p in model.layers[0].parameters())
-    assert found.of_layers["gradient"][0] == pytest.approx(math.sqrt(squares), rel=1e-4)
+    assert found.layer_values["gradient"][0] == pytest.approx(math.sqrt(squares), rel=1e-4)

@@ -107,7 +107,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
     assert done.stdout == "begins\n{} ['gelu', 'silu']\n", done.stderr
 
 
-def test_what_is_no_study(tmp_path: Path) -> None:
+def test_invalid_studies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="out: a study without a file needs a folder"):
         archlab.run_study(values(tmp_path))
     with pytest.raises(UserError, match=r"1 problem in the study\n +seeds +1; allowed: at least 2"):

@@ -20,7 +20,7 @@ from vl_convert import vegalite_to_svg
 import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
-from archlab.report.charts.axes import axis, plain, spaced, without_outliers
+from archlab.report.charts.axes import axis, logarithmic, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
 from archlab.report.pictures import pictures
@@ -73,7 +73,7 @@ def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
     assert "@import" not in page.style
 
 
-def test_the_browser_is_told_to_load_nothing() -> None:
+def test_the_page_forbids_the_browser_to_load_anything() -> None:
     assert "default-src 'none'" in html_of("pair")
 
 
@@ -149,7 +149,7 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
     assert "hold for this machine only" not in page_of("pair").text
 
 
-def test_documents_stand_where_arms_differ_most() -> None:
+def test_the_page_shows_the_documents_on_which_arms_differ_most() -> None:
     text = words(page_of("rich").text)
     assert "Over 1,234 documents: 5.100 [5.050, 5.150]" in text
     assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))
@@ -572,6 +572,13 @@ def test_ticks_are_round_few_and_within(low: float, high: float) -> None:
         step = ticks[1] - ticks[0]
         assert f"{step:.3e}"[0] in "125"
         assert float(f"{step:.0e}") == pytest.approx(step)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.11, 1.39), (0.42, 0.44), (2, 2.6), (1, 1000)])
+def test_a_logarithmic_axis_has_ticks_even_if_it_is_narrow(low: float, high: float) -> None:
+    ticks = logarithmic(low, high)
+    assert len(ticks) >= 2
+    assert all(low <= tick <= high for tick in ticks)
 
 
 @pytest.mark.parametrize(

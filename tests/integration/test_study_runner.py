@@ -241,7 +241,7 @@ def test_what_does_not_decide_a_result_repeats_no_run(lab):
         {"budget": {"tokens": 704}},
     ],
 )
-def test_what_decides_a_result_runs_anew(lab, change):
+def test_runs_repeat_if_a_setting_of_the_result_changes(lab, change):
     lab.run()
     lab.run(**{**change, "set": {"data.path": str(lab.text), **change.get("set", {})}})
     assert len(lab.ran) == 4
@@ -432,7 +432,7 @@ def test_no_seed_is_added_while_the_reference_is_not_tuned(lab):
     assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {0, 1, 2, 1000}
 
 
-def test_a_study_of_which_no_run_finished_has_no_summary(lab):
+def test_a_study_without_a_finished_run_has_no_summary(lab):
     lab.fails = lambda config: "too little memory"
     with pytest.raises(UserError, match=r"no run finished\n  a, seed 0: failed: too little memory"):
         lab.run()
@@ -504,12 +504,12 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
     assert lines[-1] == "timing, with nothing else running: training speed"
 
 
-def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
+def test_code_is_compared_without_its_comments_and_layout():
     code = 'class A:\n    """One."""\n\n    x = 1\n    """Two."""\n\n    def f(self):\n        """Three."""\n        return 2  # why\n'
-    told_otherwise = (
+    reworded = (
         'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
     )
-    assert normalized(code) == normalized(told_otherwise)
+    assert normalized(code) == normalized(reworded)
     assert normalized(code) != normalized(code.replace("return 2", "return 3"))
     assert normalized(code) != normalized(code.replace("x = 1", 'x = "text"'))
 
@@ -559,7 +559,7 @@ def test_runs_that_were_made_in_several_places_are_named(lab):
     ]
 
 
-def test_runs_of_other_code_are_made_again_where_that_is_asked(lab):
+def test_runs_of_other_code_are_repeated_on_request(lab):
     lab.run()
     now = environment(choose_device(lab.study().arms[0].config.train)) | {"threads": lab.study().threads}
     environments(lab, now, now | {"code": "other"}, now, now | {"threads": 99})
@@ -618,7 +618,7 @@ def test_a_study_records_its_factors_and_contrasts(lab):
     assert lab.study(**crossing).read() == summary
 
 
-def test_the_page_and_the_terminal_show_contrasts_where_factors_are_crossed(lab):
+def test_the_page_and_the_terminal_show_contrasts_if_factors_are_crossed(lab):
     lab.score = planted
     summary = lab.run(arms={}, cross=PLACED, seeds=4)
     page = render(summary)
@@ -626,8 +626,8 @@ def test_the_page_and_the_terminal_show_contrasts_where_factors_are_crossed(lab)
     assert "corrected for all 6 comparisons" in page
     shown = Console(width=200, record=True, file=io.StringIO())
     shown.print(factor_table(summary, 200))
-    line = next(line for line in shown.export_text().splitlines() if line.startswith("warmup=0.1 where"))
-    assert re.search(r"where norm.placement=pre +-0.304 \[-0.3\d\d, -0.\d+\] < 0.001 better", line)
+    line = next(line for line in shown.export_text().splitlines() if line.startswith("warmup=0.1 with"))
+    assert re.search(r"with norm.placement=pre +-0.304 \[-0.3\d\d, -0.\d+\] < 0.001 better", line)
     lab.folder /= "plain"
     assert "The factors" not in render(lab.run())
 
@@ -660,7 +660,7 @@ def test_with_three_factors_a_picture_averages_over_the_third(lab):
     assert [row["mean"] for row in factor_rows(summary, pairs(summary)[2])] == pytest.approx([2, 2.5, 3, 3.5])
 
 
-def test_where_every_seed_diverged_a_line_of_factors_has_no_point(lab):
+def test_a_line_of_factors_has_no_point_if_every_seed_diverged(lab):
     lab.score = lambda config: None if config.train.warmup == 0 and config.model.norm.placement == "post" else 2.0
     summary = lab.run(arms={}, cross=PLACED)
     lost = [row for row in factor_rows(summary, pairs(summary)[0]) if row["mean"] is None]
@@ -733,7 +733,7 @@ def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
     assert trend.trend == "grows"
     assert trend.name == "b at 100K to 300K"
     assert re.search(r"The difference between b and a grows from 99.1K to 298K parameters \(change ", summary.answer)
-    assert summary.by("largest_gradient").sizes[0].trend == "cannot be told"
+    assert summary.by("largest_gradient").sizes[0].trend == "no trend found"
     assert lab.study(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]).read() == summary
     points = size_rows(summary)
     assert [row["value"] for row in points] == [arm.comparison.difference for arm in summary.arms if arm.comparison]
@@ -843,13 +843,13 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
         lab.study(tune=GRID).read()
 
 
-@pytest.mark.parametrize("held", ["thesis.tex", "runs", "summary.json"])
-def test_a_folder_with_something_else_is_refused(lab, held):
+@pytest.mark.parametrize("name", ["thesis.tex", "runs", "summary.json"])
+def test_a_folder_with_something_else_is_refused(lab, name):
     (lab.folder / "out").mkdir()
-    (lab.folder / "out" / held).write_text("mine")
-    with pytest.raises(UserError, match=f"out contains other files \\({held}\\); choose an empty or new folder"):
+    (lab.folder / "out" / name).write_text("mine")
+    with pytest.raises(UserError, match=f"out contains other files \\({name}\\); choose an empty or new folder"):
         lab.run()
-    assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
+    assert [path.name for path in (lab.folder / "out").iterdir()] == [name]
 
 
 def test_another_question_needs_another_folder(lab):
@@ -941,18 +941,18 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab):
 @pytest.mark.parametrize(("file", "remedy"), [("summary.json", "the file"), ("metrics.jsonl", ".*summary.json")])
 def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, remedy):
     first = lab.run(seeds=3)
-    told = []
+    progress = []
     run = lab.folder / "out" / first.arms[1].runs[1]
     whole = (run / file).read_text()
     (run / file).write_text(whole.replace("640", "641"))
     lab.ran = []
-    for summary in (lab.study(seeds=4).run(lambda runs: told.append), lab.study(seeds=3).read()):
+    for summary in (lab.study(seeds=4).run(lambda runs: progress.append), lab.study(seeds=3).read()):
         ((label, why),) = summary.failed.items()
         assert label == "b, seed 1"
         assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run the command again", why)
         assert summary.warnings[:2] == ["1 run not finished and left out", f"{label} failed: {why}"]
         assert {k: v for k, v in summary.arms[1].values.items() if k < 3} == {0: 2.0, 2: 2.02}
-    assert [news.failed for news in told] == [why]
+    assert [news.failed for news in progress] == [why]
     assert lab.ran == [(RMS, 3, 1e-3), (LAYER, 3, 1e-3)]
     (run / file).write_text(whole)
     assert lab.study(seeds=3).read() == first
@@ -975,13 +975,13 @@ def test_what_an_unfinished_run_has_written_so_far_is_not_read(lab):
     assert lab.study(tune={"train.lr": [0.1, 0.2]}).read().seconds == pytest.approx(first.seconds - 0.64)
 
 
-def test_a_file_is_no_folder(lab):
+def test_a_file_is_refused_as_a_folder(lab):
     (lab.folder / "out").write_text("mine")
     with pytest.raises(UserError, match="is a file; --out must be a folder"):
         lab.run()
 
 
-def test_a_study_may_lie_where_names_are_no_utf8(lab):
+def test_the_path_of_a_study_may_be_invalid_utf8(lab):
     """The names are Latin-1. In texts, numbers replace the bytes that are not UTF-8."""
     folder = lab.folder / "caf\udce9"
     folder.mkdir()

@@ -162,7 +162,7 @@ def test_another_learning_rate_is_refused_with_the_reason(text, tmp_path, short,
         assert load_config(tmp_path / "run").train.warmup == 2
 
 
-def test_a_last_checkpoint_without_the_optimizer_is_no_place_to_go_on_from(text, tmp_path):
+def test_a_run_cannot_continue_from_a_last_checkpoint_without_the_optimizer(text, tmp_path):
     train(config(*CONSTANT, data=text), tmp_path, Callback())
     folder = tmp_path / "checkpoints" / "step-00000010"
     (folder / "optimizer.safetensors").unlink()

@@ -95,7 +95,7 @@ def test_a_finished_run_is_only_read(text, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
+def test_a_nan_loss_ends_the_run_as_diverged(text, tmp_path):
     """At this learning rate, the first update already exceeds the range of float32."""
     run = config("train.lr=1e38", "train.warmup=0", "train.eval_every=10", data=text)
     summary = train(run, tmp_path, Callback())
@@ -108,7 +108,7 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
     assert train(run, tmp_path, Callback()) == summary
 
 
-def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, monkeypatch):
+def test_a_nan_in_evaluation_also_counts_as_divergence(text, tmp_path, monkeypatch):
     """The last update may ruin a model whose last training loss was finite."""
     broken = Predictions(np.full((1, 16), np.nan, np.float32), None)
     monkeypatch.setattr(training, "predict", lambda *_, **__: broken)

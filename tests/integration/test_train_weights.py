@@ -48,10 +48,10 @@ def first_loss(run):
 
 
 def test_a_finished_run_is_refused_and_both_commands_work(here, capsys, text):
-    lines, (further, anew) = refused(capsys, "run", "train.lr=0.002", "--out", "my other")
+    lines, (further, from_scratch) = refused(capsys, "run", "train.lr=0.002", "--out", "my other")
     assert lines[0] == HOLDS.format("run", "my other")
     assert not (here / "my other").exists()
-    assert app.main(anew) == 0
+    assert app.main(from_scratch) == 0
     assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
     assert first_loss(here / "my other") == first_loss(here / "run")
     assert "lr: 0.002" in (here / "my other" / "config.yaml").read_text()
@@ -65,13 +65,13 @@ def test_a_finished_run_is_refused_and_both_commands_work(here, capsys, text):
 
 def test_a_hugging_face_folder_is_refused_and_both_ways_work(here, capsys, text):
     data = [*SHORT, f"data.path={text}"]
-    lines, (imports, further, anew) = refused(capsys, "hf", *data, "--out", "b")
+    lines, (imports, further, from_scratch) = refused(capsys, "hf", *data, "--out", "b")
     assert lines[0] == HOLDS.format("hf", "b")
     assert [app.main(imports), app.main(further)] == [0, 0]
     assert capsys.readouterr().err.splitlines()[0] == "weights: from b, step 0 of 10"
     assert first_loss(here / "b") == pytest.approx(RunFolder(here / "run").summary().loss, rel=1e-6)
     shutil.rmtree(here / "b")
-    assert app.main(anew) == 0
+    assert app.main(from_scratch) == 0
     assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
     assert first_loss(here / "b") == pytest.approx(first_loss(here / "run"), rel=1e-6)
 
@@ -137,12 +137,12 @@ def test_the_command_has_the_number_of_tokens_that_was_asked_for(here, capsys, t
 
 def test_what_cannot_be_made_longer_says_why(here, capsys, text):
     train(config(data=text), here / "cosine", Callback())
-    lines, (anew,) = refused(capsys, "cosine", "--out", "b")
+    lines, (from_scratch,) = refused(capsys, "cosine", "--out", "b")
     assert lines[1].startswith(
         "These weights cannot be trained further: cosine: the run has 640 training tokens and cannot be"
     )
     assert "train.schedule=cosine" in lines[1]
-    assert app.main(anew) == 0
+    assert app.main(from_scratch) == 0
     (here / STUDY).write_text("question: ?\n")
     shutil.copytree(here / "run", here / "runs" / "0123456789ab")
     lines, _ = refused(capsys, "runs/0123456789ab", "--out", "c")

@@ -90,7 +90,9 @@ def test_trust_may_stand_anywhere(words: str, folder: Path, ran: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["generate {} --prompt --trust", "generate {} --stop --trust", "show {} -- --trust"])
-def test_trust_as_a_value_is_no_option(words: str, folder: Path, ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_as_a_value_does_not_count_as_the_option(
+    words: str, folder: Path, ran: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([word.format(folder) for word in words.split()]) == 2
     assert not ran.exists()
     assert "a folder's config names this code" in capsys.readouterr().err
@@ -283,7 +285,7 @@ def test_a_module_of_python_that_runs_the_working_folder(folder: Path, ran: Path
         archlab.load_config(folder)
 
 
-def test_a_package_without_init_in_the_folder_where_the_command_runs(
+def test_a_package_without_init_in_the_current_folder_is_refused(
     folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend("")

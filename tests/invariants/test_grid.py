@@ -340,7 +340,7 @@ def test_parameters_are_counted_as_they_are_allocated(index: int) -> None:
     assert counts.matrices == sum(p.numel() for _, p, role, _ in roles if role.group == "matrix")
 
 
-def test_a_cache_is_refused_where_later_tokens_change_earlier_ones() -> None:
+def test_a_cache_is_refused_if_later_tokens_change_earlier_ones() -> None:
     two_sided = [grid.config(i).model for i in range(len(grid.grid())) if i not in decoding]
     assert two_sided
     for model in two_sided:

@@ -238,7 +238,7 @@ def test_dynamic_ntk_reads_a_prompt_as_the_full_pass_does_however_it_is_cut(chun
         torch.testing.assert_close(session.logits(), model(text(length))[:, -1], rtol=0, atol=1e-10)
 
 
-def test_longrope_reads_all_again_where_its_factors_change() -> None:
+def test_longrope_reads_everything_again_when_its_factors_change() -> None:
     factors = "short_factor: [1, 1], long_factor: [2, 3]"
     gaps = gaps_to_the_full_pass(f"{{kind: longrope, factor: 4, original_max_seq_len: 8, {factors}}}")
     assert max(gaps) < 1e-10
@@ -246,7 +246,9 @@ def test_longrope_reads_all_again_where_its_factors_change() -> None:
 
 @pytest.mark.parametrize("read_at_once", [1, 2, 6])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
-def test_longrope_whatever_is_read_where_its_factors_change(read_at_once: int, chunk: int | None) -> None:
+def test_longrope_logits_are_exact_however_tokens_are_read_when_its_factors_change(
+    read_at_once: int, chunk: int | None
+) -> None:
     """The texts have different lengths, so the shorter one crosses the original length of 8 later."""
     scaling = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1], long_factor: [2, 3]}"
     model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
@@ -279,7 +281,7 @@ def test_learned_positions_end() -> None:
         ({"max_new_tokens": -3}, "max_new_tokens: -3; allowed: 0 or more"),
         ({"temperature": -1}, "temperature: -1; allowed"),
         ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: at least 1"),
-        ({"padding": [1]}, r"padding: \[1\]; allowed: 2 numbers, one per text, each from 0 to 4"),
+        ({"padding": [1]}, r"padding: \[1\]; allowed: 2 integers, one per text, each from 0 to 4"),
         ({"end_of_text": 99}, "token 99: not in the model's vocabulary; allowed: 0 to 18"),
         ({"padding": [0.5, 0]}, r"padding: \[0.5, 0.0\]; allowed"),
         ({"padding": [0, 5]}, r"padding: \[0, 5\]; allowed"),
@@ -359,7 +361,7 @@ def test_a_refusal_leaves_a_session_as_it_was() -> None:
 
 @pytest.mark.parametrize("padding", [[True, False], [0.0, 1.0]])
 def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
-    with pytest.raises(UserError, match=r"padding: .*; allowed: 2 numbers, one per text, each from 0 to 4"):
+    with pytest.raises(UserError, match=r"padding: .*; allowed: 2 integers, one per text, each from 0 to 4"):
         archlab.generate(tiny(), text(5, batch=2), 2, padding=padding)
 
 
@@ -437,7 +439,7 @@ def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPat
     assert [(n["sum"], n["linear"]) for n in used] == [(n_products, 0), (0, n_products), (0, n_products)]
 
 
-def test_tokens_are_written_where_the_prompt_stands() -> None:
+def test_tokens_are_written_behind_the_prompt_in_place() -> None:
     """Texts are not copied for every token. Only the cache refuses to read beyond its capacity."""
     session = Session(tiny(), text(5), 9)
     (address,) = {session.tokens_BT.data_ptr() for _ in session.write(5)}

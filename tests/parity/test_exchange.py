@@ -304,7 +304,7 @@ def test_mamba_2s_embedding_has_an_old_name(tmp_path: Path) -> None:
         load_hf(folder)
 
 
-def test_where_a_norm_rounds_does_not_matter_in_float32(tmp_path: Path) -> None:
+def test_the_order_of_rounding_in_a_norm_does_not_matter_in_float32(tmp_path: Path) -> None:
     model = archlab.Decoder(
         archlab.load_config("tiny-llama", "model.embedding.scale=1", "model.norm.cast=after_weight").model
     )

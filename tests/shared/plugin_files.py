@@ -51,7 +51,7 @@ from torch import nn
 
 
 class Added(archlab.Position):
-    """A learned number for each feature of each position."""
+    """A parameter for each feature of each position."""
 
     kind: Literal["added"] = "added"
     acts_on: ClassVar[str] = "embedding"

@@ -16,9 +16,9 @@ def resident():
 def left(mib):
     before = resident()
     tensors = [torch.ones(mib * 2**18) for _ in range(4)]
-    held = resident() - before
+    allocated = resident() - before
     del tensors
-    return (resident() - before) / held
+    return (resident() - before) / allocated
 
 keep_freed_memory()
 print(left(64), left(16))

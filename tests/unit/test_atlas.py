@@ -177,14 +177,14 @@ def test_what_cannot_be_built_says_why(name, capsys):
     ("begun", "whole"),
     [("phi-4", "phi-4-14b"), ("Command R+", "command-r-plus-104b"), ("bloom", "bloom-176b"), ("GPT-2", "gpt-2")],
 )
-def test_the_beginning_of_a_name_is_enough_where_it_is_the_only_one(begun, whole):
+def test_the_beginning_of_a_name_is_enough_if_it_is_unique(begun, whole):
     assert find_preset(begun) == find_preset(whole)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma-2", "phi", "phi-4-1", "tiny"])
-def test_an_ambiguous_beginning_or_half_a_word_is_no_name(name):
+def test_an_ambiguous_beginning_or_half_a_word_does_not_match(name):
     assert find_preset(name) is None
-    with pytest.raises(UserError, match="not found"):
+    with pytest.raises(UserError, match="unknown config"):
         load_config(name)
 
 
@@ -225,7 +225,7 @@ def test_models_are_chosen_and_sorted(conditions, sort, chosen):
 
 
 @pytest.mark.parametrize("field", select_module.FIELDS)
-def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
+def test_every_field_can_be_sorted_by_and_unknown_values_are_last(field):
     for sort in (field, f"-{field}"):
         values = [select_module.value_of(row, field) for row in select(list(ROWS.values()), [], sort)]
         known = [value.lower() if isinstance(value, str) else value for value in values if value is not None]
@@ -257,7 +257,7 @@ def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json"], ["--html"]])
-def test_what_is_no_choice(options, said, form, capsys, tmp_path, monkeypatch):
+def test_invalid_choices_are_refused(options, said, form, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("archlab.cli.list.rows", lambda: list(ROWS.values()))
     page = tmp_path / "x.html"
     assert app.main(["list", "presets", *options, *form, *([str(page)] if form == ["--html"] else [])]) == 2
@@ -291,7 +291,7 @@ def test_html_is_for_presets(capsys, tmp_path):
 # --- `about` in a user's own files ---------------------------------------------------------------------------
 
 
-def test_about_is_no_part_of_a_run(tmp_path):
+def test_a_run_does_not_depend_on_about(tmp_path):
     text = presets()["llama-3-8b"].read_text()
     (tmp_path / "mine.yaml").write_text(text)
     assert load_config(tmp_path / "mine.yaml") == load_config("llama-3-8b")
@@ -484,7 +484,7 @@ def test_the_bars_are_medians_in_the_middle_of_their_year(page):
     assert {bar["offset"] for bar in bars} == {0.5}
 
 
-def test_unusual_shapes_are_named_where_there_is_room(page):
+def test_unusual_shapes_are_named_if_there_is_room(page):
     guides, dots, *sides = layers_of(page, "wide-by-size")
     assert [guide["value"] for guide in guides] == [8 / 3, 4]
     assert len(dots) == sum(row.d_ff is not None for row in ROWS.values())

@@ -315,7 +315,7 @@ def test_no_name_commands_who_reads_a_page_or_a_drawing(tmp_path, capsys):
         assert not re.search("<b>|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
 
 
-def test_a_plug_in_that_ends_python_while_it_is_used_is_told(tmp_path, capsys, monkeypatch):
+def test_a_plug_in_that_ends_python_while_it_is_used_is_reported(tmp_path, capsys, monkeypatch):
     file = str(tmp_path / "own.py")
     scope = {}
     exec(compile("def make(arguments):\n    raise SystemExit(0)", file, "exec"), scope)
@@ -409,7 +409,7 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     monkeypatch.setattr("archlab.review.findings.warnings", lambda config: [f"{20 * 'long '} {config.model.d_model}"])
     assert app.main(["study", "show", str(tmp_path / "mine.yaml"), "--scale", "smoke"]) == 0
     shown = capsys.readouterr()
-    assert "14 kB in 19 folds; the runs are evaluated on 9 of them" in " ".join(shown.out.split())
+    assert "14 kB in 19 folds; 9 are used for evaluation" in " ".join(shown.out.split())
     assert "mine.txt" in shown.out.replace("\n", "")  # a long path goes on in the next line
     assert "1 shape warning: long long" in shown.err
     assert [line for line in (shown.out + shown.err).splitlines() if len(line) > 80] == []

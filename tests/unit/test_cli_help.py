@@ -115,6 +115,17 @@ def test_long_output_goes_to_the_pager(monkeypatch, tmp_path):
     assert Path("paged").read_text("utf-8").count("\n") > 10
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["schema"], ["size", "--params", "1B"], ["hardware", "h100"], ["probe", "tiny-llama", "model.n_layers=2"]],
+)
+def test_commands_with_long_output_use_the_pager(words, monkeypatch, tmp_path):
+    terminal = on_a_terminal(monkeypatch, tmp_path)
+    assert app.main(words) == 0
+    assert terminal.getvalue() == ""
+    assert Path("paged").read_text("utf-8").count("\n") >= 10
+
+
 def test_output_that_fits_is_printed(monkeypatch, tmp_path):
     terminal = on_a_terminal(monkeypatch, tmp_path)
     monkeypatch.setenv("LINES", "1000")

@@ -172,7 +172,7 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         ("<<: 3", "line 1: << needs keys and values"),
     ],
 )  # fmt: skip
-def test_what_is_no_plain_config_is_refused_in_an_instant(text, message, tmp_path):
+def test_files_that_are_not_plain_configs_are_refused_at_once(text, message, tmp_path):
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"bad\.yaml, line .*{message.removeprefix('line ')}"):
         load_config(tmp_path / "bad.yaml")
@@ -211,7 +211,7 @@ def test_raw_values_without_measure(raw, message):
         ("a: }", "line 1: not valid YAML: a value is missing"),
     ],
 )
-def test_an_error_of_yaml_is_told_in_plain_words(text, message):
+def test_an_error_of_yaml_is_reported_in_plain_words(text, message):
     with pytest.raises(UserError, match=re.escape(f"text, {message}")):
         parse_yaml(text, "text")
 
@@ -229,8 +229,8 @@ def test_only_studies_extend(tmp_path):
     [
         (b"model: [1,\n", "line 2: not valid YAML"),
         (b"\xff\xfe\x00", "not a text file"),
-        (b"", "expected keys and values, found nothing"),
-        (b"- 1\n", "expected keys and values, found list"),
+        (b"", "expected a mapping such as `key: value`, found nothing"),
+        (b"- 1\n", "expected a mapping such as `key: value`, found list"),
         (b"{[1]: 2}", "not valid YAML"),
     ],
 )
@@ -253,7 +253,7 @@ def test_a_config_builds_on_a_preset_or_on_a_file_beside_it(tmp_path):
     assert load_config(tmp_path / "below" / "again.yaml") == with_another_position
 
 
-def test_a_long_chain_of_bases_is_told(tmp_path):
+def test_a_long_chain_of_bases_is_reported(tmp_path):
     for i in range(1500):
         (tmp_path / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
     with pytest.raises(UserError, match=r"100\.yaml: this is file 101 in a chain of bases; allowed: up to 100"):

@@ -59,7 +59,7 @@ KINDS = "model.layers={a: {attention.n_heads: 2}, b: {mlp.kind: plain}, pattern:
 
 
 @pytest.mark.parametrize("override", ["model.attention.head_dim=32", "model.mlp.d_ff=344", "model.attention.scale=0.2"])
-def test_a_derived_value_of_a_layer_kind_is_no_other_configs(override):
+def test_the_hash_shows_whether_a_layer_kind_derives_a_value(override):
     """A layer kind may derive other values than the model: a kind with another number of heads has another head_dim."""
     model = {"vocab_size": 300, "d_model": 128, "n_layers": 2, "attention": {"n_heads": 4}}
     derived, given = build_config({"model": model}, [KINDS]), build_config({"model": model}, [KINDS, override])

@@ -199,9 +199,9 @@ def test_the_words_people_type_are_answered_with_what_to_write(typed, path, said
 def test_all_that_the_vocabulary_tells_to_write_is_taken():
     known = {place.path for place in fields_below(Config)}
     for words, text in WRITE.items():
-        told = text.partition(" (")[0].split()
-        assert {override.partition("=")[0] for override in told} <= known, words
-        values = [override for override in told if "=" in override]
+        overrides = text.partition(" (")[0].split()
+        assert {override.partition("=")[0] for override in overrides} <= known, words
+        values = [override for override in overrides if "=" in override]
         assert load_config("tiny-llama", *values)
 
 
@@ -646,7 +646,7 @@ def test_studies_are_checked_the_same_way():
 
 
 @pytest.mark.parametrize("key", ["(a", "[", "(([^!])+)+!", "\\"])
-def test_an_unknown_key_is_no_pattern(key):
+def test_an_unknown_key_is_not_used_as_a_pattern(key):
     """The third key once took more than a minute."""
     found = problems(f"model.mlp.{key}=swiglu")
     assert found[f"model.mlp.{key}"].strip() == "unknown; write model.mlp.kind=gated model.mlp.activation=silu"

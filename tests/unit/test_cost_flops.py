@@ -124,7 +124,7 @@ HIDDEN_IS_COMPUTED = (
 
 
 @pytest.mark.parametrize("override", HIDDEN_IS_COMPUTED)
-def test_training_computes_the_whole_square_where_no_kernel_skips_what_is_hidden(override):
+def test_training_computes_the_whole_square_if_no_kernel_skips_hidden_pairs(override):
     """The products of the reference kernel, which torch counts completely, minus the pairs that the model does not see."""
     config = load_config("tiny-llama", f"train.seq_len={SEQ_LEN}", override)
     seen = forward_flops(config.model, SEQ_LEN)
@@ -143,7 +143,7 @@ def test_training_computes_the_whole_square_where_no_kernel_skips_what_is_hidden
         ("model.attention.blocks={size: 256, summary: 0}", 8 * 256 * 257 // 2),
     ],
 )
-def test_training_computes_blocks_of_queries_where_a_text_is_cut_into_them(override, pairs):
+def test_training_computes_blocks_of_queries_if_a_text_is_cut_into_them(override, pairs):
     config = load_config("tiny-llama", "train.seq_len=2048", override)
     layer = layer_configs(config.model)[0]
     per_pair = 2 * 2 * layer.attention.n_heads * layer.attention.head_dim
@@ -153,7 +153,7 @@ def test_training_computes_blocks_of_queries_where_a_text_is_cut_into_them(overr
 
 
 @pytest.mark.parametrize("override", ["model.head.tied=true", f"model.attention.window={SEQ_LEN}"])
-def test_training_computes_what_is_visible_where_attention_is_plain_causal(override):
+def test_training_computes_only_visible_pairs_if_attention_is_plain_causal(override):
     config = load_config("tiny-llama", f"train.seq_len={SEQ_LEN}", override)
     assert computed_training_flops(config) == training_flops(config.model, SEQ_LEN)
 

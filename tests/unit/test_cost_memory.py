@@ -70,7 +70,7 @@ def test_a_decoding_step_reads_the_weights_but_one_table_and_the_cache():
     assert found.read_bytes_per_decoded_token == 2 * (8_030_261_248 - 128_255 * 4096) + 4096 * 131_072
 
 
-def test_where_a_layer_sees_to_both_sides_nothing_is_decoded_from_a_cache():
+def test_a_model_with_a_two_sided_layer_does_not_decode_from_a_cache():
     found = cost(
         load_config("tiny-llama", "model.layers={a: {attention.visibility: two_sided}, b: {}, pattern: [a, b]}")
     )
@@ -119,7 +119,7 @@ def test_in_float32_the_cache_is_that_of_a_model_as_it_is_trained():
     assert cost(config, dtype="float32").weight_bytes == sum(p.nbytes for p in session.model.parameters())
 
 
-def test_the_context_is_the_training_window_where_none_is_given():
+def test_the_default_context_is_the_training_window():
     assert cost(load_config("mistral-7b-v0.1")).context == 8192
     assert cost(load_config("tiny-llama")).context == 256
 

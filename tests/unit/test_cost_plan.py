@@ -89,8 +89,8 @@ def test_activations_of_a_layer_as_published():
 
 @pytest.mark.parametrize("way", ["shard", "tensor", "pipeline"])
 def test_more_devices_never_hold_more(way):
-    held = [planned(f"{way}={n}", "llama-3-70b").total_memory for n in (1, 2, 4, 8)]
-    assert held == sorted(held, reverse=True)
+    memory = [planned(f"{way}={n}", "llama-3-70b").total_memory for n in (1, 2, 4, 8)]
+    assert memory == sorted(memory, reverse=True)
 
 
 def test_recomputation_holds_less_and_lets_more_texts_in():
@@ -177,16 +177,18 @@ def test_more_stages_never_hold_more(model):
     Therefore a stage with two of Baichuan's 40 layers, which starts 29 micro-batches, can need more than one with three
     layers, which starts 15.
     """
-    held = [planned(f"pipeline={n}", model, tokens=512, batch=64).total_memory for n in (2, 4, 8, 16, 32)]
-    assert held == sorted(held, reverse=True)
+    memory = [planned(f"pipeline={n}", model, tokens=512, batch=64).total_memory for n in (2, 4, 8, 16, 32)]
+    assert memory == sorted(memory, reverse=True)
 
 
-def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
+def test_only_one_of_several_equal_stages_is_counted(monkeypatch):
     """The first stage, a middle stage and the last stage; with several layers per stage, a middle stage of another
     size, too. A plan with a thousand stages once took minutes."""
     counted = []
-    held = LayerConfig.parameters_per_device
-    monkeypatch.setattr(LayerConfig, "parameters_per_device", lambda layer, t: counted.append(layer) or held(layer, t))
+    original = LayerConfig.parameters_per_device
+    monkeypatch.setattr(
+        LayerConfig, "parameters_per_device", lambda layer, t: counted.append(layer) or original(layer, t)
+    )
     planned("pipeline=100", "tiny-llama", "model.n_layers=100", tokens=128)
     few = len(counted)
     planned("pipeline=10", "tiny-llama", "model.n_layers=100", tokens=128)
@@ -217,7 +219,7 @@ def test_the_cut_of_llama_3_405b_is_the_published_one():
     assert [len(of_stage) for of_stage in cut(model, 8192, 16).layers] == [7, *[8] * 14, 7]
 
 
-def test_no_time_is_told_for_what_does_not_fit(capsys):
+def test_a_plan_that_does_not_fit_has_no_time(capsys):
     assert app.main(["cost", "llama-3-70b", "--hardware", "h100", "--devices", "8", "--parallel", "replicate=8"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out
@@ -246,11 +248,11 @@ def test_devices_beyond_the_kv_heads_hold_copies():
     """Falcon has one KV head. Each of eight devices has a full copy of it, with head_dim 64 and 4544 wide."""
     model = ["llama-3-8b", "model.attention={n_heads: 32, n_kv_heads: 1}"]
     total = parameters(load_config(*model).model).total
-    held = planned("tensor=8", *model).memory["weights, gradients, averages"]
+    memory = planned("tensor=8", *model).memory["weights, gradients, averages"]
     norms = (2 * 32) * 4096  # whole on every device
     copied = 32 * 2 * 128 * 4096
-    assert held == 2 * (total + 7 * norms + 7 * copied)
-    with pytest.raises(UserError, match="2 devices are neither a divisor nor a multiple of the 3 KV heads"):
+    assert memory == 2 * (total + 7 * norms + 7 * copied)
+    with pytest.raises(UserError, match="3 KV heads cannot be divided among 2 devices; use a divisor or multiple of 3"):
         planned("tensor=2", "llama-3-8b", "model.attention={n_heads: 30, n_kv_heads: 3, head_dim: 128}")
 
 
@@ -379,7 +381,7 @@ def test_one_way_alone_is_not_chosen(capsys):
     assert "*" not in capsys.readouterr().out
 
 
-def test_a_reason_against_all_ways_is_told_once(capsys):
+def test_a_reason_against_all_ways_is_printed_once(capsys):
     batch = [
         "train.batch_tokens=81920",
         "train.tokens=1M",
@@ -451,7 +453,7 @@ def test_what_takes_exactly_the_memory_there_is_fits():
     assert planned("shard=8", device=less).largest_micro_batch == 0
 
 
-def test_the_tokens_that_a_config_asks_for_are_no_rule():
+def test_the_token_budget_of_a_config_does_not_count_as_a_rule():
     assert [budget.is_rule for budget in budgets(load_config("tiny-llama", "train.tokens=1M"))] == [False, True]
     assert [budget.is_rule for budget in budgets(load_config("llama-3-8b"))] == [True]
 

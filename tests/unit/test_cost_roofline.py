@@ -55,7 +55,7 @@ def test_a_decoding_step_under_a_soft_cap_writes_and_reads_its_scores():
     assert capped - plain >= 2 * 4 * model.n_layers * model.attention.n_heads * 256
 
 
-def test_fewer_key_heads_decode_faster_where_the_cache_is_long():
+def test_fewer_key_heads_decode_faster_if_the_cache_is_long():
     long = {"batch": 64, "context": 32768}
     speeds = [
         passes("llama-2-7b", f"model.attention.n_kv_heads={n}", "model.max_seq_len=32768", **long)["decoding"]

@@ -47,7 +47,7 @@ def model_of(name):
 def test_a_decoding_step_reads_every_active_weight_once_and_all_that_is_kept(name):
     """Rows of the embedding and of learned positions that the token does not look up are not read."""
     model = model_of(name)
-    step = list(forward(model, Pass(1, 1, held=99, is_cached=True)))
+    step = list(forward(model, Pass(1, 1, n_cached=99, is_cached=True)))
     width = model.embedding.width or model.d_model
     unread = 0 if model.head.tied else (model.vocab_size - 1) * width
     if isinstance(model.position, Learned):
@@ -74,8 +74,8 @@ def test_a_pass_in_two_pieces_computes_what_it_would_whole(name):
     whole = sum(o.flops for o in forward(model, Pass(1, 7000)))
     pieces = sum(
         o.flops
-        for held, new in ((0, 5000), (5000, 2000))
-        for o in forward(model, Pass(1, new, held, is_cached=held > 0))
+        for n_cached, new in ((0, 5000), (5000, 2000))
+        for o in forward(model, Pass(1, new, n_cached, is_cached=n_cached > 0))
     )
     assert pieces == pytest.approx(whole, rel=1e-12)
 
@@ -101,7 +101,7 @@ def test_llama_3_8b_by_hand():
 
 def test_products_of_llama_3_8b_by_place():
     """The sums of all parts are those of all products. In a step of one token, the MLP reads three matrices per layer."""
-    step = list(forward(model_of("llama-3-8b"), Pass(1, 1, held=8191, is_cached=True)))
+    step = list(forward(model_of("llama-3-8b"), Pass(1, 1, n_cached=8191, is_cached=True)))
     parts, whole = products_by_part(step), next(work for work in by_kind(step) if work.kind == "products")
     assert list(parts) == ["projections", "mlp", "head"]
     assert parts["mlp"].weight_bytes == 32 * 3 * 4096 * 14336 * 2
@@ -118,9 +118,9 @@ def test_norms_are_a_five_hundredth_of_the_flops_and_much_more_of_the_bytes():
     ).model  # fmt: skip
     work = by_kind(training_step(bert, Pass(8, 512)))
     flops, moved = sum(w.flops for w in work), sum(w.n_bytes for w in work)
-    normalising = [w for w in work if w.kind in ("norms", "softmax")]
-    assert 0.0005 < sum(w.flops for w in normalising) / flops < 0.004
-    assert sum(w.n_bytes for w in normalising) / moved > 0.05
+    normalizing = [w for w in work if w.kind in ("norms", "softmax")]
+    assert 0.0005 < sum(w.flops for w in normalizing) / flops < 0.004
+    assert sum(w.n_bytes for w in normalizing) / moved > 0.05
 
 
 @pytest.mark.parametrize("heads", [64, 8, 1])
@@ -134,7 +134,7 @@ def test_decoding_needs_what_shazeer_counted(heads):
     overrides = [f"model.d_model={d}", f"model.attention={{n_heads: {h}, n_kv_heads: {heads}, head_dim: {d // h}}}"]
     model = load_config("tiny-llama", *overrides).model
     layer = layer_configs(model)[0]
-    work = list(layer.attention.work(layer.site, Pass(b, 1, held=n - 1, is_cached=True)))
+    work = list(layer.attention.work(layer.site, Pass(b, 1, n_cached=n - 1, is_cached=True)))
     read = sum(o.weights + o.kept for o in work) / 2
     multiplied = sum(o.flops for o in work if o.kind in ("products", "attention")) / 2
     share = heads / h

@@ -106,7 +106,7 @@ def test_links_in_circles_pipes_and_devices_are_passed_by(folder: Path):
             list(Corpus([str(folder / name)]))
 
 
-def test_names_that_are_no_utf8_divide_the_text_as_others_do(folder: Path):
+def test_files_with_names_in_latin1_are_divided_as_others_are(folder: Path):
     for i in range(40):
         (folder / f"caf\udce9{i}.txt").write_text("coffee\n" * 20)
     held_out = text_of(Corpus([str(folder)]), "held_out")
@@ -376,7 +376,7 @@ def test_stretches_of_one_file_hold_every_character_in_order(tmp_path: Path, len
         assert max(len(p.text) for p in pieces) < 0.16 * length
 
 
-def test_of_a_single_file_the_tail_is_held_out_from_a_line_on(tmp_path: Path):
+def test_the_tail_of_a_single_file_is_held_out_from_the_start_of_a_line(tmp_path: Path):
     text = "".join(f"line {i}\n" for i in range(1000))
     (tmp_path / "one.txt").write_text(text)
     corpus = Corpus([str(tmp_path / "one.txt")])
@@ -555,7 +555,7 @@ def test_what_cannot_be_read_is_counted_and_the_first_are_named(tmp_path: Path):
     assert (len(list(binary)), binary.omissions.invalid) == (1, 1)
 
 
-def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_is_too_large_when_unpacked_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(contents, "LARGEST_UNPACKED", 3 * 2**20)
     monkeypatch.setattr(contents, "LONGEST_LINE", 2**20)
     for data, says in ((b"a " * 2**21, r"a\.txt\.gz: larger than 3 MiB when unpacked"), (b"a\0" * 2**21, "binary")):

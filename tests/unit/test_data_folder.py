@@ -447,7 +447,7 @@ def test_a_damaged_memory_is_none(texts: Path, cache: Path, reads: list[str], da
     assert {"1.txt", "fold-01-00000.bin"} <= set(reads)
 
 
-def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path, cache: Path, reads: list[str]):
+def test_everything_is_read_if_the_cache_cannot_be_written(texts: Path, tmp_path: Path, cache: Path, reads: list[str]):
     folder = made(texts, tmp_path / "out").path
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where the cache folder should be")
@@ -485,7 +485,7 @@ def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
         data.train.windows(starts, 50)
 
 
-def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
+def test_file_names_may_be_invalid_utf8(texts: Path, tmp_path: Path):
     """Names are Latin-1 bytes. The manifest has them as text, and the split uses the names themselves."""
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
@@ -521,7 +521,7 @@ def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path
         tokens_per_byte(DataConfig(task=Recall()), 300)
 
 
-def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Path) -> None:
+def test_a_data_folder_without_its_manifest_is_not_read_as_text(texts: Path, tmp_path: Path) -> None:
     """Otherwise its tokenizer.json would become training text."""
     folder = made(texts, tmp_path / "text" / "tokens").path
     with pytest.raises(

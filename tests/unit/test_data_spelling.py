@@ -134,7 +134,7 @@ def test_words_with_single_spaces_are_kept_by_a_tokenizer_that_cuts_at_blanks() 
         encode(tokenizer, "the  fox")
 
 
-def test_the_token_that_begins_documents_is_no_text_even_if_it_is_not_special(tmp_path: Path) -> None:
+def test_the_token_that_begins_documents_is_refused_in_text_even_if_it_is_not_special(tmp_path: Path) -> None:
     """A text can then contain this token. Such a text is refused."""
     tokenizer = bpe.train(TEXTS, 300)
     state = (

@@ -50,7 +50,7 @@ def test_a_long_run_is_learned_from_in_parts():
         assert bpe.decode(learned, ids) == run
 
 
-def test_the_parts_change_nothing_where_no_word_is_long(monkeypatch: pytest.MonkeyPatch):
+def test_the_parts_change_nothing_if_no_word_is_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bpe, "LONGEST_WORD", 10**9)
     assert bpe.train(TEXT, 320).to_str() == TOKENIZER.to_str()
 
@@ -150,7 +150,7 @@ def test_a_tokenizer_that_changes_the_text_is_refused_when_it_does(tmp_path: Pat
     assert not (tmp_path / "b").exists()
 
 
-def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
+def test_a_pattern_that_backtracks_is_reported(tmp_path: Path):
     """The library panics, and a panic is not an Exception."""
     parts = json.loads(TOKENIZER.to_str())
     slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

@@ -255,7 +255,7 @@ def test_draw_says_where_to_write(more, said, capsys):
 
 @pytest.mark.parametrize("name", facts())
 @pytest.mark.slow
-def test_of_a_model_that_cannot_be_built_every_answer_says_what_is_shown(name, tmp_path, capsys):
+def test_every_answer_about_a_model_that_cannot_be_built_says_what_is_shown(name, tmp_path, capsys):
     """The picture and the first line say it."""
     about, _ = read_entry(facts()[name])
     assert about

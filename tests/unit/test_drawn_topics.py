@@ -101,10 +101,10 @@ def test_activations_are_those_of_torch():
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_pairs_turn_by_theta_to_minus_their_share(pairing):
     found = in_lines(rotation_points(Rope(theta=1000, pairing=pairing), width=16, length=20))
-    assert next(iter(found)) == "pair 1"
-    assert list(found)[-1] == "pair 8"
+    assert next(iter(found)) == "pair 0"
+    assert list(found)[-1] == "pair 7"
     for name, line in found.items():
-        pair = int(name.split()[1]) - 1
+        pair = int(name.split()[1])
         for t, value in line.items():
             assert math.isclose(value, math.cos(t * 1000 ** (-2 * pair / 16)), abs_tol=1e-9)
 
@@ -171,6 +171,20 @@ def test_loads_are_shares_of_the_tokens():
     assert math.isclose(sum(shares), 2, abs_tol=1e-6)
     assert all(math.isclose(share * 512, round(share * 512), abs_tol=1e-3) for share in shares)
     assert len(set(shares)) > 1
+
+
+def test_a_block_is_called_like_its_topic():
+    assert ">Parallel block, one norm</text>" in str(pictures()["parallel-shared"]())
+
+
+def test_lines_have_readable_names_and_a_legend_if_there_are_several():
+    activations, t5 = (pictures()[name]() for name in ("activations", "t5"))
+    assert isinstance(activations, alt.Chart)
+    assert isinstance(t5, alt.Chart)
+    color = activations.to_dict()["encoding"]["color"]
+    assert {"ReLU²", "xIELU", "SiLU"} <= {*color["scale"]["domain"]}
+    assert color["legend"]["columns"] == {"expr": "containerSize()[0] < 560 ? 2 : 4"}, "four columns are cut on a phone"
+    assert t5.to_dict()["encoding"]["color"]["legend"] is None
 
 
 @pytest.mark.parametrize("name", pictures())

@@ -17,8 +17,8 @@ from archlab.config.io import studies
 from archlab.errors import UserError
 from archlab.evidence import results as results_module
 from archlab.evidence.claims import Claim, Expectation, Ranking, claims, keys_in_use, sources
-from archlab.evidence.compared import level_in_words
-from archlab.evidence.ledger import LedgerEntry, ledger
+from archlab.evidence.compared import compared, level_in_words
+from archlab.evidence.ledger import LedgerEntry, ledger, published
 from archlab.evidence.results import (
     ArmOfResults,
     Results,
@@ -35,6 +35,7 @@ from archlab.evidence.topics import topics
 from archlab.evidence.verdicts import ClaimAtScale, agreement, judge
 from archlab.exchange.configs import load_config
 from archlab.report.charts.axes import both_sides
+from archlab.report.ledger import words as words_of
 from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
@@ -98,8 +99,8 @@ def test_every_cited_source_exists():
 def test_the_ledger_shows_where_to_find_the_sources_of_numbers(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     assert main(["ledger", "9"]) == 0
-    told = capsys.readouterr().out
-    assert all(str(sources()[effect.source].where) in told for effect in claims()[9].published)
+    printed = capsys.readouterr().out
+    assert all(str(sources()[effect.source].where) in printed for effect in claims()[9].published)
 
 
 def test_no_paper_is_listed_twice():
@@ -200,6 +201,45 @@ def test_verdicts_with_a_margin(name, verdict, found):
     assert judged.found == found
 
 
+def test_a_difference_about_as_large_as_the_margin_is_undecided_in_these_words():
+    """Without the reason, a reader sees an interval that excludes 0 beside "undecided"."""
+    results = planted({"ref": 0.0, "border": 0.02}, seeds=10, noise=0.003, margin=0.02)
+    (judged,) = judge(claiming(("border", "not worse")), {"gates": results}, "cpu").judged
+    assert judged.why == "worse, but not clearly by more than the margin, so undecided"
+
+
+def test_a_margin_has_the_unit_of_its_outcome():
+    share = LOSS.model_copy(update={"name": "accuracy", "unit": "share", "better": "higher"})
+    for heading, margin, words in (
+        (LOSS, 0.02, "0.02 bits per byte"),
+        (share, 0.02, "2.0 percentage points"),
+        (SPEED, 3000, "3K tokens/s"),
+    ):
+        results = {"gates": planted({"ref": 0.0, "same": 0.0}, heading=heading)}
+        (judged,) = judge(claiming(("same", "not worse"), margin=margin), results, "cpu").judged
+        assert words_of.expected(judged)[1] == f"not worse (margin {words})"
+
+
+def test_the_reference_of_a_ladder_is_the_step_before():
+    """`SwiGLU vs RoPE` would compare two unrelated choices."""
+    found = compared(committed()["ladder-rates"])
+    assert (found["swiglu"].label, found["swiglu"].against) == ("SwiGLU", "the step before (RoPE)")
+    assert {one.against for one in compared(committed()["gates"]).values()} == {"ReLU"}
+
+
+def test_papers_are_about_a_topic_if_they_name_it_in_whole_words():
+    """ELU once had the papers on "ReLU against GEGLU", and GLU those on GEGLU."""
+    entries = {entry.claim.number: entry for entry in ledger()}
+    named = {
+        name: {effect.of for effect in published(topic, [entries[number] for number in topic.claims])}
+        for name, topic in topics()
+    }
+    assert named["elu"] == named["glu"] == named["synthetic-tasks"] == named["sinks"] == set()
+    assert any("GEGLU" in text for text in named["geglu"])
+    assert "windows with RoPE and full layers with NoPE, against full layers with RoPE" in named["sliding-window"]
+    assert [text for text in named["output-gate"] if "output gate" in text]
+
+
 def test_not_distinguishable_does_not_mean_equal():
     noisy = planted({"ref": 0.0, "same": 0.0}, noise=0.1, margin=0.01)
     for verdict in ("better", "worse", "equivalent", "not worse", "not better"):
@@ -270,7 +310,7 @@ def test_a_contrast_with_diverged_runs_is_undecided():
     assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
 
 
-def test_what_was_found_and_not_predicted_is_told_and_decides_nothing():
+def test_unpredicted_differences_are_listed_and_do_not_affect_the_verdict():
     """They cover outcomes that the claim is about, but none that follow from the config."""
     loss = planted({**FOUND, "more": 0.1})
     other = planted({**FOUND, "more": 0.1}, heading=RATIO)
@@ -294,7 +334,7 @@ def test_what_was_found_and_not_predicted_is_told_and_decides_nothing():
 
 
 UNPREDICTED = [
-    (19, "hybrid-recall", "mamba3", "accuracy", "-18.3 pp", "worse"),
+    (19, "hybrid-recall", "mamba3", "accuracy", "-18.3 [-29.9, -6.6] percentage points", "worse"),
     (16, "experts", "shared", "bits_per_byte", "0.018", "worse"),
     (9, "depth", "eight", "bits_per_byte", "0.053", "worse"),
     (13, "kv-heads", "latent", "decoding", "-6.5%", "worse"),
@@ -312,8 +352,8 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
     assert effect in one.effect
     heading = "Found but not predicted (no effect on the verdict)"
     assert main(["ledger", str(number)]) == 0
-    told = capsys.readouterr().out
-    assert told.index(heading) > told.index("expected")
+    printed = capsys.readouterr().out
+    assert printed.index(heading) > printed.index("expected")
     page = render([entry])
     assert heading in page
     assert one.effect in page[page.index(heading) :]
@@ -325,7 +365,8 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
 def test_crossed_factors_are_shown_as_contrasts():
     (entry,) = ledger(chosen=[claims()[1]])
     labels = [one.label for one in entry.found[0].unpredicted]
-    assert {"post-norm on average", "no warm-up on average", "effect of no warm-up with double norm"} <= set(labels)
+    assert {*(f"{level} averaged over the other settings" for level in ("post-norm", "no warm-up"))} <= set(labels)
+    assert "effect of no warm-up with double norm" in labels
     assert all(one.is_contrast for one in entry.found[0].unpredicted)
 
 
@@ -354,9 +395,9 @@ def test_untested_predictions_are_shown_with_their_reason(capsys: pytest.Capture
     for claim in claims().values():
         for reason in {one.untested for one in claim.expected if one.untested}:
             assert main(["ledger", str(claim.number)]) == 0
-            told = capsys.readouterr().out
-            assert told.count(reason) == 1
-            assert "could not be tested here, so undecided" in told
+            printed = capsys.readouterr().out
+            assert printed.count(reason) == 1
+            assert "could not be tested here, so undecided" in printed
             assert reason in render(ledger(chosen=[claim]))
             assert main(["ledger", str(claim.number), "--json"]) == 0
             assert reason in capsys.readouterr().out
@@ -544,9 +585,9 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
         assert f"but   {said}" in block
     assert "unfused RMSNorm" in claims()[2].caveat_in_short
     assert main(["explain", "rmsnorm"]) == 0
-    told = capsys.readouterr().out
-    assert re.search("2. norm kind: .*opposite found at this scale.*unfused RMSNorm", told)
-    assert "contradicted" not in told + "".join(blocks)
+    printed = capsys.readouterr().out
+    assert re.search("2. norm kind: .*opposite found at this scale.*unfused RMSNorm", printed)
+    assert "contradicted" not in printed + "".join(blocks)
     assert 'contradicted">opposite found at this scale' in page
 
 
@@ -605,6 +646,12 @@ def test_every_prediction_that_was_run_is_in_one_picture_which_is_valid():
             layer["encoding"]["x"]["scale"]["type"] for layer in spec["layer"] if "scale" in layer["encoding"]["x"]
         }
         assert zero == "symlog"
+        (gap,) = {
+            layer["encoding"]["x"]["axis"]["labelSeparation"]
+            for layer in spec["layer"]
+            if "axis" in layer["encoding"]["x"]
+        }
+        assert gap > 0, "on a phone, ticks would run into each other"
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_auto_is_decided_once_for_all_machines() -> None:
     assert fixed.name == run.name
 
 
-def test_a_run_for_a_gpu_is_planned_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_for_a_gpu_can_be_planned_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert planned_device(tiny.config(*ON_GPU).train) == Device("cuda", torch.bfloat16)
     with pytest.raises(UserError, match=r"train.dtype: auto, but this machine has no GPU"):
@@ -199,8 +199,8 @@ def test_what_a_run_needs() -> None:
     peak = step_memory_of(configs[1], "float32").peak
     assert peak + GIB < wanted.memory < 2 * peak + GIB, "enough for the larger one, and not all of a machine"
     on_gpu = needs([load_config("tiny-llama", *ON_GPU)], threads=2)
-    held = training_memory(parameters(small.model), small.train.optimizer).total
-    assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + held) == (1, True)
+    resident = training_memory(parameters(small.model), small.train.optimizer).total
+    assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + resident) == (1, True)
     assert re.fullmatch(r"2 cores, 1 GPU and [\d.]+ GiB of memory", str(on_gpu))
     assert parameters(large.model).total > parameters(small.model).total
 
@@ -262,7 +262,7 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         ({"name": "slurm"}, "--executor slurm: could not find sbatch"),
     ],
 )
-def test_what_is_no_executor(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_executors_are_refused(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=re.escape(why)):
         make_executor(**arguments)
@@ -359,10 +359,10 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     first, second = (
         replace(run, config=tiny.config(f"train.seed={i}", data=text), corpus=None) for i, run in enumerate(some(2))
     )
-    held: list[weakref.ref[torch.nn.Module]] = []
+    models: list[weakref.ref[torch.nn.Module]] = []
 
     def too_much(model: torch.nn.Module, *_: object) -> None:
-        held.append(weakref.ref(model))
+        models.append(weakref.ref(model))
         raise error
 
     with monkeypatch.context() as patch:
@@ -375,7 +375,7 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
         rf"train.recompute=true {size}, which does not change results, or train.micro_batch_tokens=32 {size}",
         str(failed),
     )
-    assert held[0]() is None
+    assert models[0]() is None
     done = train_run(second, tmp_path / "study", Callback())
     assert done.summary
     assert done.summary.status == "finished"

@@ -21,11 +21,12 @@ from archlab.config.io import build_config, find_preset, studies
 from archlab.config.schema import Config
 from archlab.config.vocabulary import WRITE
 from archlab.errors import UserError
-from archlab.evidence.field_help import FieldHelp
+from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.look_up import look_up, plain
 from archlab.evidence.price import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
-from archlab.evidence.usage import usage, values
+from archlab.evidence.usage import in_words, usage, values
+from archlab.study.authoring import SCHEMAS
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
 from plugin_state import as_a_new_process
@@ -302,8 +303,22 @@ def test_allowed_values_are_those_of_the_schema():
     assert eps.readings[0].default == "1.0e-05"
     (seed,) = fields("train.seed")
     assert seed.readings[0].allowed == "a whole number at least 0, at most 9,223,372,036,854,775,807"
+    (size,) = fields("model.d_model")
+    assert size.readings[0].allowed == "a whole number at least 1, at most 10,000,000, or a text such as 8Ki or 1M"
     (dtype,) = fields("train.dtype")
     assert dtype.readings[0].allowed == "auto, float32, bfloat16"
+
+
+def test_a_field_that_only_some_kinds_have_names_them(capsys: pytest.CaptureFixture[str]):
+    """`model.norm.bias` has the default true, but the default kind has no bias."""
+    assert main(["explain", "model.norm.bias"]) == 0
+    assert "(layernorm) Whether a learned bias" in capsys.readouterr().out
+    (lr,) = fields("train.lr")
+    assert lr.readings[0].kinds == []
+
+
+def test_a_year_has_no_separator():
+    assert field_help(SCHEMAS["config"])["about.year"].readings[0].allowed == "a whole number at least 2017"
 
 
 def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.CaptureFixture[str]):
@@ -371,6 +386,19 @@ def test_models_with_unpublished_values_are_not_counted():
     assert usage(TOPICS["dropout"].conditions).known == len(known) < len(rows())
 
 
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("rope-pairing", "13 of archlab's 107 models (pairing=interleaved): "),
+        ("embedding-scale", "(scale!=1): "),
+        ("rmsnorm", "81 of archlab's 107 models: "),
+        ("dropout", "6 of the 20 models for which this is known: "),
+    ],
+)
+def test_the_line_of_users_says_what_was_counted(name: str, counted: str):
+    assert counted in in_words(usage(TOPICS[name].conditions), TOPICS[name].counted)
+
+
 def test_values_in_published_models_are_counted_once_each():
     counts = values("model.mlp.kind")
     assert len(counts["moe"]) == len(usage(["model.mlp.kind=moe"]).models)
@@ -385,18 +413,18 @@ def test_costs_are_those_of_the_two_configs():
 
 
 HERE = {
-    "batch-norm": "batch norm vs RMS norm, loss on held-out text: 0.008 [0.004, 0.013] bits per byte, worse, as claimed",
-    "pre-norm": "post-norm on average vs pre-norm, loss at the best rate: 0.821 [0.669, 0.973] bits per byte, worse",
-    "post-norm": "post-norm on average vs pre-norm, loss at the best rate: 0.821",
-    "sandwich-norm": "double norm on average vs pre-norm, loss at the best rate: -0.020",
-    "output-norm": "output norm on average vs pre-norm, loss at the best rate: 0.092",
-    "dropout": "dropout 0.1 on average vs no dropout, loss on held-out text: 0.011",
-    "weight-decay": "weight decay 0.3 on average vs no weight decay, loss on held-out text: 0.014",
+    "batch-norm": "batch norm vs RMSNorm, loss on held-out text: 0.008 [0.004, 0.013] bits per byte, worse, as claimed",
+    "pre-norm": "post-norm averaged over the other settings vs pre-norm, loss at the best rate: 0.821 [0.669, 0.973] bits per byte, worse",
+    "post-norm": "post-norm averaged over the other settings vs pre-norm, loss at the best rate: 0.821",
+    "sandwich-norm": "double norm averaged over the other settings vs pre-norm, loss at the best rate: -0.020",
+    "output-norm": "output norm averaged over the other settings vs pre-norm, loss at the best rate: 0.092",
+    "dropout": "dropout 0.1 averaged over the other settings vs no dropout, loss on held-out text: 0.011",
+    "weight-decay": "weight decay 0.3 averaged over the other settings vs no weight decay, loss on held-out text: 0.014",
     "mqa": "MQA, 1 KV head vs MHA, 4 KV heads, loss on held-out text: 0.011",
     "gqa": "GQA, 2 KV heads vs MHA, 4 KV heads, loss on held-out text: 0.007",
     "mla": "latent, rank 24 vs MHA, 4 KV heads, loss on held-out text: 0.037",
-    "sliding-window": "windows of 16 vs full attention, right answers: -46.5 pp",
-    "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 pp [-29.9, -6.6], worse",
+    "sliding-window": "windows of 16 vs full attention, right answers: -46.5 [",
+    "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 [-29.9, -6.6] percentage points, worse",
     "gated-delta": "gated delta vs attention, loss on held-out text: -0.033",
     "shared-expert": "8 experts, 1 active and 1 shared vs dense, loss on held-out text: 0.018",
     "heads": "1 head of 64 vs 4 heads of 16, loss on held-out text: 0.010",
@@ -414,9 +442,9 @@ HERE = {
 def test_findings_of_our_runs_come_before_claims(name: str, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["explain", name]) == 0
-    told = capsys.readouterr().out
-    assert HERE[name] in told
-    assert told.index("\nhere ") < told.index(HERE[name]) < told.index("\nclaims ")
+    printed = capsys.readouterr().out
+    assert HERE[name] in printed
+    assert printed.index("\nhere ") < printed.index(HERE[name]) < printed.index("\nclaims ")
 
 
 def test_findings_on_gelu_are_those_on_the_plain_mlp(capsys: pytest.CaptureFixture[str]):
@@ -453,10 +481,10 @@ def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, c
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "swiglu", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["fields"] == {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}
-    assert told["sources"]["shazeer2020"]["where"] == "arXiv 2002.05202"
-    assert told["published"]["models"] == usage(TOPICS["swiglu"].conditions).models
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["fields"] == {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}
+    assert printed["sources"]["shazeer2020"]["where"] == "arXiv 2002.05202"
+    assert printed["published"]["models"] == usage(TOPICS["swiglu"].conditions).models
     assert main(["explain", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {name: list(found.topics) for name, found in chapters().items()}
 

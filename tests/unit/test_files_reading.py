@@ -32,7 +32,7 @@ NOT_A_FILE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", NOT_A_FILE)
-def test_what_is_no_text_file_is_said_and_nothing_waits_for_it(kind, tmp_path):
+def test_a_file_without_text_is_reported_without_waiting(kind, tmp_path):
     make, said = NOT_A_FILE[kind]
     make(tmp_path / "x")
     with pytest.raises(UserError, match=f"{tmp_path / 'x'}: .*{said}"):
@@ -59,7 +59,7 @@ def test_nothing_else_than_a_file_takes_the_place_of_a_config(kind, tmp_path, ca
         ("null", "expected a JSON object, found NoneType"),
     ],
 )
-def test_what_is_no_json_object(text, said, tmp_path, capsys):
+def test_files_without_a_json_object_are_refused(text, said, tmp_path, capsys):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=f"config.json: .*{said}"):
         read_object(tmp_path / "config.json")
@@ -67,7 +67,7 @@ def test_what_is_no_json_object(text, said, tmp_path, capsys):
     assert capsys.readouterr().err.count("config.json: ") == 2
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+def test_a_byte_order_mark_is_removed_from_the_text(tmp_path):
     (tmp_path / "config.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')
     assert read_object(tmp_path / "config.json") == {"a": 1}
 

@@ -56,7 +56,7 @@ def test_one_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["a[b]c", "*", "é"])
-def test_a_name_is_no_pattern(tmp_path, name):
+def test_a_name_is_not_used_as_a_pattern(tmp_path, name):
     other = tmp_path / f"{TEMPORARY}1-abc"
     other.mkdir()
     with folder_atomic(tmp_path / name) as folder:

@@ -59,7 +59,7 @@ def test_an_activation_is_as_written(topic: str, name: str, z: float):
     assert computed(TOPICS[topic].formula, z=z) == pytest.approx([expected] * (2 if topic == "gelu" else 1), rel=1e-4)
 
 
-def test_every_function_of_the_table_is_held():
+def test_the_table_has_every_activation_function():
     assert set(OF_ACTIVATIONS.values()) == {name for name, kind in kinds(Activation).items() if not kind.n_parameters}
 
 

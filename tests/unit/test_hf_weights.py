@@ -65,7 +65,7 @@ def sharded(folder: Path, tensors: dict[str, Tensor], stem: str, save: Any) -> N
 
 
 @pytest.mark.parametrize("others", ["an older index", "an older pickle"])
-def test_of_several_weights_those_are_read_that_transformers_reads(hf: Path, others: str) -> None:
+def test_if_there_are_several_weights_archlab_reads_the_same_as_transformers(hf: Path, others: str) -> None:
     older = {name: tensor * 0.5 for name, tensor in load_file(hf / WEIGHTS).items()}
     if others == "an older index":
         sharded(hf, older, WEIGHTS, save_file)

@@ -116,7 +116,7 @@ def test_texts_in_a_batch_equal_those_generated_alone(tokenizer, stop):
         assert found[i] == text[: min((at for string in stop if (at := text.find(string)) >= 0), default=len(text))]
 
 
-def test_writing_ends_where_all_texts_have_stopped(tokenizer, monkeypatch):
+def test_generation_ends_when_all_texts_have_stopped(tokenizer, monkeypatch):
     scorer, steps = answers(tokenizer), []
     monkeypatch.setattr(Answers, "_text", lambda self, tokens: steps.append(len(tokens)) or "x" * len(tokens))
     assert dict(scorer.generated([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}

@@ -101,7 +101,7 @@ def test_from_pretrained_takes_a_device_and_a_format(run_folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_generate_takes_the_gpu_where_there_is_one(
+def test_generate_uses_the_gpu_if_there_is_one(
     run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = list[tuple[str, torch.dtype]]()

@@ -62,7 +62,7 @@ def test_top_p(p: float) -> None:
     assert torch.equal(got, TopPLogitsWarper(p)(NO_TOKENS, LOGITS))
 
 
-def test_top_p_stops_where_it_is_reached_exactly() -> None:
+def test_top_p_stops_when_it_is_reached_exactly() -> None:
     half = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).log()
     assert kept(steps.keep_top_p(half, 0.5)).tolist() == [[True, False, False]]
 
@@ -94,7 +94,7 @@ def test_repetition_penalty(penalty: float) -> None:
     assert torch.equal(got, RepetitionPenaltyLogitsProcessor(penalty)(tokens, LOGITS))
 
 
-def test_padding_is_no_token_of_the_text() -> None:
+def test_padding_does_not_count_as_a_token_of_the_text() -> None:
     tokens = torch.tensor([[0, 0, 3], [0, 5, 5], [0, 4, 0]])
     found = steps.occurring(tokens, torch.tensor([2, 1, 0]), 7)
     assert [row.nonzero().flatten().tolist() for row in found] == [[3], [5], [0, 4]]
@@ -167,7 +167,7 @@ def test_temperature_0_is_greedy_and_a_tiny_one_too() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_of_equally_likely_tokens_greedy_takes_the_first(dtype: torch.dtype) -> None:
+def test_greedy_takes_the_first_of_equally_likely_tokens(dtype: torch.dtype) -> None:
     """With a penalty, which has no effect here, the logits are converted to float64 first. Without, they are not."""
     logits = torch.randn(6, 700, generator=torch.Generator().manual_seed(0)).round().to(dtype)
     for penalty in (1.0, 2.0):

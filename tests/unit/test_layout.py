@@ -131,7 +131,21 @@ def test_every_folder_has_its_place():
 
 def test_what_sums_over_components_names_none():
     files = [*(HOME / "pricing").glob("*.py"), HOME / "config" / "describe.py"]
-    assert [file.name for file in files if re.search("attention|mamba|moe|T5", file.read_text())] == []
+    assert [file.name for file in files if re.search("attention|mamba|moe|T5", _code_without_prose(file))] == []
+
+
+def _code_without_prose(file: Path) -> str:
+    """Return the code of a module without comments and docstrings."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [part for part in body if not is_docstring(part)] or [ast.Pass()]  # pyright: ignore
+    return ast.unparse(tree)
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def defined(file: Path) -> set[str]:

@@ -195,7 +195,7 @@ def test_nothing_as_large_as_the_square_is_made(packed: bool) -> None:
         (causal(window=64, visibility="two_sided", global_tokens=1), 2048, False),
     ],
 )
-def test_a_text_is_cut_where_that_halves_the_work(rule, length, is_worth, monkeypatch) -> None:
+def test_a_text_is_cut_if_that_halves_the_work(rule, length, is_worth, monkeypatch) -> None:
     monkeypatch.setattr(query_blocks, "BLOCK", 192)
     mask = drawn_mask(rule, 1, length, packed=False)
     assert mask.is_worth_cutting == is_worth
@@ -204,7 +204,7 @@ def test_a_text_is_cut_where_that_halves_the_work(rule, length, is_worth, monkey
     assert not prefix.is_worth_cutting
 
 
-def test_a_mask_is_cut_only_where_its_rows_are_said_to_be_whole():
+def test_a_mask_is_cut_only_if_its_rows_are_declared_whole():
     positions = torch.arange(4)[None]
     whole, unsaid = (Visible(Visibility(), positions, positions, **said) for said in ({"is_whole": True}, {}))
     assert (whole.can_be_cut, unsaid.can_be_cut) == (True, False)

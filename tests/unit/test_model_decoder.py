@@ -384,7 +384,7 @@ def test_a_value_that_was_never_checked_is_refused(section: str, change: dict[st
 
 
 @pytest.mark.parametrize("config", [tiny(), {}])
-def test_what_is_no_model_config_is_refused(config: Any) -> None:
+def test_a_decoder_refuses_anything_but_a_model_config(config: Any) -> None:
     with pytest.raises(
         UserError, match=r"Decoder: config is a \w+; allowed: a ModelConfig, such as load_config\(...\).model"
     ):

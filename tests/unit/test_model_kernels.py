@@ -166,7 +166,7 @@ def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("sunk", [False, True])
 @pytest.mark.parametrize("queries", [7, 1])
-def test_with_a_mask_heads_of_a_group_are_queries_where_that_is_better(
+def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
     biased: bool, sunk: bool, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This is faster on a GPU, where torch would otherwise store all scores.
@@ -337,7 +337,7 @@ def test_price_and_record_agree_on_what_dropout_computes(dropout):
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(2.0, 512), (1.05, 0)])
-def test_products_are_taken_where_they_were_measured_to_be_faster(gain, expected, monkeypatch, tmp_path):
+def test_products_are_used_if_they_were_measured_to_be_faster(gain, expected, monkeypatch, tmp_path):
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(measured, "_gain_of_products", lambda: gain)
     products_up_to.cache_clear()

@@ -162,7 +162,7 @@ def test_a_text_in_pieces_is_the_text(name, pieces, carries_gradients):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_padding_on_the_left_is_not_there(name):
+def test_padding_on_the_left_has_no_effect(name):
     """Padding has no effect even if projections have biases, which the convolution could carry into the text."""
     mixer, x, lengths = made(name), inputs(batch=3), [T, T - 1, 7]
     is_real = torch.arange(T) >= T - torch.tensor(lengths)[:, None]

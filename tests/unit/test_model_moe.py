@@ -144,7 +144,7 @@ def test_loads_that_are_equal_give_a_balance_loss_of_active() -> None:
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_equal_scores_are_told_apart_as_topk_tells_them(normalise: bool) -> None:
+def test_equal_scores_are_ordered_as_by_topk(normalise: bool) -> None:
     """The choice does not depend on other tokens of the batch, even if pairs of rows of the router are equal."""
     module = drawn(f"active: 3, router: {{normalise: {str(normalise).lower()}}}")
     with torch.no_grad():

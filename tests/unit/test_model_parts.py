@@ -190,7 +190,7 @@ def test_a_layernorm_rounds_the_weight_to_which_1_was_added() -> None:
     assert not torch.equal(norm(x), norm.float()(x.float()).bfloat16())
 
 
-def test_where_rmsnorm_casts_shows_in_bfloat16() -> None:
+def test_the_cast_of_rmsnorm_affects_bfloat16_results() -> None:
     after, before = (drawn(make_norm(norm_schema.RMSNorm(cast=c), 12)) for c in ("after_weight", "before_weight"))
     before.load_state_dict(after.state_dict())
     x = torch.from_numpy(X).bfloat16()

@@ -85,7 +85,7 @@ def test_what_it_derives_is_written_out_and_read_again():
     assert again.model.head.scale == 0.25
 
 
-def test_it_is_exported_where_a_family_has_its_factors_and_refused_elsewhere(tmp_path):
+def test_mup_is_exported_only_if_the_family_has_its_factors(tmp_path):
     wide = Decoder(config(*WIDE, *MUP, "model.norm.eps=1e-6").model)
     save_pretrained(wide, tmp_path / "granite")
     hf = json.loads((tmp_path / "granite" / "config.json").read_text())

@@ -76,7 +76,7 @@ def test_labels_in_the_color_of_their_line_can_be_read(mode: Mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_lines_of_one_picture_are_told_apart_by_everyone(mode: Mode):
+def test_everyone_can_distinguish_the_lines_of_a_picture(mode: Mode):
     """Up to 8 lines differ by color alone. More lines, and the steps of a ladder, differ by color and dashes."""
     apart = itertools.combinations(PALETTES[mode].distinct, 2)
     assert min(distance(*pair) for pair in apart) >= 13

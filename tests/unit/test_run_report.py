@@ -1,5 +1,6 @@
 """`archlab report`: the status of runs, the charts of their page, and reading a run while it is written."""
 
+import dataclasses
 import fcntl
 import json
 import re
@@ -93,6 +94,14 @@ def test_how_a_run_stands(tmp_path):
     assert (run.steps, run.held_out, run.spikes) == (300, 4 - 300 / STEPS, [])
     assert run.tokens_per_second == 1000.5
     assert run.seconds_left == pytest.approx(200 * STEP / 1000.5)
+
+
+def test_the_page_has_units_and_the_environment_in_words(pair, page):
+    assert '<th scope="col">held out, bits per byte</th>' in page
+    assert '<th scope="col">loss, nats per token</th>' in page
+    (run,) = pair[:1]
+    nested = dataclasses.replace(run, environment={"attention": {"products": 6}})
+    assert '>attention.products</th><td class="fields" data-label="first">6</td>' in run_page.render([nested])
 
 
 def test_asking_who_trains_keeps_nobody_from_it(tmp_path):
@@ -201,7 +210,7 @@ def test_the_fields_that_differ_are_named(page):
 
 
 @pytest.mark.slow
-def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, page):
+def test_a_page_contains_all_it_needs_and_reloads_only_while_it_changes(pair, page):
     own = re.sub(r'<script type="module">.*?</script>', "", page, flags=re.DOTALL)
     assert (
         re.findall(r'(?:src|href)="(?!data:)[^"#]*"|https?://(?!vega)', own.replace("https://vega.github.io", "")) == []
@@ -210,14 +219,14 @@ def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, 
     assert '<meta http-equiv="refresh" content="7">' in run_page.render(pair, refresh_seconds=7)
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path):
     paths = [begun(tmp_path / home / "run", steps=1) for home in ("a", "b")]
     assert [run.name for run in watch(paths)] == ["a/run", "b/run"]
     with pytest.raises(UserError, match="named twice"):
         watch([paths[0], paths[0]])
 
 
-def test_what_is_no_run_is_a_message(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     (tmp_path / "study.yaml").touch()
     with pytest.raises(UserError, match=r"not a run folder .* for a study, use `archlab study report`"):
         watch([tmp_path])

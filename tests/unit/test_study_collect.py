@@ -19,7 +19,7 @@ def updates(n: int) -> list[dict[str, Any]]:
     return [{"step": i, "tokens": 10 * i, "loss": 1 / i, "lr": 0.1, "grad_norm": float(i % 7)} for i in range(1, n + 1)]
 
 
-def test_a_long_log_is_cut_into_parts_of_which_no_update_is_lost() -> None:
+def test_a_long_log_is_divided_into_parts_without_losing_an_update() -> None:
     spiked = updates(950)
     spiked[412]["grad_norm"] = 99.0
     curve = kept(spiked)

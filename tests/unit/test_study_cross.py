@@ -62,7 +62,7 @@ def test_an_arm_is_compared_with_the_one_that_is_named_for_it():
     assert found[2].config.model.norm.kind == "rmsnorm", "no ladder: it starts from the base"
 
 
-def test_what_follows_is_told_against_the_reference():
+def test_derived_values_are_listed_if_they_differ_from_the_reference():
     heads = {"model.attention.n_heads": 8, "model.attention.n_kv_heads": 4}
     named = {"a": {}, "b": {"model.norm.kind": "layernorm"}, "heads": heads}
     in_base = {"model.attention.head_dim": None}
@@ -116,7 +116,7 @@ def test_every_combination_is_an_arm_with_its_levels():
     assert found[2].factors == {"model.norm.placement": "post", "train.warmup": 0}
 
 
-def test_factors_of_one_name_are_told_apart():
+def test_factors_of_one_name_are_distinguished():
     (arm, *_) = arms(study(cross={"model.dropout": [0, 0.1], "train.grad_clip": [1, 2]}))
     assert arm.name == "dropout=0 grad_clip=1"
     named = study(cross={"model.x": [0, 1], "train.x": [0, 1]})
@@ -212,13 +212,13 @@ def test_contrasts_are_what_a_hand_computes():
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.03, 0.1, 0.3])
-def test_an_interval_leaves_out_zero_where_the_verdict_finds_something_and_nowhere_else(noise):
+def test_an_interval_excludes_zero_exactly_if_the_verdict_finds_a_difference(noise):
     _, tested, _ = crossed(effect(both=-0.12), noise=noise)
     for found in (one.comparison for one in tested.values() if one.comparison):
         assert (found.low <= 0 <= found.high) == (found.verdict == "not distinguishable")
 
 
-def test_effects_that_add_up_without_noise_are_no_interaction_made_of_rounding():
+def test_rounding_is_not_called_an_interaction_if_effects_add_up_without_noise():
     (interaction, *_), *_ = crossed(effect(placement=0.1, warmup=0.7))
     assert (interaction.comparison.difference, interaction.comparison.p) == (0, 1)
 
@@ -235,7 +235,7 @@ def test_additive_effects_are_called_an_interaction_in_few_studies():
     assert 0.02 < wrong / 400 < 0.08
 
 
-def test_of_three_factors_each_interaction_is_the_average_over_the_third():
+def test_an_interaction_of_two_factors_is_the_average_over_the_third():
     factors = {**PLACED, "model.mlp.kind": ["gated", "plain"]}
 
     def scores(levels):
@@ -270,7 +270,7 @@ def test_one_factor_has_no_contrasts():
     assert crossed(lambda levels: levels["train.warmup"], {"train.warmup": [0, 0.1, 0.2]})[0] == []
 
 
-def test_where_an_arm_diverged_its_contrasts_are_unknown():
+def test_the_contrasts_of_a_diverged_arm_are_unknown():
     def scores(levels):
         return None if levels == {"model.norm.placement": "post", "train.warmup": 0} else effect()(levels)
 
@@ -302,7 +302,7 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
         ),
     ],
 )
-def test_an_interaction_is_told_in_a_sentence(given, said):
+def test_an_interaction_is_described_in_a_sentence(given, said):
     found, *_ = crossed(effect(**given), noise=0.001)
     (sentence,) = contrast_answer(found, HEADING)
     assert re.match(f"warmup=0.1 {said}", sentence), sentence

@@ -110,7 +110,7 @@ def test_arms_that_would_be_judged_in_other_windows_are_refused():
     assert [resolve_train(arm.config).seq_len for arm in alike] == [16, 8]
 
 
-def test_what_follows_from_the_knob_is_told_too():
+def test_values_derived_from_the_knob_are_also_listed():
     in_base = {"model.d_model": 128, "model.n_layers": 12, "model.mlp.d_ff": None}
     _, other = arms(two({"model.n_layers": 16}, set=in_base, equal={"parameters": "4%", "by": "model.d_model"}))
     assert set(other.adjusted) == {"model.d_model"}
@@ -241,7 +241,7 @@ def test_a_study_file_with_a_mistake_is_refused(values, message):
         study(**{"arms": {"a": {}}, **values})
 
 
-def test_every_problem_of_a_study_is_told_at_once(tmp_path):
+def test_every_problem_of_a_study_is_reported_at_once(tmp_path):
     said = {"question": "", "base": "base.yaml", "budget": {"tokens": 640}, "sets": {}, "labels": {"thrd": "x"}}
     wrong = {"arms": {"first": {}, "second": {"model.nrm": 1}, "third": {"model.max_seq_len": 32}}}
     with pytest.raises(UserError, match="5 problems in") as refused:
@@ -303,7 +303,7 @@ def test_an_arm_cannot_set_what_is_tuned():
         arms(two({"train": {"lr": 0.1}}, tune={"train.lr": [0.1, 0.2]}))
 
 
-def test_a_problem_of_the_base_is_told_once():
+def test_a_problem_of_the_base_is_reported_once():
     with pytest.raises(UserError, match=r"1 problem in the study\n  set.model.n_layers  0;"):
         arms(study(arms=STEPS, against="previous", set={"model.n_layers": 0}))
 

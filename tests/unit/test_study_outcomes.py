@@ -265,7 +265,7 @@ def test_the_interval_over_documents_is_that_of_a_ratio_and_covers_it():
     assert 180 <= inside <= 199
 
 
-def test_documents_are_paired_by_seed_and_only_where_they_are_the_same():
+def test_documents_are_paired_by_seed_and_only_if_they_are_the_same():
     ours = {0: scored((10, 5), (20, 10), *[(3, 2)] * 4), 1: scored(*[(9, 3)] * 6), 2: scored(*[(1, 1)] * 6)}
     theirs = {0: scored((11, 5), (24, 10), *[(3, 2)] * 4), 1: scored(*[(9, 4)] * 6), 3: scored(*[(1, 1)] * 6)}
     view = compare_documents(ours, theirs)
@@ -293,7 +293,7 @@ def study(**values: Any) -> StudyConfig:
     return validate(StudyConfig, with_kinds({**raw, **values}), "s.yaml")
 
 
-def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
+def test_an_outcome_without_a_name_is_named_by_its_kind():
     assert study(measure=["gap", "spikes"]).measure == {"gap": Gap(), "spikes": Spikes()}
     found = study(measure={"spikes": None, "far": {"kind": "beyond", "times": 8}, "gap": None}).measure
     assert found == {"spikes": Spikes(), "far": Beyond(times=8), "gap": Gap()}
@@ -343,7 +343,7 @@ def test_outcomes_that_cannot_be_are_refused(values: dict[str, Any], message: st
         arms(study(**values))
 
 
-def test_wrong_outcomes_and_wrong_arms_are_told_together():
+def test_wrong_outcomes_and_wrong_arms_are_reported_together():
     with pytest.raises(UserError, match="2 problems") as wrong:
         arms(study(measure=["accuracy"], arms={"a": {}, "b": {"train.seed": 1}}))
     assert all(place in str(wrong.value) for place in ("measure.accuracy", "arms.b.train.seed"))
@@ -454,3 +454,20 @@ def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert timing.read_timings([outcome], swapped, tmp_path) == {}, "other arms under these names"
     timing.forget_timings(tmp_path)
     assert timing.read_timings([outcome], designed, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("of", "layers", "at", "title"),
+    [
+        ("first_token", "mean", "end", "attention on the first token (mean of the layers)"),
+        ("largest_load", "largest", "end", "largest load in any layer"),
+        (
+            "gradient",
+            "last_over_first",
+            "start",
+            "gradient of the last layer over that of the first at the start of training",
+        ),
+    ],
+)
+def test_the_title_of_a_probe_is_a_phrase(of, layers, at, title):
+    assert Probe(of=of, layers=layers, at=at).title == title

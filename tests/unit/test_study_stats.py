@@ -70,7 +70,7 @@ def test_holm_runs_over_every_comparison_of_the_study() -> None:
 
 @given(p_values=st.lists(st.floats(1e-6, 1), min_size=1, max_size=8))
 @pytest.mark.slow
-def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(p_values: list[float]) -> None:
+def test_an_interval_excludes_zero_exactly_if_the_verdict_is_a_difference(p_values: list[float]) -> None:
     """Return four pairs for each comparison, with the t statistic of this p-value."""
     assume(all(abs(p * k - ALPHA) > 1e-9 for p in p_values for k in range(1, 9)))  # there only rounding decides
     pattern = np.array([-1.0, 1.0, -1.0, 1.0])
@@ -91,9 +91,7 @@ def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(
     margin=st.floats(0.005, 0.05),
 )
 @pytest.mark.slow
-def test_an_interval_lies_within_the_margin_where_equivalence_is_shown_and_nowhere_else(
-    means: list[float], margin: float
-) -> None:
+def test_an_interval_lies_within_the_margin_exactly_if_equivalence_is_shown(means: list[float], margin: float) -> None:
     pattern = 0.01 * np.array([-1.0, 1.0, -1.0, 1.0, 0.5])
     values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(5), 0.0)}
     values |= {f"arm {i}": dict(enumerate(map(float, pattern + mean))) for i, mean in enumerate(means)}
@@ -461,7 +459,7 @@ def test_answer_says_that_a_difference_is_real_but_smaller_than_the_margin() -> 
     assert "real" not in sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.1).answer
 
 
-def test_answer_of_an_outcome_of_which_neither_direction_is_better() -> None:
+def test_answer_of_an_outcome_without_a_better_direction() -> None:
     arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.3, {})}
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", better="neither").answer
     assert "GEGLU differs from SwiGLU by -0." in text
@@ -469,7 +467,7 @@ def test_answer_of_an_outcome_of_which_neither_direction_is_better() -> None:
     assert "GEGLU changed it by -0." in text
 
 
-def test_answer_of_an_outcome_of_which_more_is_better() -> None:
+def test_answer_of_an_outcome_for_which_higher_is_better() -> None:
     arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.9, {})}
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", better="higher").answer
     assert re.search(r"GEGLU beats SwiGLU by (0.3|0.29)", text)

@@ -132,7 +132,7 @@ def test_what_is_trained_meanwhile_is_not_in_it(tmp_path, monkeypatch):
     assert all(torch.equal(written[name], before[name]) for name in before)
 
 
-def test_a_failure_of_the_thread_is_raised_where_the_training_goes_on(tmp_path, monkeypatch):
+def test_a_failure_of_the_thread_is_raised_in_the_training_loop(tmp_path, monkeypatch):
     def full(*_):
         raise UserError("no space left")
 
@@ -306,14 +306,14 @@ def test_a_kill_between_writing_and_removing_leaves_the_newest_in_use(saved, mon
     assert sorted(path.name for path in saved.parent.iterdir()) == ["step-00000004", "step-00000005"]
 
 
-def test_a_folder_that_is_no_run_has_no_model(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"not a run folder \(no config.yaml\)"):
         from_pretrained(tmp_path)
     with pytest.raises(UserError, match="not a run folder"):
         from_pretrained(tmp_path / "nowhere")
 
 
-def test_a_folder_whose_name_is_no_utf8(tmp_path):
+def test_a_folder_name_may_be_invalid_utf8(tmp_path):
     """safetensors cannot open files with such names."""
     model, optimizer = trained()
     save_checkpoint(tmp_path / "run\udce9", 2, model, optimizer)

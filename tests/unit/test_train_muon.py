@@ -39,7 +39,7 @@ def drawn(*shape, n=1):
         ({"scale": "adamw", "momentum": 0.8, "steps": 3}, {"adjust_lr_fn": "match_rms_adamw", "momentum": 0.8, "ns_steps": 3}),
     ],
 )  # fmt: skip
-def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
+def test_updates_of_one_matrix_are_equal_to_torchs(shape, settings, theirs, monkeypatch):
     """torch's Muon always multiplies in bfloat16; here it is patched to stay in float32."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     start, *gradients = drawn(*shape, n=4)
@@ -98,7 +98,7 @@ def test_by_default_its_update_is_as_large_as_adamws():
     assert 0.15 < moved.square().mean().sqrt() < 0.25
 
 
-def test_adamw_updates_all_that_is_no_matrix_at_its_own_rate():
+def test_adamw_updates_everything_but_matrices_at_its_own_rate():
     """Their updates are equal to AdamW's to the bit, and each optimizer keeps only its own state."""
     asked = resolve_train(config("train.optimizer={kind: muon, adam_lr: 5e-4}", "train.lr=2e-3"))
     alone = resolve_train(config("train.lr=5e-4"))

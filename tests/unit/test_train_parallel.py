@@ -61,7 +61,7 @@ def test_what_does_not_divide_the_processes_is_refused(sizes, message):
         (["model.mixer={kind: rglru}"], "mixer: groups of the mixer's channels: 1 cannot be divided"),
         (["model.mixer={kind: gated_delta, key_dim: 16, n_key_heads: 2}"], "mixer: key heads of the mixer: 2"),
         (["model.mixer={kind: short_conv}", "model.d_model=34", "model.attention.head_dim=8"], "channels of the mixer: 34"),
-        (["model.dropout.attention=0.1"], "model.dropout.attention would drop other scores"),
+        (["model.dropout.attention=0.1"], "model.dropout.attention would drop different scores"),
     ],
 )  # fmt: skip
 def test_components_that_cannot_be_shared_are_refused_by_name(changes, message):
@@ -82,10 +82,10 @@ def test_experts_that_cannot_be_dealt_are_refused():
     [
         (
             ["model.mixer={kind: rglru}"],
-            "2; model.mixer processes a window token by token, so only 1 is allowed with it",
+            "2; model.mixer must read the tokens of a window in order; allowed with this component: 1",
         ),
-        (["model.dropout.embedding=0.1"], "2; model.dropout would drop other activations than in one process"),
-        (["model.dropout.branch=0.1"], "2; model.dropout would drop other activations than in one process"),
+        (["model.dropout.embedding=0.1"], "2; model.dropout would drop different activations than in one process"),
+        (["model.dropout.branch=0.1"], "2; model.dropout would drop different activations than in one process"),
         (["data.task={kind: recall}"], "2; data.task scores only some tokens of a window"),
         (["train.seq_len=66"], "2; windows have 66 tokens; allowed: a multiple of 4"),
     ],

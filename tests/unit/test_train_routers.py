@@ -92,7 +92,7 @@ def test_a_diverged_step_moves_no_correction() -> None:
     assert not any(router.correction.any() for router in model.modules() if isinstance(router, Router))
 
 
-def test_dense_layers_among_them_have_no_part_in_it() -> None:
+def test_dense_layers_do_not_affect_the_balance_loss() -> None:
     _, result, layers = step(config(MOE % "", DENSE_FIRST))
     assert len(layers) == 1
     assert result.routers["balance_loss"] == pytest.approx(balance_loss(layers, Choices(2), pooled=True), rel=1e-5)

@@ -45,8 +45,8 @@ def test_a_claim_makes_the_folder_and_the_same_run_may_come_back(claimed, tokeni
     assert claimed.claim(config(), ENV, tokenizer) == []
     notes = claimed.claim(config(), {**ENV, "threads": 99}, tokenizer)
     assert notes == [
-        f"the run began with threads {ENV['threads']}, now 99: its result can differ by rounding from that of an "
-        "uninterrupted run"
+        f"the run began with threads {ENV['threads']}, now 99: its result can differ by rounding errors from "
+        "that of an uninterrupted run"
     ]
     assert {path: path.read_bytes() for path in claimed.path.iterdir()} == before
 
@@ -68,9 +68,9 @@ def test_another_config_is_refused_with_the_fields_that_differ(claimed, tokenize
 
 
 def test_fields_that_do_not_decide_the_result_may_change(claimed, tokenizer):
-    held = (claimed.path / "config.yaml").read_bytes()
+    before = (claimed.path / "config.yaml").read_bytes()
     assert claimed.claim(config("train.eval_every=3", "train.checkpoint_every=7"), ENV, tokenizer) == []
-    assert (claimed.path / "config.yaml").read_bytes() == held
+    assert (claimed.path / "config.yaml").read_bytes() == before
 
 
 def test_the_same_tokens_may_lie_elsewhere_but_other_tokens_are_refused(claimed, tokenizer):
@@ -111,15 +111,15 @@ def test_micro_batches_that_decide_the_losses_are_remembered(tmp_path, tokenizer
     folder.claim(config("train.micro_batch_tokens=64"), before, tokenizer)
 
 
-@pytest.mark.parametrize("held", ["thesis.tex", "tokenizer.json", "env.json", "summary.json", ".hidden"])
-def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, tokenizer, held):
+@pytest.mark.parametrize("name", ["thesis.tex", "tokenizer.json", "env.json", "summary.json", ".hidden"])
+def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, tokenizer, name):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    (folder.path / held).write_text("mine")
-    with pytest.raises(UserError, match=f"contains other files \\({held}\\)"):
+    (folder.path / name).write_text("mine")
+    with pytest.raises(UserError, match=f"contains other files \\({name}\\)"):
         folder.claim(config(), ENV, tokenizer)
-    assert names(folder) == [held]
-    assert (folder.path / held).read_text() == "mine"
+    assert names(folder) == [name]
+    assert (folder.path / name).read_text() == "mine"
 
 
 def test_a_config_that_is_not_ours_is_left_alone(tmp_path, tokenizer):
@@ -131,7 +131,7 @@ def test_a_config_that_is_not_ours_is_left_alone(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("below", ["file", "file/run"])
-def test_a_file_is_no_folder(tmp_path, tokenizer, below):
+def test_a_file_is_refused_as_a_folder(tmp_path, tokenizer, below):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match=r"file.*(is a file; --out must be a folder|Not a directory)"):
         RunFolder(tmp_path / below).claim(config(), ENV, tokenizer)
@@ -253,7 +253,7 @@ except UserError as error:
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokenizer):
+def test_only_one_of_two_processes_that_begin_at_once_gets_the_folder(tmp_path, tokenizer):
     command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), str(tokenizer)]
     pipes = {
         "stdin": subprocess.PIPE,

@@ -93,7 +93,7 @@ def test_a_run_that_goes_on_is_drawn_once(text, tmp_path):
 class Recorder:
     """Tool that fails in the chosen calls."""
 
-    told: ClassVar[list] = []
+    calls: ClassVar[list] = []
     fails_at: ClassVar[tuple] = ()
 
     def __init__(self, library, run):
@@ -110,7 +110,7 @@ class Recorder:
         self._tell("close", ended)
 
     def _tell(self, what, value):
-        type(self).told.append((what, value))
+        type(self).calls.append((what, value))
         if (what, value) in self.fails_at or what in self.fails_at:
             raise OSError(f"no route to host\nat {what}")
 
@@ -119,24 +119,24 @@ class Recorder:
 def recorder(monkeypatch):
     """Replace wandb by the recorder."""
     monkeypatch.setitem(sinks.SINKS, "wandb", ("json", Recorder))
-    monkeypatch.setattr(Recorder, "told", [])
+    monkeypatch.setattr(Recorder, "calls", [])
     return Recorder
 
 
 @pytest.mark.slow
-def test_a_rewind_is_told_and_a_stop_is_no_end(text, tmp_path, recorder):
+def test_a_rewind_is_logged_and_an_interrupted_run_does_not_count_as_finished(text, tmp_path, recorder):
     settings = config("train.log=[wandb]", "train.checkpoint_every=4", "train.eval_every=10", data=text)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path, Notes(stop_at=6))
-    (_, id), *told = recorder.told
-    assert told == [("begin", 0), *(("log", step) for step in range(7)), ("close", False)]
-    recorder.told.clear()
+    (_, id), *calls = recorder.calls
+    assert calls == [("begin", 0), *(("log", step) for step in range(7)), ("close", False)]
+    recorder.calls.clear()
     train(settings, tmp_path)
     steps = [*range(5, 11), 10]  # the last one has an evaluation
-    assert recorder.told == [("open", id), ("begin", 5), *(("log", step) for step in steps), ("close", True)]
-    recorder.told.clear()
+    assert recorder.calls == [("open", id), ("begin", 5), *(("log", step) for step in steps), ("close", True)]
+    recorder.calls.clear()
     train(settings, tmp_path)
-    assert recorder.told == [], "a finished run is only read"
+    assert recorder.calls == [], "a finished run is only read"
 
 
 @pytest.mark.parametrize("when", ["open", "begin", ("log", 3), "close"])
@@ -149,7 +149,7 @@ def test_a_tool_that_fails_ends_no_training(text, tmp_path, recorder, monkeypatc
     said = "train.log: wandb has failed (OSError: no route to host); metrics.jsonl still receives all metrics"
     assert notes.notes.count(said) == 1
     if when != "close":
-        assert [what for what, _ in recorder.told].count("close") == 0, "it is told nothing more"
+        assert [what for what, _ in recorder.calls].count("close") == 0, "it is told nothing more"
 
 
 def test_a_missing_package_is_named_before_anything_is_written(text, tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_a_missing_package_is_named_before_anything_is_written(text, tmp_path, m
 
 
 @pytest.mark.slow
-def test_where_metrics_go_is_no_part_of_what_a_run_is(text, tmp_path):
+def test_a_run_does_not_depend_on_where_its_metrics_go(text, tmp_path):
     plain, logged = (config(*more, data=text) for more in ((), ("train.log=[tensorboard]",)))
     assert Run("", plain, "c0ffee", 1).name == Run("", logged, "c0ffee", 1).name
     without = train(plain, tmp_path / "a")

@@ -120,7 +120,7 @@ def test_gone_back(text, tmp_path, read):
 
 
 @pytest.mark.slow
-def test_where_the_text_after_it_spikes_as_often_the_batches_are_skipped(text, tmp_path, read):
+def test_batches_are_skipped_if_the_loss_spikes_again_after_a_rewind(text, tmp_path, read):
     _, bad = read
     bad |= {*range(AT, AT + 40)}
     summary = train(settings(text, "rewind"), tmp_path, Callback())

@@ -235,7 +235,7 @@ def test_dropout_depends_on_seed_and_step_only():
     assert first.loss != other.loss
 
 
-def test_an_update_that_is_no_number_changes_nothing():
+def test_a_nan_update_changes_nothing():
     model = Decoder(config().model).train()
     optimizer = make_optimizer(model, config().train)
     with torch.no_grad():
@@ -318,7 +318,7 @@ def test_the_head_in_pieces_gives_the_gradient_of_the_whole(overrides, monkeypat
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
 
 
-def test_auto_compiles_what_is_long_where_there_is_a_compiler(monkeypatch):
+def test_auto_compiles_long_runs_if_there_is_a_compiler(monkeypatch):
     long, short = config("train.tokens=4000M"), config()
     for asked, has, expected in (("auto", True, True), ("auto", False, False), ("false", True, False)):
         monkeypatch.setattr(compiling, "has_compiler", lambda has=has: has)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from archlab.cli.arguments import AtLeastOne, Flag, load_with_notes
 from archlab.cli.help import verb_with_subcommands
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.pricing.memory import Format
 from archlab.pricing.units import seconds, si
 
@@ -99,6 +99,7 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
     )
 
 
+@long_output
 def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:
     """Show the time, FLOPs and bytes of each kind of operation in a training step on this machine.
 

@@ -40,6 +40,7 @@ def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = Fal
         print(to_yaml(resolved(loaded)), end="")
 
 
+@long_output
 def schema(kind: Literal["config", "study"] = "config", /) -> None:
     """Print the JSON schema of configs or studies.
 

@@ -39,8 +39,7 @@ def run(
 ) -> None:
     """Compute parameters, FLOPs, memory and best-case times of a config, or of several configs side by side.
 
-    All numbers are computed from the config; no model is built. Serving is computed for sequences of --context tokens,
-    and training for sequences of train.seq_len tokens.
+    No model is built. Training is computed for sequences of train.seq_len tokens.
 
     Parameters
     ----------
@@ -49,29 +48,23 @@ def run(
     more
         More configs to compare, and fields to change in all of them, as in model.attention.n_kv_heads=1.
     batch
-        Number of sequences that are served in parallel, or several numbers, as in 1,64. Default: 1.
+        Number of sequences that are served together, as in 1,64. Default: 1.
     context
-        Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Default: train.seq_len; for
-        several configs, the shortest train.seq_len.
+        Tokens per served sequence, as in 8Ki,32Ki. 8Ki is 8,192. Default: train.seq_len.
     dtype
-        Dtype of the KV cache, of the weights in serving, and of the matrix products in training. (Weights in a run
-        folder are float32.)
+        Dtype of the KV cache, the weights and the matrix products.
     hardware
-        A device of `archlab list hardware`. The output then includes the shortest possible time of each pass on this
-        device, and its bottleneck.
+        A device of `archlab list hardware`, for which the shortest possible times are computed.
     devices
-        Number of devices to plan a training run for: memory, communication and time of a step of train.batch_tokens
-        tokens (default: 2^20). Without --parallel, each way to divide the work is planned separately.
+        Number of devices to plan a training run for, with steps of train.batch_tokens tokens (default: 2^20).
     parallel
-        Way to divide the work among the devices, as in shard=8,tensor=2. Allowed: replicate, shard, tensor and
-        pipeline.
+        How devices divide the work: replicate, shard, tensor or pipeline, as in shard=8,tensor=2. Default: all ways.
     price
-        Price of a device per hour, in any currency. The output then includes the price of a training run. Without
-        --devices, the run uses one device.
+        Price of a device per hour, in any currency.
     html
-        Write a page with tables and charts to this file. Without --hardware, the device is an H100.
+        Write a page with tables and charts to this file.
     json
-        Print JSON with unrounded numbers: an object, or a list of objects for several configs, batches or contexts.
+        Print JSON with exact numbers.
     """
     check_one_answer(json, html)
     configs = load_several(config, more)

@@ -49,8 +49,7 @@ def run(
     skip_invalid
         Skip records and files that cannot be read. Print their number, and the names of the first few.
     workers
-        Number of threads. For a tokenizer that only the tokenizers library can run, it is the number of processes.
-        Default: one per core.
+        Number of threads or processes that tokenize. Default: one per core.
     """
     texts = _template(field, template)
     prepared = prepare(list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archlab.atlas.inspect import Inspection, inspect
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.exchange.gguf.write import Format
 from archlab.exchange.load import load_hf
@@ -88,6 +88,7 @@ def convert_heads(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> N
     print(out)
 
 
+@long_output
 def inspect_folder(folder: str, /, *, json: Flag = False) -> int:
     """Show what a model folder contains, and whether archlab can load it.
 

@@ -133,7 +133,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         if resized := equal_size(topic):
             yield from _labeled("", resized, width)
     if topic.conditions:
-        yield from _usage_lines(usage(topic.conditions), width)
+        yield from _usage_lines(usage(topic.conditions), topic.counted, width)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
     evidence = {
         "papers": map(published_line, published(topic, entries)),
@@ -160,8 +160,8 @@ def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
         yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)
 
 
-def _usage_lines(used: Usage, width: int) -> Iterator[str]:
-    yield from _labeled("used by", in_words(used), width)
+def _usage_lines(used: Usage, counted: str, width: int) -> Iterator[str]:
+    yield from _labeled("used by", in_words(used, counted), width)
     if used.uncertain:
         yield from _labeled("", f"unverified: {', '.join(used.uncertain)}", width)
     if used.models:
@@ -194,7 +194,7 @@ def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
     for field in fields:
         yield field.path
         for reading in field.readings:
-            kinds = f"({', '.join(reading.kinds)}) " if len(field.readings) > 1 else ""
+            kinds = f"({', '.join(reading.kinds)}) " if reading.kinds else ""
             yield from _labeled("", f"{kinds}{reading.text}", width)
             yield from _labeled("allowed", reading.allowed, width)
             if reading.default is not None:

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from cyclopts import Parameter
+
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash, WholeNumber
 from archlab.console import print_exact
 
@@ -17,7 +19,7 @@ def run(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
-    stop: Annotated[tuple[str, ...], MayBeginWithDash] = (),
+    stop: Annotated[tuple[str, ...], MayBeginWithDash, Parameter(show_default=False)] = (),
     seed: WholeNumber | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
@@ -31,13 +33,13 @@ def run(
     folder
         A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     prompt
-        The text to continue. Without a prompt, the model begins a new text.
+        The text to continue.
     max_new_tokens
-        Maximum number of new tokens. The text may end earlier.
+        Maximum number of new tokens.
     temperature
         Sampling temperature. 0 always takes the likeliest token.
     top_k
-        Sample from this number of likeliest tokens. Default: from all.
+        Sample from this number of likeliest tokens.
     top_p
         Sample from the likeliest tokens that together have this probability.
     min_p
@@ -45,19 +47,17 @@ def run(
     repetition_penalty
         A value above 1 reduces the probability of tokens that have occurred before.
     stop
-        Stop before this text. Repeat the option for several texts. A newline is $'\\n' in bash.
+        Stop before this text. Can be repeated. A newline is $'\\n' in bash.
     seed
-        Seed of the sampling; the same seed gives the same text.
+        Seed of the sampling.
     device
         Device to compute on. auto is cuda if there is a GPU.
     dtype
         Dtype of the weights. Default: as stored.
     int8
-        Quantize the weight matrices of the layers and of the head to 8 bits, with one scale per row, and use bfloat16
-        for the rest. A CPU then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
+        Quantize weight matrices to 8 bits, on a CPU. `archlab eval --int8` shows the loss.
     compile
-        Compile a decoding step into one graph. Compiling takes up to a minute; after that, generation is about twice as
-        fast.
+        Compile a decoding step. This takes up to a minute and halves the time per token.
     """
     import torch
 

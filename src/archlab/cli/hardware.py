@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from archlab.atlas.table import MARKS
 from archlab.cli.arguments import Flag
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.errors import UserError
 from archlab.pricing.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
 from archlab.pricing.units import binary, si
@@ -19,6 +19,7 @@ LEGEND = (
 )
 
 
+@long_output
 def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> None:
     """Show a device: peak speeds, memory, links, and the sources of these numbers.
 

@@ -85,8 +85,18 @@ def commands() -> str:
     about, _, _ = text.partition("\n## Table of Contents")
     _, _, verbs = text.partition("\n## archlab ")
     sections = re.split(r"(?m)^(?=#+ archlab )", f"## archlab {verbs}")
-    with_examples = "".join(f"{section.rstrip()}\n\n{_examples(section)}" for section in sections if section)
+    named = (_with_names(section) for section in sections if section)
+    with_examples = "".join(f"{section.rstrip()}\n\n{_examples(section)}" for section in named)
     return f"{about.replace('# archlab', '# Commands', 1)}\n{TRUST_HELP}\n\n{with_examples}"
+
+
+def _with_names(section: str) -> str:
+    """Return the help of a command with the names of the optional arguments in its usage, in place of ARGS."""
+    arguments = section.partition("**Arguments**")[2].partition("**Options**")[0]
+    items = re.findall(r"^\* `([A-Z_]+)`:((?:.|\n(?!\*))*)", arguments, re.MULTILINE)
+    optional = [name for name, text in items if "[required]" not in text]
+    names = " ".join(f"[{name}]" for name in optional)
+    return re.sub(r"\[ARGS(\.\.\.)?\]", rf"{names}\1", section, count=1) if names else section
 
 
 def _examples(section: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne, check_one_answer, load_several
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
@@ -12,6 +12,7 @@ STEPS = 5
 """Default number of updates in the coordinate check."""
 
 
+@long_output
 def run(
     config: str,
     /,

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Bytes, Many
+from archlab.cli.terminal import long_output
 from archlab.errors import UserError
 from archlab.files import make_folder, write_atomic
 from archlab.pricing.hardware import load_hardware
@@ -11,6 +12,7 @@ from archlab.sizing.proposal_yaml import as_yaml
 from archlab.sizing.propose import SizeRequest, propose
 
 
+@long_output
 def run(
     *overrides: str,
     like: str = "llama-3",
@@ -26,19 +28,19 @@ def run(
     """Propose a model shape for a budget, with the proportions of a published family, as a YAML config.
 
     The first of --params (or --active), --flops and --memory that is set determines the size, within 1%. Comments in
-    the YAML show the memory and the FLOPs that the proposal needs.
+    the YAML show its memory and FLOPs.
 
     Parameters
     ----------
     overrides
-        Fields that differ from the family, as in model.vocab_size=32000. The proposal ties the head if an untied head
-        would take a larger share of the parameters than in published models; model.head.tied=false unties the head.
+        Fields that differ from the family, as in model.vocab_size=32000. The head of a small model may be tied;
+        model.head.tied=false unties it.
     like
         A family (llama-3, qwen3, gemma-2, deepseek-v2, ...) or a preset.
     params
         Number of parameters, as in 1B.
     active
-        Number of parameters that each token uses in a mixture of experts. Can be combined with --params.
+        Number of active parameters, alone or with --params.
     flops
         FLOPs of the training run. The size follows the Chinchilla rule: C = 6 N D with D = 20 N.
     memory

@@ -60,8 +60,7 @@ def run(
         Where the runs are trained: on this machine, on a Ray cluster or in Slurm jobs (docs/executors.md). An executor
         can resume runs that another executor has started.
     workers
-        Number of runs that are trained at the same time. Default on this machine: one per GPU. Without a GPU: one per
-        core if the models are small, otherwise one. Default on Ray and Slurm: as many as there is room for.
+        Number of runs that are trained at the same time. Default: as many as there is room for.
     threads
         Number of cores for each run. Default: one for small models on a CPU, up to 8 with a GPU, otherwise all.
     slurm
@@ -87,6 +86,7 @@ def run(
 
 
 @app.command
+@long_output
 def report(folder: Path, /, *, json: Flag = False) -> None:
     """Write the report again from the finished runs, and print the table.
 

@@ -36,9 +36,9 @@ _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
 _TABLES = {".parquet": "a Parquet file", ".arrow": "an Arrow stream"}
 _MOST_ROWS = 1024
-"""Maximum number of rows of a Parquet file that are decoded together.
+"""Maximum number of rows per batch when a Parquet file is decoded.
 
-Long rows are decoded in batches of about one mebibyte.
+If rows are long, a batch has fewer rows: about one mebibyte of data.
 """
 _JSON = (
     (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
@@ -48,7 +48,7 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class Document(NamedTuple):
-    """Text of a document, and a name by whose hash the document can be assigned to a fold."""
+    """Name and text of a document. The hash of the name can determine the fold of the document."""
 
     name: str
     text: str
@@ -61,7 +61,10 @@ class Invalid(NamedTuple):
     """Location for messages, such as `a.jsonl, line 3`."""
     why: str
     lacks_field: bool = False
-    """Whether the first record or a whole table lacks the field. All other records then probably lack the field too."""
+    """Whether a field of the template is missing from the first record, or from a whole table.
+
+    The field is then probably missing from all records.
+    """
 
 
 class NotText(NamedTuple):
@@ -86,11 +89,11 @@ class Omissions:
     links: int = 0
     """Number of links that lead out of their folder."""
     first: list[str] = field(default_factory=list)
-    """First omissions of each file, with the reason. Binary files are not listed, because folders often have some."""
+    """First few omissions per file, each with the reason. Binary files are not listed: many folders have some."""
     _of_file: Counter[Path] = field(default_factory=Counter, repr=False, compare=False)
 
     def add(self, file: Path, where: str, why: str) -> None:
-        """List an omission if it is among the first of its file."""
+        """List an omission, unless the maximum for this file or for the corpus is already reached."""
         self._of_file[file] += 1
         if self._of_file[file] <= LISTED_OF_FILE and len(self.first) < LISTED:
             self.first.append(visible(f"{where}: {why}"))
@@ -114,7 +117,7 @@ class SourceFile(NamedTuple):
     path: Path
     name: str
     homes: tuple[Path, ...] = ()
-    """Folders in which the file must be after links are followed. Empty if the user named the file itself."""
+    """Allowed folders: the file must be in one of them after links are resolved. Empty if the user named the file."""
     is_python: bool = False
     """Whether the file is Python code, in which a comment may declare the encoding (PEP 263)."""
 
@@ -128,7 +131,7 @@ class SourceFile(NamedTuple):
 
     @property
     def holds_records(self) -> bool:
-        """Whether the file consists of records, each with its text in some of its fields."""
+        """Whether the file consists of records (JSONL, Parquet or Arrow) instead of plain text."""
         return self.kind in (_LINES, *_TABLES)
 
 

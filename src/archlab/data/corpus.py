@@ -53,12 +53,13 @@ class Corpus:
     skip_invalid: bool = False
     """Whether to leave out records and files that cannot be read. If false, they raise UserError."""
     omissions: Omissions = field(default_factory=Omissions)
-    """Omissions of the latest iteration."""
+    """Records, files and links that the latest iteration left out."""
 
     def files(self) -> Iterator[SourceFile]:
         """Yield the files that an iteration reads, each only once.
 
-        A file that is listed under two names could otherwise be in both splits.
+        A link can give a file a second name. If the file were read twice, it could be in the training data and in the
+        held-out data.
         """
         return (file for file, leads_out in self._files_and_links() if not leads_out)
 

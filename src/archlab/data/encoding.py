@@ -38,7 +38,10 @@ The tokenizers library takes about five seconds to encode them, and a process ta
 """
 
 _BEFORE, _SHOWN = 12, 24
-"""Number of characters of a text that a message shows: before the first change, and in total."""
+"""Number of characters that a message shows of a text that the tokenizer changes.
+
+`_BEFORE` of them are before the first changed character. `_SHOWN` is the total.
+"""
 
 _AHEAD = 2
 """Number of batches queued for each worker. The limit keeps memory independent of the length of the text."""
@@ -59,9 +62,10 @@ def encode_pieces(
 ) -> Generator[Encoded, None, None]:
     """Encode all pieces, in order. Close the generator to end the workers.
 
-    The workers are threads if tiktoken provably gives the same tokens. Otherwise they are processes, because the
-    tokenizers library creates a Python object for each token. `characters` is the approximate length of the text. A
-    short text is encoded in this process. Raise UserError if the tokenizer changes a text.
+    The workers are threads if tiktoken provably gives the same tokens as the tokenizers library. Otherwise they are
+    processes: the tokenizers library creates a Python object for each token, which only one thread can do at a time.
+    `characters` is the approximate length of the text. A short text is encoded without workers. Raise UserError if the
+    tokenizer changes a text.
     """
     batches, encoder = _batches(pieces), _Encoder(tokenizer)
     workers = workers if encoder.is_fast else min(workers, characters // WORTH_A_PROCESS)
@@ -107,9 +111,8 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 class _Encoder:
     """Encoder that loses no bytes: the bytes of the tokens must equal the bytes of the text.
 
-    Some tokenizers add a space before a text, unless the text already begins with a space. A text with and a text
-    without this space then have the same tokens. This encoder gives every document the additional space, as
-    SentencePiece itself does.
+    Some tokenizers add a space before a text, unless the text already begins with one. The texts `a` and ` a` then have
+    the same tokens. To distinguish them, this encoder adds a space to every document, as SentencePiece itself does.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -187,9 +190,9 @@ def _encode(pieces: list[Piece]) -> list[Encoded]:
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = bpe.WORDS.replace("{1,2}", "{1,3}")
 SAME_WORDS = (bpe.WORDS, _LLAMA_3, _GPT2)
-"""Patterns that split text into the same words in both libraries.
+"""Patterns that split text into the same words in tiktoken and in the tokenizers library.
 
-This was tested for all characters up to U+1FFFF, and for every 97th character above.
+This was tested for all characters up to U+1FFFF, and for every 97th character above U+1FFFF.
 """
 
 _MANY = 200_000

@@ -32,8 +32,8 @@ def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> An
     """Return `compute()`, from the cache if possible.
 
     The result must be a JSON value that depends only on `key` (also JSON) and on the content of `files`. A file counts
-    as unchanged if its path, size, inode, and modification and status times (in nanoseconds) are unchanged. Damage that
-    changes none of these, such as bit rot on a disk, is not noticed.
+    as unchanged if its path, size, inode, mtime and ctime (in nanoseconds) are unchanged. Damage that changes none of
+    these, such as bit rot on a disk, is not noticed.
     """
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     entry = cache_folder() / "seen" / f"{name}.json"
@@ -82,7 +82,10 @@ def _read(entry: Path) -> dict[str, Any] | None:
 # --- checksums of files -----------------------------------------------------------------------------------------------
 
 LARGE = 128 * MEBIBYTE
-"""File size in bytes from which a message announces that the whole file is read. Reading takes about half a second."""
+"""File size in bytes from which a message says that the file is being checked.
+
+Reading a file of this size takes about half a second.
+"""
 
 BLOCK = MEBIBYTE
 """Block size in bytes. Each block of a file has its own checksum."""

@@ -102,7 +102,7 @@ class AboutTask(Base):
 
 
 def about_data(config: DataConfig) -> AboutText | AboutTask:
-    """Describe the data that a run with these settings reads. Raise UserError if the text cannot be read.
+    """Describe the data that a run with this data config reads. Raise UserError if the text cannot be read.
 
     A text is read only if one of its files has changed since it was last read.
     """

@@ -41,8 +41,6 @@ Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
 
 
 class _EncodingProgress:
-    """Progress bar for encoding text."""
-
     def __init__(self, bar: Bar, total: int) -> None:
         self._bar, self._total, self._start, self._done = bar, total, time.monotonic(), 0
         bar.begin("tokenizing")
@@ -66,7 +64,7 @@ def in_terminal(total: int) -> Iterator[Seen]:
 
 @contextmanager
 def shown(total: int) -> Iterator[Seen]:
-    """Show the progress and speed of encoding, and the total at the end."""
+    """Show the progress and speed of encoding. At the end, print the number of encoded bytes and the speed."""
     with Bar() as bar:
         yield (encoding := _EncodingProgress(bar, total))
     bar.print(f"tokenized {encoding}")
@@ -91,8 +89,8 @@ def prepare(
             first few.
         workers: Number of parallel workers. This number does not change the tokens.
 
-    If `out` already has exactly this content, check all its bytes and open it. Raise UserError if it has any other
-    content.
+    If `out` already is this data folder, check all its bytes and open it. Raise UserError if `out` contains anything
+    else.
     """
     if vocab_size and tokenizer:
         raise UserError("give either --vocab-size or --tokenizer, not both; a tokenizer has its own vocabulary")
@@ -143,7 +141,7 @@ def split_of(corpus: Corpus, held_out: float) -> SplitRule:
 class _Recipe:
     """Everything that determines the content of a data folder.
 
-    Its key depends on the text, which is read again if a file has changed.
+    The field `key` is a hash of the text and the settings. The text is read only if one of its files has changed.
     """
 
     def __init__(self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None):

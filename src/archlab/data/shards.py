@@ -4,9 +4,9 @@
 
 The config chooses one fold, which is held out. All other folds and the rest are training data.
 
-A shard contains only token ids, as little-endian uint16 or uint32. The same special token precedes every document, so
-every token of text is predicted exactly once. A few tokenizers put several special tokens before a document: GLM, for
-example, puts two.
+A shard contains only token ids, as little-endian uint16 or uint32. The same special token precedes every document. The
+model predicts the first token of the document from it. A few tokenizers put several special tokens before a document:
+GLM, for example, puts two.
 """
 
 import hashlib
@@ -172,7 +172,7 @@ class Tokens:
 
 
 class ShardWriter:
-    """Writer for the shards of one part. When a shard is full, the writer starts a new one."""
+    """Writer for the shards of one fold, or of the tokens outside all folds. It starts a new shard when one is full."""
 
     def __init__(self, folder: Path, part: str, dtype: str):
         self._folder, self._part, self._dtype = folder, part, LITTLE_ENDIAN[dtype]
@@ -181,7 +181,7 @@ class ShardWriter:
         self._bytes = self._documents = 0
 
     def append(self, tokens: np.ndarray, text_bytes: int, documents: int) -> None:
-        """Write the tokens of `text_bytes` bytes of text, in which `documents` documents begin."""
+        """Write the tokens of a text. `documents` is the number of documents that begin in this text."""
         self._bytes += text_bytes
         self._documents += documents
         while len(tokens):

@@ -23,7 +23,7 @@ class Spelling:
     """Bytes that the tokens of one tokenizer represent."""
 
     tokens: Mapping[int, bytes]
-    """Bytes of each token id, which may be part of a character. Special tokens have none."""
+    """Bytes of each token, by token id. They may be an incomplete character. Special tokens have no bytes."""
     prefix: str
     """Space that the tokenizer adds before a text, or an empty string."""
 
@@ -51,7 +51,7 @@ class Spelling:
 
 
 def spelling(tokenizer: Tokenizer) -> Spelling:
-    """Return the spelling of a tokenizer, for which `not_spelled` must return None."""
+    """Return the bytes of a tokenizer's tokens. Call only if `not_spelled` returns None for the tokenizer."""
     parts = _parts(tokenizer)
     read = _reader(parts["decoder"])
     assert read is not None
@@ -88,7 +88,7 @@ def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
 def bytes_of_name(name: str) -> bytes:
     """Return the bytes of a byte-level token, one per character of its name.
 
-    If the name has other characters, as added tokens may have, return the name in UTF-8.
+    The name of an added token may have characters that represent no byte. In that case, return the name in UTF-8.
     """
     return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
 

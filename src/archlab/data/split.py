@@ -14,7 +14,7 @@ from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
-"""Maximum number of folds of a text. With a small `held_out`, the folds do not cover the whole text."""
+"""Maximum number of folds of a text. If `held_out` is below 1/20, part of the text is therefore in no fold."""
 
 PIECE = 1 << 20
 """Maximum number of characters of a piece. A longer document is cut, if possible at the end of a line.
@@ -41,10 +41,13 @@ class Piece(NamedTuple):
 class SplitRule:
     """Rule that divides a corpus into folds, with the hash of its text.
 
-    Folds contain whole documents, in the order of the hashes of their names, so that each fold has about the same
-    fraction of the text. A document that is longer than a fold is in no fold, because it would dominate the metric.
-    Some folds may then have less than a quarter of the intended size, as with one file or a few unequal ones. In that
-    case, folds are contiguous stretches of the text instead. The first of these folds is at the end of the text.
+    If possible, folds contain whole documents. Documents are sorted by the hash of their names and then divided into
+    folds of about the same size. A document that is longer than a fold is in no fold, because it would dominate the
+    metric.
+
+    If there is only one document, or a few of very different length, a fold of whole documents could have less than a
+    quarter of the intended size. In that case, folds are contiguous stretches of the text instead. The first of these
+    folds is at the end of the text.
     """
 
     held_out: float
@@ -53,8 +56,8 @@ class SplitRule:
     cuts: tuple[int, ...]
     """Borders of the folds in ascending order, one per fold.
 
-    By documents: the end of each fold as a hash bucket, from the first fold to the last. By position: the start of each
-    fold in characters of the whole text, from the last fold to the first.
+    If `by` is `documents`, a border is the hash bucket at which a fold ends, from the first fold to the last. If `by`
+    is `position`, a border is the index of the character at which a fold starts, from the last fold to the first.
     """
     characters: int
     bytes: int

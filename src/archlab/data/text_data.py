@@ -16,9 +16,9 @@ from archlab.data.training_data import HeldOut, Windows
 from archlab.errors import UserError
 
 _GAP = 1 << 16
-"""Number of tokens read at once in the search for a document boundary between two windows.
+"""Number of tokens that each step of the search for a document boundary between two windows reads.
 
-The first read usually finds one.
+Usually, the first step finds a boundary.
 """
 
 _ORDERS_KEPT = 64
@@ -90,8 +90,8 @@ class TextData:
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
         """Return held-out windows that are spread evenly over the fold.
 
-        In a mixture, each source has the same fraction of the windows as in training. If one source has too few
-        windows, the result ends before its first missing window.
+        In a mixture, windows are taken from the sources alternately, in the same proportions as in training. The result
+        ends as soon as a window is due from a source that has no more windows.
         """
         folds = [self._long_enough(source, "held-out", seq_len) for source in self.sources]
         available = np.array([held_out_windows(len(fold), seq_len) for fold in folds])

@@ -42,20 +42,20 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Pattern that splits text into words. A token is part of one word."""
+"""Pattern that splits text into words. No token extends over several words."""
 
 LONGEST_WORD = 256
 """Maximum number of characters of a word while a tokenizer is learned. Longer words are cut.
 
-Learning time grows with the square of the word length, and a million equal characters in a row are one word. Encoding
-accepts words of any length, in linear time.
+Learning time grows with the square of the word length, and a million identical characters in a row are one word.
+Encoding accepts words of any length, in linear time.
 """
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a tokenizer from texts. The same texts give the same tokenizer.
 
-    The tokenizer has fewer than `vocab_size` tokens if too few token pairs occur twice in the texts. No token is longer
+    The tokenizer has fewer than `vocab_size` tokens if too few token pairs occur at least twice. No token is longer
     than LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
     """
     if vocab_size < SMALLEST_VOCAB:
@@ -121,7 +121,10 @@ def _first_special(tokenizer: Tokenizer, path: Path) -> int:
 
 
 def from_text(text: str) -> Tokenizer:
-    """Restore a tokenizer of `train` or `load` from its JSON. Also set the option that the JSON does not contain."""
+    """Restore a tokenizer from the JSON of one that `train` or `load` returned.
+
+    Also set `encode_special_tokens`, which the JSON does not contain.
+    """
     return _plain(Tokenizer.from_str(text))
 
 
@@ -145,7 +148,7 @@ def read(path: Path) -> tuple[Tokenizer, SpecialTokens]:
 def tokenizer_errors(what: str) -> Iterator[None]:
     """Turn errors of the tokenizers library within the block into UserErrors that begin with `what`.
 
-    The library raises bare Exception, and its panics are only BaseException.
+    All exceptions are caught: the library raises plain Exception, and a panic of its Rust code is only a BaseException.
     """
     try:
         yield

@@ -15,6 +15,9 @@ from archlab.study.comparisons import PlannedContrast, factor_contrasts
 from archlab.study.formatting import difference, effect
 from archlab.study.record import Comparison, Heading, OutcomeStatistics
 
+_FEWEST_STEPS = 3
+"""A ladder has more arms than this."""
+
 
 class Compared(Base):
     """Result of one comparison in a study, for one outcome."""
@@ -82,7 +85,7 @@ class Compared(Base):
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
         if self.effects:
             first, other = (difference(value, self.outcome.unit) for value in self.effects)
-            return f"{text} ({other} less {first})"
+            return f"{text} ({other} minus {first})"
         return text if self.share is None else f"{text} ({self.share:+.1%})"
 
 
@@ -97,7 +100,7 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
         if statistics.comparison is None:
             continue
         heading = results.heading(outcome)
-        label, against = contrasts.get(name) or (labels[name], labels[statistics.comparison.reference])
+        label, against = contrasts.get(name) or (labels[name], _reference(results, name, labels))
         comparisons[name] = Compared(
             study=results.about.study,
             arm=name,
@@ -112,6 +115,15 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
     return comparisons
 
 
+def _reference(results: Results, name: str, labels: Mapping[str, str]) -> str:
+    """Return the label of an arm's reference. In a ladder, where every arm changes the one before it, it is `the step
+    before (RoPE)`."""
+    references = {arm.name: arm.reference for arm in results.about.arms}
+    label = labels[references[name] or ""]
+    is_ladder = len(references) > _FEWEST_STEPS and list(references.values()) == [None, *references][: len(references)]
+    return f"the step before ({label})" if is_ladder else label
+
+
 def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
     """Return the difference divided by the mean of the reference, for speeds and bytes. For these outcomes, the
     difference alone means little. Return None for all other outcomes."""
@@ -121,14 +133,15 @@ def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistic
 
 
 def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
-    """Return the two sides of a contrast in words, such as `post-norm on average` and `pre-norm`.
+    """Return the two sides of a contrast in words, such as `post-norm averaged over the other settings` and
+    `pre-norm`.
 
     If the contrast is an interaction, its sides are texts such as `effect of no warm-up with post-norm` and `that with
     pre-norm`.
     """
     *other_factors, (factor, (first, other)) = contrast.factors.items()
     if not other_factors:
-        return f"{level_in_words(factor, other)} on average", level_in_words(factor, first)
+        return f"{level_in_words(factor, other)} averaged over the other settings", level_in_words(factor, first)
     ((other_factor, levels),) = other_factors
     at_first, at_second = (f"with {level_in_words(other_factor, level)}" for level in levels)
     return f"effect of {level_in_words(factor, other)} {at_second}", f"that {at_first}"
@@ -137,16 +150,21 @@ def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
 def level_in_words(path: str, level: Any) -> str:
     """Return the level of a factor in words. `path` is the config field, and `level` is its value.
 
-    If a topic sets the field to exactly this value, the text is the topic's title, such as `post-norm`. If the field is
-    a number that has its own topic, the text is like `weight decay 0.3` or `no warm-up`. Otherwise, the text is a
-    setting as on the command line.
+    If a topic is about this value, return the title of the topic, such as `post-norm`. If a topic is about the field
+    with any number, return text like `weight decay 0.3` or `no warm-up`. Otherwise, return text like `constant
+    schedule` if the level is a word, and a setting as on the command line if it is not.
     """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
         what = _in_a_sentence(about[0].title)
         return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
     titles = [topic.title for topic in about if topic.fields == {path: level}]
-    return _in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
+    if titles:
+        return _in_a_sentence(titles[0])
+    name = short_names([path])[path]
+    if isinstance(level, str):
+        return f"{level} {name.rpartition('.')[2].replace('_', ' ')}"
+    return setting_text(name, level)
 
 
 def _is_number(value: Any) -> bool:

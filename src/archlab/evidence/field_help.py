@@ -20,7 +20,7 @@ class FieldVariant(Base):
     field in the same way."""
 
     kinds: list[str]
-    """Kinds of the section that share this definition. Empty if the section has no kinds."""
+    """Kinds of the section that define the field in this way. Empty if all kinds do, or if the section has no kinds."""
     text: str
     allowed: str
     default: str | None
@@ -59,6 +59,10 @@ def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
     for help_ in found.values():
         if help_.path.endswith(".kind"):
             help_.readings[:] = [_of_kinds(help_)]
+            section = help_.path.removesuffix("kind")
+            for inside in (field for path, field in found.items() if path.rpartition(".")[0] == section[:-1]):
+                if [{*reading.kinds} for reading in inside.readings] == [{*help_.values}]:
+                    inside.readings[0].kinds.clear()
     return found
 
 
@@ -140,7 +144,8 @@ _MORE = {"null": "null", "array": "a list", "object": "a mapping"}
 
 def allowed(owner: type[BaseModel], name: str) -> str:
     section = _section(owner.model_fields[name])
-    return " or ".join(dict.fromkeys(_in_words(_property(owner, name), section)))
+    parts = list(dict.fromkeys(_in_words(_property(owner, name), section)))
+    return (", or " if any("," in part for part in parts) else " or ").join(parts)
 
 
 def _section(field: FieldInfo) -> str:
@@ -172,8 +177,16 @@ def _in_words(schema: dict[str, Any], section: str) -> Iterator[str]:
         yield ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     else:
         kind = schema.get("type", "object")
-        bounds = [f"{words} {schema[key]:,}" for key, words in _BOUNDS.items() if key in schema]
-        yield " ".join([_PLAIN.get(kind) or _MORE[kind], ", ".join(bounds)]).strip()
+        bounds = [f"{words} {_number(schema[key])}" for key, words in _BOUNDS.items() if key in schema]
+        examples = f"such as {' or '.join(schema['examples'])}" if "examples" in schema else ""
+        yield " ".join(
+            [f"{'a ' if examples else ''}{_PLAIN.get(kind) or _MORE[kind]}", examples or ", ".join(bounds)]
+        ).strip()
+
+
+def _number(value: float) -> str:
+    """Return a number with separators, but without one in four digits, which may be a year."""
+    return f"{value:,}" if abs(value) >= 10_000 else f"{value}"
 
 
 def one_line(text: str | None) -> str:

@@ -1,5 +1,6 @@
 """The ledger: every claim, with the results of archlab's committed runs. The results can also be found by topic."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
@@ -118,12 +119,23 @@ def _is_answer(comparison: Compared) -> bool:
 
 
 def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
-    """Yield the published results whose text contains the topic's title or one of its aliases."""
-    spellings = [plain(text) for text in (topic.title, *topic.aliases)]
+    """Yield the published effects about the topic.
+
+    An effect is about the topic if what it compares has a name of the topic, or if its numbers have the topic's title.
+    """
     for effect in (effect for entry in entries for effect in entry.claim.published):
-        text = plain(f"{effect.of} {effect.found}")
-        if any(spelling in text for spelling in spellings if len(spelling) >= _FEWEST_LETTERS):
+        if any(_mentions(effect.of, name) for name in topic.aliases) or any(
+            _mentions(text, topic.title) for text in (effect.of, effect.found)
+        ):
             yield effect
+
+
+def _mentions(text: str, name: str) -> bool:
+    """Return whether the text has the name as whole words, possibly in the plural. Case, spaces and dashes are
+    ignored."""
+    letters = plain(name)
+    words = r"[\W_]*".join(letters) + "s?"
+    return len(letters) >= _FEWEST_LETTERS and bool(re.search(rf"(?<![^\W_]){words}(?![^\W_])", text.lower()))
 
 
 def _topics_of(comparison: Compared) -> set[str]:

@@ -51,8 +51,8 @@ def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
     rows = [("parameters", *(units.count(price.parameters) for price in models))]
     if any(price.parameters != price.active for price in models):
         rows.append(("used per token", *(units.count(price.active) for price in models)))
-    rows.append(("FLOPs per token", *(units.si(price.flops) for price in models)))
-    rows.append(("kept for decoding", *(units.binary(price.state_bytes) for price in models)))
+    rows.append(("forward FLOPs per token", *(units.si(price.flops) for price in models)))
+    rows.append(("KV cache and state", *(units.binary(price.state_bytes) for price in models)))
     return rows if any(len(set(counted)) > 1 for _, *counted in rows) else []
 
 

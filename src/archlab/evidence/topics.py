@@ -4,6 +4,7 @@ A topic explains a choice: its name, its computation, the reasons for it and its
 a lecture.
 """
 
+import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
@@ -83,6 +84,24 @@ class Topic(Base):
         if self.used is not None:
             return self.used
         return tuple(self.settings) if all(path.startswith("model.") for path in self.fields) else ()
+
+    @property
+    def counted(self) -> str:
+        """Setting by which published models are counted, such as `pairing=interleaved`. Empty if the topic is called by
+        the value, if any value counts, or if there are several settings."""
+        last = self.conditions[-1] if self.conditions else ""
+        path, _, value = re.split("([!<>]?=|[<>])", f"{last}=")[:3]
+        names = {re.sub(r"\W|_", "", name.lower()) for name in (self.title, *self.aliases)}
+        is_named = re.sub(r"\W|_", "", value) in names or value.lower() in self.title.lower()
+        if is_named or value in _ANY or path not in self.fields or len(self.conditions) > _FEW_CONDITIONS:
+            return ""
+        return re.sub(r"(model|train|about)\.(\w+\.)*", "", last)
+
+
+_ANY = ("0", "true", "false", "none", "null")
+"""Values of conditions that need no mention."""
+
+_FEW_CONDITIONS = 2
 
 
 class Chapter(Base):

@@ -138,14 +138,17 @@ def _text(value: Any) -> str | None:
 _MOST_NAMES = 4
 
 
-def in_words(used: Usage) -> str:
-    """Return text such as `14 of 107 published models: mistral-7b-v0.1, ...`.
+def in_words(used: Usage, counted: str = "") -> str:
+    """Return text such as `14 of archlab's 107 models: mistral-7b-v0.1, ...`.
 
-    The text names up to four models, spread evenly from the first to the last year.
+    The text names up to four models, spread evenly from the first to the last year. `counted` is the setting that they
+    have, if it should be shown.
     """
     n, names = len(used.models), list(dict.fromkeys(_spread(used.models)))
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
-    return f"{n} of {used.known} published models{named}"
+    is_complete = used.known == len(_entries())
+    of = f"archlab's {used.known} models" if is_complete else f"the {used.known} models for which this is known"
+    return f"{n} of {of}{counted and f' ({counted})'}{named}"
 
 
 def _spread(models: Sequence[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, Ranking
 from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
 from archlab.evidence.results import Results, results_name
+from archlab.study.formatting import contrast_text
 from archlab.study.record import Comparison
 from archlab.study.stats import ALPHA
 from archlab.study.study_file import AS_IT_STANDS, library_study
@@ -31,7 +32,7 @@ ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", 
 """Verdict on a claim at one scale. "no study yet" means that the claim has no prediction that runs can test."""
 
 
-_CLEAR_RESULTS = ("better", "worse", "differs", "equivalent", "equal")
+_CLEAR_RESULTS = ("equivalent", "equal")
 
 
 class JudgedExpectation(Compared):
@@ -57,15 +58,17 @@ class JudgedExpectation(Compared):
         return f"{result}, {_relation(self.found, self.comparison)}"
 
 
-def _relation(found: ExpectationVerdict, comparison: Comparison) -> str:
+def _relation(verdict: ExpectationVerdict, comparison: Comparison) -> str:
     """Return a phrase such as `against the claim` that follows the result and relates it to the prediction."""
-    match found:
+    match verdict:
         case "the opposite":
             return "against the claim"
+        case "undecided" if comparison.verdict in ("better", "worse", "differs"):
+            return "but not clearly by more than the margin, so undecided"
         case "undecided":
             return f"{'but' if comparison.verdict in _CLEAR_RESULTS else 'so'} undecided"
         case _:
-            return found
+            return verdict
 
 
 class Agreement(Base):
@@ -111,7 +114,7 @@ def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtSc
         scale=scale,
         verdict=_verdict(tested),
         judged=judged,
-        unpredicted=[found for found in unpredicted(claim, results, scale) if is_difference(found)],
+        unpredicted=[result for result in unpredicted(claim, results, scale) if is_difference(result)],
         rankings=rankings,
     )
 
@@ -134,7 +137,7 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
             arm=expected.arm,
             expected=expected,
             found="not run yet",
-            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, expected.arm),
+            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, contrast_text(expected.arm)),
             against="",
             outcome=None,
             comparison=None,
@@ -143,11 +146,11 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
         )
     untested = expected.untested if scale == AS_IT_STANDS else None
     is_decidable = run.has_sides and not untested
-    found = finding(expected, run.comparison) if is_decidable else "undecided"
-    return JudgedExpectation(**dict(run), expected=expected, found=found, untested=untested)
+    verdict = finding(expected, run.comparison) if is_decidable else "undecided"
+    return JudgedExpectation(**dict(run), expected=expected, found=verdict, untested=untested)
 
 
-def finding(expected: Expectation, found: Comparison) -> ExpectationVerdict:
+def finding(expected: Expectation, comparison: Comparison) -> ExpectationVerdict:
     """Return whether the result agrees with the prediction, is its opposite, or is undecided.
 
     A difference counts as no difference if it is shown to be smaller than the margin. A difference contradicts
@@ -155,59 +158,72 @@ def finding(expected: Expectation, found: Comparison) -> ExpectationVerdict:
     """
     match expected.verdict:
         case "better":
-            return _either(_is_better(found), _is_worse(found))
+            return _either(_is_better(comparison), _is_worse(comparison))
         case "worse":
-            return _either(_is_worse(found), _is_better(found))
+            return _either(_is_worse(comparison), _is_better(comparison))
         case "higher":
-            return _either(_differs(found, 1), _differs(found, -1))
+            return _either(_differs(comparison, 1), _differs(comparison, -1))
         case "lower":
-            return _either(_differs(found, -1), _differs(found, 1))
+            return _either(_differs(comparison, -1), _differs(comparison, 1))
         case "equivalent":
-            return _either(_is_equivalent(found), _matters(found) and (_is_better(found) or _is_worse(found)))
+            return _either(
+                _is_equivalent(comparison), _matters(comparison) and (_is_better(comparison) or _is_worse(comparison))
+            )
         case "not worse":
-            return _either(_is_equivalent(found) or _is_better(found), _matters(found) and _is_worse(found))
+            return _either(
+                _is_equivalent(comparison) or _is_better(comparison), _matters(comparison) and _is_worse(comparison)
+            )
         case "not better":
-            return _either(_is_equivalent(found) or _is_worse(found), _matters(found) and _is_better(found))
+            return _either(
+                _is_equivalent(comparison) or _is_worse(comparison), _matters(comparison) and _is_better(comparison)
+            )
 
 
-def _either(found: bool, opposite: bool) -> ExpectationVerdict:
-    return "as claimed" if found else "the opposite" if opposite else "undecided"
+def _either(is_found: bool, opposite: bool) -> ExpectationVerdict:
+    return "as claimed" if is_found else "the opposite" if opposite else "undecided"
 
 
-def _is_better(found: Comparison) -> bool:
-    return found.verdict in ("better", "reference diverged")
+def _is_better(comparison: Comparison) -> bool:
+    return comparison.verdict in ("better", "reference diverged")
 
 
-def _is_worse(found: Comparison) -> bool:
-    return found.verdict in ("worse", "diverged")
+def _is_worse(comparison: Comparison) -> bool:
+    return comparison.verdict in ("worse", "diverged")
 
 
-def _is_equivalent(found: Comparison) -> bool:
-    return found.verdict in ("equivalent", "equal") or is_within_margin(found)
+def _is_equivalent(comparison: Comparison) -> bool:
+    return comparison.verdict in ("equivalent", "equal") or is_within_margin(comparison)
 
 
-def is_within_margin(found: Comparison) -> bool:
+def is_within_margin(comparison: Comparison) -> bool:
     """Return whether the result shows that the true difference is smaller than the margin."""
-    return found.p_equivalent is not None and found.p_equivalent < ALPHA and "diverged" not in found.verdict
+    return (
+        comparison.p_equivalent is not None and comparison.p_equivalent < ALPHA and "diverged" not in comparison.verdict
+    )
 
 
-def _matters(found: Comparison) -> bool:
+def _matters(comparison: Comparison) -> bool:
     """Return whether a difference matters: its whole confidence interval must lie outside the margin. If there is no
     margin, or if runs diverged, every difference matters."""
-    if found.margin is None or found.low is None or found.high is None or "diverged" in found.verdict:
+    if (
+        comparison.margin is None
+        or comparison.low is None
+        or comparison.high is None
+        or "diverged" in comparison.verdict
+    ):
         return True
-    return found.low >= found.margin or found.high <= -found.margin
+    return comparison.low >= comparison.margin or comparison.high <= -comparison.margin
 
 
-def _differs(found: Comparison, sign: int) -> bool:
-    is_found = found.verdict in ("better", "worse", "differs")
-    return is_found and found.difference is not None and found.difference * sign > 0
+def _differs(comparison: Comparison, sign: int) -> bool:
+    is_different = comparison.verdict in ("better", "worse", "differs")
+    return is_different and comparison.difference is not None and comparison.difference * sign > 0
 
 
 def agreement(ranking: Ranking, results: Results) -> Agreement:
     """Compare a published order of arms with the order of archlab's means of the primary outcome. Arms without a
     successful run are left out."""
-    means = {arm: found.mean for arm, found in results.compared().items() if found.mean is not None}
+    means = {name: arm.mean for name, arm in results.compared().items() if arm.mean is not None}
     arms = [arm for arm in ranking.values if arm in means]
     if len(arms) < 4:
         return Agreement(ranking=ranking, arms=len(arms), rho=None, low=None, high=None)

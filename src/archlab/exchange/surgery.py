@@ -41,8 +41,8 @@ def _pooled(tensor: Tensor, shape: torch.Size, model: Decoder, name: str) -> Ten
     width = 1 if name.endswith("k_norm.norm.weight") and tensor.dim() == 2 else layer.multi_head.head_dim
     heads = tensor.unflatten(0, (-1, width))
     wide = heads.to(torch.promote_types(tensor.dtype, torch.float32))
-    means = wide.unflatten(0, (shape[0] // width, -1)).mean(1)
-    return means.flatten(0, 1).to(tensor.dtype)
+    averages = wide.unflatten(0, (shape[0] // width, -1)).mean(1)
+    return averages.flatten(0, 1).to(tensor.dtype)
 
 
 def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:

@@ -25,19 +25,19 @@ from archlab.model.state import Cache
 
 
 class Pair(NamedTuple):
-    """A context and a continuation to score. Each has at least one token."""
+    """A context, and a continuation whose likelihood is asked for. Each has at least one token."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
 
     @property
     def read(self) -> tuple[int, ...]:
-        """Tokens that the model reads: all except the last one, which is only predicted."""
+        """Tokens that the model reads: all except the last one, which the model only has to predict."""
         return (*self.context, *self.continuation[:-1])
 
 
 Likelihood = tuple[float, bool]
-"""Log-likelihood of a continuation in nats, and whether each of its tokens is the most likely one."""
+"""Log-likelihood of a continuation in nats, and whether greedy decoding would generate the continuation."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,17 @@ class Answers:
     ends: tuple[int, ...]
     """Tokens that end a sequence (EOS tokens)."""
     batch_tokens: int = 8192
-    """Maximum number of tokens per forward pass, including padding. A longer sequence forms its own batch."""
+    """Maximum number of tokens per forward pass, including padding.
+
+    A sequence with more tokens than this is processed alone.
+    """
 
     @torch.no_grad()
     def likelihoods(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Likelihood]]:
         """Yield (index of the pair, likelihood) in no particular order.
 
-        The model reads a context only once, even if several pairs share it.
+        If several pairs have the same context, the model reads this context only once, unless RoPE's angles depend on
+        the sequence length.
         """
         by_context: dict[object, list[int]] = {}
         for i, pair in enumerate(pairs):
@@ -69,14 +73,18 @@ class Answers:
 
     @cached_property
     def _can_share(self) -> bool:
-        """Whether the model may read a sequence in pieces. It must not if RoPE's angles depend on the length."""
+        """Whether the model may read a context first and its continuations later.
+
+        This would change the results if RoPE's angles depend on the sequence length.
+        """
         ropes = (layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope))
         return not any(isinstance(rope.scaling, DynamicNTK | Longrope) for rope in ropes)
 
     def _batches(self, indices: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Group sequences of similar length, or of equal length if RoPE's angles depend on the length.
+        """Group sequences of similar length into batches.
 
-        The longest sequences come first, so that an out-of-memory error shows at once.
+        If RoPE's angles depend on the sequence length, all sequences of a batch have the same length. The longest
+        sequences come first, so that a lack of memory shows immediately.
         """
         batch = list[int]()
         for i in sorted(indices, key=lambda i: -lengths[i]):
@@ -110,9 +118,9 @@ class Answers:
             yield from zip(batch, self._scored(hidden_BTD, [0] * len(batch), chosen), strict=True)
 
     def _scored(self, hidden_BTD: Tensor, starts: Sequence[int], pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Score continuations from hidden states.
+        """Return the likelihood of each continuation, given the hidden states.
 
-        `starts` holds, for each sequence, the position that predicts the first token of the continuation.
+        `starts` holds, for each sequence, the index of the hidden state that predicts the continuation's first token.
         """
         lengths = [len(pair.continuation) for pair in pairs]
         hidden_ND = torch.cat([row[at : at + n] for row, at, n in zip(hidden_BTD, starts, lengths, strict=True)])
@@ -132,7 +140,7 @@ class Answers:
     ) -> Iterator[tuple[int, str]]:
         """Yield (index of the prompt, generated text) in no particular order.
 
-        A text ends before a stop string, at a token of `ends`, or after `max_new_tokens` tokens.
+        A text ends before a stop string, at an EOS token, or after `max_new_tokens` tokens.
         """
         for batch in self._batches(range(len(prompts)), [len(prompt) + max_new_tokens for prompt in prompts]):
             texts = self._generated([prompts[i] for i in batch], max_new_tokens, sampling, stop)
@@ -207,16 +215,17 @@ _NEUTRAL: dict[str, Any] = {
     "exponential_decay_length_penalty": None, "max_time": None, "stop_strings": None, "watermarking_config": None,
     "token_healing": False, "dola_layers": None, "prompt_lookup_num_tokens": None,
 }  # fmt: skip
-"""Arguments of transformers' `generate`, each with a value that has no effect.
+"""Arguments of transformers' `generate` that are accepted only with this value or None.
 
-For all of them, None has no effect either.
+Both values have no effect on the text.
 """
 
 
 def pair(request: object, context: Sequence[int], continuation: Sequence[int], length: int) -> Pair:
-    """Return a pair that fits into `length` tokens. A context that is too long is cut at its beginning.
+    """Return a context and a continuation for which the model reads at most `length` tokens.
 
-    Error messages show `request`. Raise UserError for a continuation without tokens or with more than `length` tokens.
+    A context that is too long loses its first tokens. Raise UserError if the continuation has no tokens or more than
+    `length` tokens. The message shows `request`.
     """
     if not 0 < len(continuation) <= length:
         problem = f"the continuation has {len(continuation)} tokens"
@@ -230,9 +239,9 @@ def shortened(request: object, most: int = 100) -> str:
 
 
 def sampling(arguments: Mapping[str, Any]) -> Sampling:
-    """Return the sampling settings for arguments of transformers' `generate`.
+    """Return the sampling settings that correspond to arguments of transformers' `generate`.
 
-    Raise UserError for an argument that could change the text and is not supported.
+    Raise UserError for an unsupported argument that could change the text.
     """
     unused = {"do_sample", *_NEVER, *(_ONLY_IN_DRAWS if arguments.get("do_sample") is False else ())}
     relevant = {name: value for name, value in arguments.items() if name not in unused and not _is_neutral(name, value)}

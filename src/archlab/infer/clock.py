@@ -1,4 +1,4 @@
-"""Clock that times every torch operation and sums the times by kind of operation."""
+"""Measurement of the time that each kind of torch operation takes."""
 
 import os
 import time
@@ -17,17 +17,17 @@ from archlab.model.torch_private import DispatchMode, backward_node
 
 
 class Clocked(NamedTuple):
-    """Time and number of the operations of one kind in one step."""
+    """Total time and number of all operations of one kind in a step."""
 
     seconds: float
-    """Total time of the operations, including the clock's overhead for every call."""
+    """Total time of the operations, including the time that the clock adds to each."""
     calls: int
 
 
 def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[OperationKind, Clocked]:
-    """Time the operations of an uncompiled step, forward and backward. Return the times of the fastest step.
+    """Run an uncompiled step `steps` times. Return the times of the fastest run, by kind of operation.
 
-    The step runs `steps` times. Time that Python spends between operations is not counted.
+    The step may include a backward pass. Time that Python spends between operations is not counted.
     """
     wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
     results = list[dict[OperationKind, Clocked]]()
@@ -42,7 +42,7 @@ def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type:
 
 
 _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
-"""Kinds of operation that can be recognized only by the module in which they run."""
+"""Kinds of operation that the operation's name does not show, but the module that runs the operation."""
 
 
 class _Clock(DispatchMode):
@@ -100,9 +100,9 @@ class _Clock(DispatchMode):
 
 
 NamedKind = OperationKind | Literal["compiled"]
-"""Kind of operation, as the operation's name shows.
+"""Kind of operation, determined from the operation's name.
 
-`compiled` is a kernel that a compiler made from several operations, most of which are element-wise.
+`compiled` is a kernel that a compiler fused from several operations, most of them element-wise.
 """
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
@@ -115,17 +115,20 @@ _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
     ("compiled", ("cpp_fused", "triton_", "compiledfxgraph")),
     ("embedding", ("embedding",)),
 )
-"""Kinds, each with lowercase substrings of the names of its operations. The first match counts."""
+"""For each kind, lowercase substrings of operation names. The first match determines the kind."""
 
 
 def kind_of(name: str) -> NamedKind | None:
-    """Return the kind of an operation. Return None if the name does not show the kind, as for a sum or a copy."""
+    """Return the kind of an operation, determined from its name.
+
+    Return None for a name that does not show the kind, such as `sum` or `copy`.
+    """
     lower = name.lower()
     return next((kind for kind, parts in _BY_NAME if any(part in lower for part in parts)), None)
 
 
 def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, float]:
-    """Return the fraction of a call's time that each kind of operation takes, in descending order.
+    """Call a function. Return the fraction of its time that each kind of operation takes, largest first.
 
     Norms and activations count as element-wise, because this function does not know in which module an operation runs.
     """

@@ -26,12 +26,15 @@ from archlab.training.probes import PROBED_TOKENS, rms
 from archlab.training.step import update
 
 SEEDS = 3
-"""Number of seeds for weights and text, starting at train.seed. Results are means over the seeds."""
+"""Number of seeds. The first is `train.seed`, the second `train.seed` + 1, and so on.
+
+A seed determines weights and tokens. Results are means over the seeds.
+"""
 
 LOGITS = "logits"
 
 Sizes = dict[str, tuple[float, float]]
-"""RMS of the activations after the updates, and RMS of their change, by place in the model."""
+"""For each place in the model: RMS of the activations after the updates, and size of their change."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,13 @@ class Place:
     size: Sequence[float]
     """RMS of the activations after the updates, one value per width."""
     change: Sequence[float]
-    """RMS of the change that the updates cause on the same text, one value per width.
+    """RMS of the difference between the activations before and after the updates, one value per width.
 
-    For logits, the change is the mean increase of the next token's logit relative to the mean logit. This is the
-    systematic effect of the updates, without random changes.
+    The activations are those of the same tokens. For logits, the value is instead the mean change of (logit of the next
+    token - mean logit). Random changes largely cancel in this mean, so it shows the systematic effect of the updates.
     """
     slope: float | None
-    """Exponent p if the change grows like width^p. None means that a change is 0 or not finite."""
+    """Exponent p of the fit `change ~ width^p`. None if a change is not positive or not finite."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,12 @@ class Coordinates:
 def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, context: int) -> Coordinates:
     """Run the coordinate check: `steps` updates at the peak learning rate for each width.
 
-    All updates use the same batch of 512 random tokens, in float32 and without dropout. All widths are checked before a
-    model is built. Raise a UserError that starts with the config's name if the config does not allow a width or a model
-    does not fit into memory.
+    All updates use the same batch of 512 random tokens, in float32 and without dropout. All widths are checked before
+    the first model is built. Raise UserError if the config does not allow a width, or if a model does not fit into
+    memory. The message starts with the config's name.
     """
     if len(set(widths)) < 2:
-        raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, as in 64,128,256")
+        raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, such as 64,128,256")
     windows = Pass(max(1, PROBED_TOKENS // context), context, bytes_each=FLOAT32_BYTES, is_training=True)
     widths = sorted(set(widths))
     configs = [_without_dropout(at_width(config, name, width)) for width in widths]

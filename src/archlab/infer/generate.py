@@ -1,12 +1,12 @@
 """Text generation token by token, with a cache of the tokens read so far.
 
-Shapes: B sequences of a batch, T tokens so far, N new tokens, D d_model, V vocabulary. Sequences of unequal length are
-padded on the left.
+Shapes: B sequences of a batch, T tokens so far, N new tokens, D d_model, V vocabulary. Sequences of different lengths
+are padded on the left.
 
-Decoding with the cache gives the same logits as a full forward pass, with one intended exception. With dynamic NTK,
-theta grows with every token. The cache keeps each key with the rotation from when it was read, whereas a full pass over
-a longer sequence rotates all keys again. LongRoPE changes its factors once, when a sequence exceeds the original
-length. At that point the whole sequence is read again.
+Decoding with the cache gives the same logits as a full forward pass, except with dynamic NTK. Its theta grows with the
+sequence length. The cache keeps each key with the rotation of the length at which the key was read, whereas a full pass
+rotates all keys with the final theta. This difference is intended. LongRoPE changes its factors only once, when a
+sequence exceeds the original length. The whole sequence is then read again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ from archlab.model.torch_private import skip_size_checks
 COMPILED_SLOTS = 256
 """With `compile`, the cache's capacity is rounded up to a multiple of this number.
 
-A compiled graph works for one capacity only. After rounding, sequences of similar length can share a graph.
+A compiled decoding step works for one capacity only. After rounding, sequences of similar length can share it.
 """
 
 
@@ -52,17 +52,19 @@ def generate(
 ) -> Tensor:
     """Continue sequences: [B, T] int64 -> [B, T + max_new_tokens], on the model's device.
 
-    - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. Temperature 0 is greedy.
+    - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. By default, decoding is
+      greedy (temperature 0).
     - `padding`: [B], number of padding tokens before each sequence (see `left_pad`).
-    - `prefix`: [B], number of first tokens of each sequence that attend to each other in both directions, in a model
-      with prefix layers (see `Decoder.forward`).
-    - `end_of_text`: one or several EOS tokens. After an EOS token, the rest of the row is filled with the first of
-      them.
-    - `prefill_chunk`: number of prompt tokens to read at a time, which limits memory and does not change the result.
-      None means all at once. The argument is ignored with a prefix, and if RoPE's angles depend on the length.
+    - `prefix`: [B], number of tokens at the start of each sequence that attend to each other in both directions. The
+      model must have prefix layers (see `Decoder.forward`).
+    - `end_of_text`: one or several EOS tokens. After any of them, the rest of the row is filled with the first one in
+      the list.
+    - `prefill_chunk`: maximum number of prompt tokens per forward pass. It limits memory and does not change the
+      result. None means that one pass reads the whole prompt. The argument is ignored with a prefix, and if RoPE's
+      angles depend on the sequence length.
     - `compile`: see `Session`.
 
-    Raise UserError for an invalid argument, and if the model's output is NaN or infinite.
+    Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
@@ -100,7 +102,10 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
-    """Return the logits after one more token, [B, V]. Arguments are not checked and the cache does not advance."""
+    """Return the logits after one more token, [B, V].
+
+    The arguments are not checked. The caller must call `cache.begin` before and `cache.end` afterwards.
+    """
     hidden_B1D = model.through_layers(token_B1, cache=cache)
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
@@ -134,11 +139,11 @@ class Session:
     ) -> None:
         """Start with prompts, `tokens_BT`: [B, T] int64.
 
-        - `capacity`: maximum number of tokens in the cache, including padding. The last written token is not in the
-          cache.
-        - `compile`: compile a decoding step to one graph. The first step then takes up to a minute, and later steps
-          take about half the usual time. A later session reuses the graph if its capacity, rounded up to a multiple of
-          `COMPILED_SLOTS`, is the same.
+        - `capacity`: maximum number of tokens in the cache, including padding. The last written token does not count,
+          because the model does not read it.
+        - `compile`: whether to compile the decoding step. The first step then takes up to a minute, and each later step
+          takes about half as long as without compilation. A later session reuses the compiled step if its capacity,
+          rounded up to a multiple of `COMPILED_SLOTS`, is the same.
         - `padding`, `prefix`, `prefill_chunk`: see `generate`.
 
         Raise UserError for an invalid argument.
@@ -154,7 +159,7 @@ class Session:
         self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
         is_whole = self.padding_B.shape == (B,) and self.padding_B.dtype in WHOLE
         if not is_whole or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
-            allowed = f"{B} numbers, one per text, each from 0 to {T - 1} (the length of {T} tokens minus 1)"
+            allowed = f"{B} integers, one per text, each from 0 to {T - 1}, so that no text is empty"
             raise UserError(f"padding: {self.padding_B.tolist()}; allowed: {allowed}")
         if prefill_chunk is not None and prefill_chunk < 1:
             raise UserError(
@@ -177,7 +182,10 @@ class Session:
 
     @property
     def room(self) -> int | None:
-        """Number of tokens that can still be written before learned positions end. None without learned positions."""
+        """Number of tokens that can still be written before the sequence exceeds the learned positions.
+
+        None for a model without learned positions.
+        """
         if not isinstance(self.model.config.position, Learned):
             return None
         longest = self.tokens_BT.shape[1] - min(self._paddings)
@@ -249,9 +257,9 @@ class Session:
         return logits_BV
 
     def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> set[tuple[int, int]]:
-        """Return the sequences that are longer than the original length of a RoPE scaling, not counting padding.
+        """Return the sequences that exceed the original length of a RoPE scaling, not counting padding.
 
-        Each entry is (padding, original length).
+        Each entry is (padding of a sequence, original length).
         """
         return {
             (padding, kind.original_max_seq_len)
@@ -264,11 +272,11 @@ class Session:
     def write(
         self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None
     ) -> Iterator[Tensor]:
-        """Yield the next token of all sequences, [B], up to `max_new_tokens` times.
+        """Yield the next token of each sequence, [B], up to `max_new_tokens` times.
 
-        Without `sampling`, decoding is greedy. `end_of_text` is one or several EOS tokens. After an EOS token, the
-        first of them is repeated for the rest of the sequence. The iterator stops when all sequences have ended. Two
-        calls with the same seed write the same tokens as one call.
+        Without `sampling`, decoding is greedy. `end_of_text` is one or several EOS tokens. A sequence that has reached
+        any of them is filled with the first one in the list. The iterator stops when all sequences have ended. With the
+        same seed, two calls write the same tokens as one call with their total number of tokens.
         """
         if max_new_tokens < 0:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")

@@ -1,6 +1,6 @@
-"""lm_eval's interface to archlab's models (EleutherAI, Gao 2021).
+"""Interface of archlab's models to lm_eval, EleutherAI's evaluation harness (Gao 2021).
 
-Importing the module registers the model `archlab`.
+Importing this module registers the model type `archlab` in lm_eval.
 """
 
 import hashlib
@@ -31,7 +31,10 @@ from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type
 
 _VERSION = 2
-"""Version of the answers. Increase it when any answer changes, because answers are cached under the fingerprint."""
+"""Version of the code that computes answers. It is part of the fingerprint.
+
+Increase it when any answer changes. Otherwise lm_eval would use cached answers of the old version.
+"""
 
 
 @register_model("archlab")
@@ -52,13 +55,15 @@ class ArchlabLM(TemplateLM):
     ) -> None:
         """Load a model. Arguments have the same meaning as in lm_eval's `hf` model.
 
-        - `tokenizer`: folder with a tokenizer.json. Required for a preset or a YAML file, whose weights are random.
-        - `batch_size`: number of sequences of `max_length` tokens per forward pass. "auto" means 8192 tokens.
-        - `max_batch_size`: not used.
+        - `tokenizer`: folder with a tokenizer.json. Required if `path` is a preset or a YAML file. The model's weights
+          are then random.
+        - `batch_size`: size of a forward pass, as a number of sequences of `max_length` tokens. "auto" means 8192
+          tokens in total.
+        - `max_batch_size`: ignored.
         - `max_length`: maximum number of tokens per sequence (default: model.max_seq_len).
         - `add_bos_token`: whether to put the BOS token before each text (default: as the tokenizer does).
 
-        Raise UserError if no file names the BOS and EOS tokens.
+        Raise UserError if no file defines the BOS and EOS tokens.
         """
         super().__init__()
         device = None if device in (None, "auto") else device
@@ -70,7 +75,7 @@ class ArchlabLM(TemplateLM):
         first, stops = codec.special.first, codec.special.stops
         ends = tuple(token for token in stops if token < model.config.vocab_size)
         if first is None or not ends:
-            raise UserError(f"{path}: no file names the tokens that begin and end a text (bos_token, eos_token)")
+            raise UserError(f"{path}: no file defines bos_token and eos_token, which begin and end a text")
         self._first = first
         tokens = 8192 if batch_size == "auto" else int(batch_size) * self.max_length
         self.answers = Answers(model, codec.tokenizer, ends, tokens)
@@ -87,12 +92,12 @@ class ArchlabLM(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer in lm_eval's cache of requests."""
+        """Name under which lm_eval caches the requests that this model's tokenizer has encoded."""
         return self._path.replace("/", "__")
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that affects answers, 16 hex digits: weights, config, tokenizer and special tokens."""
+        """Hash, 16 hex digits, of everything that affects answers: weights, config, tokenizer and special tokens."""
         digest, model = hashlib.sha256(), self.answers.model
         own = (_VERSION, self.max_length, self.max_gen_toks, self.add_bos_token, self._first, self.answers.ends)
         digest.update(json.dumps([to_yaml(model.config.model_dump(mode="json")), *own]).encode())
@@ -112,7 +117,7 @@ class ArchlabLM(TemplateLM):
         return [self._first, *ids] if lacks_first else ids
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation, and whether each of its tokens is the most likely one.
+        """Return the log-likelihood of each continuation, and whether greedy decoding would generate it.
 
         Raise UserError for a continuation without tokens.
         """
@@ -123,10 +128,10 @@ class ArchlabLM(TemplateLM):
         return super().loglikelihood(requests, disable_tqdm)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Encode context and continuation together and split them at the end of the context, as lm_eval does.
+        """Encode context and continuation together, then split the tokens at the end of the context, as lm_eval does.
 
-        If a token spans the boundary and no token is left for the continuation, encode the continuation alone, as in
-        lm_eval's pull request 4055. If the context is blank, use the BOS token as the context.
+        If a token contains the end of the context, the continuation may be left without tokens. It is then encoded
+        alone, as in lm_eval's pull request 4055. If the context has no tokens, `prefix_token_id` replaces it.
         """
         first, second = super()._encode_pair(context, continuation)
         if not second:
@@ -150,7 +155,7 @@ class ArchlabLM(TemplateLM):
         return [answers[i] for i in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-likelihood of each whole text, read in windows that overlap by one token."""
+        """Return the log-likelihood of each text. A long text is read in windows that overlap by one token."""
         sums = list[float]()
         for (text,) in (request.args for request in requests):
             if not (tokens := self.tok_encode(text)):
@@ -164,7 +169,7 @@ class ArchlabLM(TemplateLM):
         return sums
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the continuation of each text. Requests with equal settings are generated in one batch."""
+        """Return the continuation of each text. Requests with the same settings are processed together."""
         by_settings: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             by_settings.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
@@ -190,8 +195,8 @@ def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.d
     config = load_config(path)
     if tokenizer is None:
         raise UserError(
-            f"{path}: this is a config, so its weights would be random; to evaluate them nevertheless, name a folder "
-            "with a tokenizer.json: tokenizer=FOLDER"
+            f"{path}: this is a config, so the model's weights would be random; to evaluate it nevertheless, name a "
+            "folder with a tokenizer.json: tokenizer=FOLDER"
         )
     model = Decoder(config.model, seed=config.train.seed).eval().to(device)
     return model, load_codec(Path(tokenizer))

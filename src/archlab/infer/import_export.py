@@ -26,8 +26,8 @@ from archlab.training.saving import save_checkpoint
 def import_model(source: str, out: Path) -> str:
     """Create a run folder at step 0 from a Hugging Face folder or hub id. Return the name of the model family.
 
-    Training, evaluation and generation use this folder like any other run folder. Its checkpoint is in float32, which
-    training needs.
+    The folder can be used for training, evaluation and generation like any other run folder. Its checkpoint is in
+    float32, because training needs this dtype.
     """
     folder = find_folder(source)
     if is_run_folder(folder):
@@ -62,7 +62,7 @@ def export_model(run: Path, out: Path, family: str | None = None, dtype: Format 
     `dtype` is the dtype of the stored weights; None means the run's dtype.
     """
     if not is_run_folder(run):
-        raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
+        raise UserError(f"{run}: not a run folder (no config.yaml); name a folder that `archlab train` created")
     model = _complete(run)
     return save_pretrained(model.to(getattr(torch, dtype)) if dtype else model, out, family)
 

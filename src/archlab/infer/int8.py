@@ -1,13 +1,13 @@
-"""Int8 weights with one scale per row, which take half the bytes of bfloat16 weights in each decoding step.
+"""Int8 weights with one scale per row. A decoding step then reads half as many bytes as with bfloat16 weights.
 
-A bfloat16 model on a CPU multiplies with the int8 weights directly. Any other model dequantizes the matrices in every
-forward pass and is slower.
+On a CPU, a bfloat16 model multiplies with the int8 weights directly. Any other model dequantizes the matrices in every
+forward pass, which is slower.
 
 A row w becomes round(w / s) with s = max |w| / 127. This is the simplest form of LLM.int8() (Dettmers 2022), without
-its outlier columns. It preserves the largest number of every row.
+its outlier columns.
 
 The projections of layers and the head are converted. Norms, stacked matrices of experts and the embedding are not
-changed. A head that is tied to the embedding gets a rounded copy.
+changed. A head that shares the embedding's matrix gets its own quantized copy.
 """
 
 import torch
@@ -22,10 +22,9 @@ from archlab.model.torch_private import int8_product
 LARGEST = 127
 
 MOST_ROWS = 16
-"""Maximum number of input rows for which torch's int8 kernel is at least as fast as a bfloat16 product.
+"""Maximum number of input rows for torch's int8 kernel. With more rows, a bfloat16 product is faster.
 
-The kernel multiplies rows one by one, so more rows make it slower. Dequantizing a matrix takes as long as multiplying
-16 to 20 rows.
+The kernel multiplies the rows one by one. Dequantizing the matrix takes as long as multiplying 16 to 20 rows.
 """
 
 

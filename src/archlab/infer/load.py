@@ -54,7 +54,7 @@ def from_pretrained(
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """Return the path of a run folder or Hugging Face folder. Download the folder if the argument is a hub id.
+    """Return the path of a run folder or Hugging Face folder. A folder with a hub id is downloaded first.
 
     Raise UserError if the argument is something else.
     """
@@ -66,8 +66,8 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
         case _:
             pass
     raise UserError(
-        f"{folder_or_hub_id}: not a run folder (no config.yaml), which `archlab train` makes, "
-        "nor a Hugging Face folder (no config.json), nor a hub id (organization/name)"
+        f"{folder_or_hub_id}: not a run folder (no config.yaml), not a Hugging Face folder (no config.json) "
+        "and not a hub id (organization/name); `archlab train` creates run folders"
     )
 
 
@@ -76,7 +76,10 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
-    """Load the model of a folder. `config` may replace its model config if the parameters stay the same."""
+    """Load the model of a run folder or Hugging Face folder.
+
+    `config` may replace the folder's model config if the model keeps the same parameters.
+    """
     if not is_run_folder(folder):
         return load_hf(folder, config=config)
     return load_run(folder, config)[1]
@@ -104,7 +107,7 @@ def _newest(run: Path) -> tuple[int, Path]:
     newest, damaged = newest_checkpoint(run / "checkpoints", weights_only=True)
     if newest is None:
         if damaged:
-            raise UserError(f"{'; '.join(damaged)}; no other checkpoint exists: delete {run} and train it again")
+            raise UserError(f"{'; '.join(damaged)}; no other checkpoint exists; delete {run} and train again")
         ended = RunFolder(run).summary()
         why = "its training diverged and left no checkpoint" if ended else "no checkpoint yet; train it first"
         raise UserError(f"{run}: {why}")
@@ -144,9 +147,10 @@ def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Return the tokenizer of a run or Hugging Face folder. It puts the token that precedes documents before each text.
+    """Return the tokenizer of a run folder or Hugging Face folder.
 
-    Raise UserError if the run was trained on a task, whose tokens do not represent text.
+    The tokenizer begins each text with the token that precedes documents. Raise UserError if the run was trained on a
+    task, whose tokens do not represent text.
     """
     if isinstance(task := load_config(str(folder)).data.task, Task):
         raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not represent text")
@@ -168,7 +172,7 @@ def load_codec(folder: Path) -> Codec:
 
 
 def inspect_run(folder: Path) -> Inspection:
-    """Inspect a run folder. To find problems, read all that text generation reads, including weights."""
+    """Inspect a run folder. To find problems, load everything that text generation needs, including the weights."""
     result = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
     try:
         config = load_config(folder)

@@ -29,10 +29,13 @@ _SECONDS = 0.5
 _LONGEST = 2.0
 
 ROUNDS = 3
-"""Number of rounds. Each round runs all models, so that other work on the machine does not slow only one of them."""
+"""Number of rounds. Each round times every model; a model's fastest round counts.
+
+If other work slows the machine down for a while, each model still has another round.
+"""
 
 STEPS = {"training": 2, "decoding": 10}
-"""Number of steps per round, once with the clock and once without. The fastest round counts."""
+"""Number of steps per round without the clock, and then again with it. The fastest step counts."""
 
 TRAINED: tuple[tuple[str, ...], ...] = (
     ("model.d_model=64", "model.n_layers=2", "train.seq_len=64", "train.batch_tokens=256"),
@@ -55,9 +58,9 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
      "train.batch_tokens=1024"),
 )  # fmt: skip
-"""Models to train, as changes to tiny-llama.
+"""Training configs to time, as changes to tiny-llama.
 
-They are narrow and wide, deep and shallow, with short and long windows, dense and with mixtures of experts.
+The models are narrow or wide, shallow or deep, and dense or with a mixture of experts. The windows are short or long.
 """
 
 DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
@@ -73,7 +76,7 @@ DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
     (("model.d_model=256", "model.n_layers=4", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 512}"), 1, 128),
     (("model.d_model=128", "model.n_layers=4", "model.attention={n_heads: 4, softcap: 30}"), 1, 256),
 )
-"""Models to decode with: (changes to tiny-llama, batch size, context length in tokens)."""
+"""Decoding configs to time: (changes to tiny-llama, batch size, context length in tokens)."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +91,13 @@ class Timed:
 
 @dataclass(frozen=True)
 class _Run:
-    """A step that can be repeated, and the work that it does."""
-
     work: Sequence[Work]
     model: Decoder
     step: Callable[[], None]
 
 
 def measure() -> Hardware:
-    """Measure the speed of this machine's GPU or, if it has none, of its CPU with the current number of threads.
+    """Measure the speed of this machine's GPU. Without a GPU, measure the CPU with the current number of threads.
 
     The measurement takes about four minutes.
     """
@@ -143,7 +144,10 @@ def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
 
 
 def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
-    """Measure how fast this machine does the work of training or decoding steps, without compilation."""
+    """Measure how fast this machine runs uncompiled training or decoding steps.
+
+    Return its rates for each kind of operation.
+    """
     device = Device(device_type, getattr(torch, number_format))
     with torch.random.fork_rng(devices=[]):  # because steps set the global seed
         runs = list(_training(device) if name == "training" else _decoding(device))
@@ -174,9 +178,10 @@ def _timed(run: _Run, steps: int, device_type: str) -> Timed:
 
 
 def fit(steps: Sequence[Timed]) -> Rates:
-    """Return the rates that predict best how much time each kind of operation takes.
+    """Return the rates that best predict the time of each kind of operation.
 
-    Rates are non-negative and minimize the squared error of each kind, as a fraction of the time of the whole step.
+    Rates are non-negative. They minimize the squared error of the predicted time of a kind, as a fraction of the whole
+    step's time.
     """
     per_call = _clock_overhead(steps)
     by_kind: dict[OperationKind, Rate] = {}
@@ -189,9 +194,10 @@ def fit(steps: Sequence[Timed]) -> Rates:
 
 
 def _clock_overhead(steps: Sequence[Timed]) -> float:
-    """Return the seconds that the clock adds per operation, minus Python's time between two operations.
+    """Return the difference between a step's time with and without the clock, in seconds per operation.
 
-    The estimate compares steps with and without the clock.
+    This is the time that the clock adds to an operation, minus Python's time between two operations, which the clock
+    does not count.
     """
     calls = np.array([sum(kind.calls for kind in step.clocked.values()) / step.seconds for step in steps])
     excess = np.array([sum(kind.seconds for kind in step.clocked.values()) / step.seconds - 1 for step in steps])

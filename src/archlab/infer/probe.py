@@ -26,18 +26,18 @@ LONGEST_WINDOW = 256
 
 VECTORS = 256
 PER_OCTAVE = 4
-"""Number of distances for each doubling of the distance."""
+"""Number of distances to probe between any distance and its double."""
 
 
 class RopeProducts(NamedTuple):
-    """Mean products of equal queries and keys after RoPE, for one kind of layer."""
+    """Mean products of a query and a key that are identical before RoPE, for one kind of layer."""
 
     kind: str
-    """Name of the first layer kind with this rotation."""
+    """Name of the layer kind. If several layer kinds have the same rotation, the first of them."""
     distances: list[int]
     """Distances in tokens, starting at 0."""
     products: list[float]
-    """Mean product of a query and an equal key at each distance, relative to their product without rotation.
+    """Mean product at each distance, divided by the product without rotation.
 
     This is the mean cosine of the rotation angles. Dimensions that do not rotate count as 1.
     """
@@ -64,16 +64,19 @@ class Start:
 
 
 def shared_context(configs: Mapping[str, Config]) -> int:
-    """Return the number of tokens per window when comparing configs: the shortest `train.seq_len`, at most 256."""
+    """Return the number of tokens per window for a comparison of configs.
+
+    This is the smallest `train.seq_len` of the configs, but at most 256.
+    """
     return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs.values()))
 
 
 def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
     """Probe each config in float32 with windows of `context` random tokens, 512 tokens in total.
 
-    Weights and tokens are random with the seed `train.seed`. Raise a UserError that names the config if tokens attend
-    to later tokens, the device does not exist, or the model does not fit into memory. All configs are checked before a
-    model is built.
+    The seed `train.seed` determines weights and tokens. Raise UserError if the tokens of a model attend to later
+    tokens, if a device does not exist, or if a model does not fit into memory. The message starts with the config's
+    name. All configs are checked before the first model is built.
     """
     rows = max(1, PROBED_TOKENS // context)
     devices = dict[str, Device]()
@@ -129,10 +132,10 @@ def _device_for(config: Config, rows: int, context: int) -> Device:
 
 
 def rope_products(kind: str, position: Rope, width: int, length: int, seed: int) -> RopeProducts:
-    """Return the products of random vectors of `width` numbers with themselves, in a sequence of `length` tokens.
+    """Rotate two copies of random vectors by RoPE. Return their mean product at each distance.
 
-    Random vectors do not prefer any dimension. If queries and keys were independent, the mean would be 0 at every
-    distance (Barbero 2024).
+    `width` is the number of dimensions, and `length` the number of tokens in the sequence. Random vectors do not favor
+    any dimension. If query and key were independent vectors, the mean would be 0 at every distance (Barbero 2024).
     """
     octaves = (length - 1).bit_length() if length > 1 else 0
     steps = {round(2 ** (i / PER_OCTAVE)) for i in range(octaves * PER_OCTAVE + 1)}

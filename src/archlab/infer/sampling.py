@@ -23,19 +23,25 @@ class Sampling:
     """Settings for sampling the next token. Raise UserError for a value out of range."""
 
     temperature: float = 0.0
-    """Divisor of the logits. 0 chooses the most likely token; then only the repetition penalty has an effect."""
-    top_k: int | None = None
-    """Draw only from the k most likely tokens and any tokens tied with the last of them (Fan 2018).
+    """Divisor of the logits. 0 means greedy decoding.
 
-    None means all tokens.
+    In greedy decoding, only the repetition penalty has an effect.
+    """
+    top_k: int | None = None
+    """Draw only from the k most likely tokens (Fan 2018). None means all tokens.
+
+    Tokens that are as likely as the k-th are included.
     """
     top_p: float | None = None
-    """Draw only from the smallest set of most likely tokens with total probability p (Holtzman 2019).
+    """Draw only from the smallest set of most likely tokens whose total probability is at least p (Holtzman 2019).
 
     None means all tokens.
     """
     min_p: float | None = None
-    """Draw only from tokens at least p times as likely as the most likely one (Nguyen 2024). None means all tokens."""
+    """Draw only from tokens with at least p times the probability of the most likely token (Nguyen 2024).
+
+    None means all tokens.
+    """
     repetition_penalty: float = 1.0
     """Penalty on tokens that occur in the prompt or the text so far (Keskar 2019).
 
@@ -44,7 +50,7 @@ class Sampling:
     seed: int | None = None
     """Seed of the random numbers. The same seed gives the same text.
 
-    None takes a new seed from torch's global generator.
+    None means a new seed from torch's global generator.
     """
 
     def __post_init__(self) -> None:
@@ -87,7 +93,7 @@ def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: 
 
 
 def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
-    """Return which tokens occur in each sequence, boolean [B, V]. Padding does not count."""
+    """Return whether each token of the vocabulary occurs in each sequence: boolean, [B, V]. Padding does not count."""
     index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     is_text_BT = index_T >= padding_B[:, None]
     counts_BV = torch.zeros(len(tokens_BT), vocab_size, dtype=torch.int64, device=tokens_BT.device)
@@ -95,13 +101,16 @@ def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
 
 
 def apply_repetition_penalty(logits_BV: Tensor, occurring_BV: Tensor, penalty: float) -> Tensor:
-    """Divide the positive logits of occurring tokens by the penalty, and multiply the negative ones by it."""
+    """Penalize the tokens that already occur in a sequence.
+
+    Their positive logits are divided by the penalty, and their negative logits are multiplied by it.
+    """
     penalized_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(occurring_BV, penalized_BV, logits_BV)
 
 
 def apply_temperature(logits_BV: Tensor, temperature: float) -> Tensor:
-    """Divide logits by the temperature, after a shift that makes the largest one 0 and prevents overflow."""
+    """Divide logits by the temperature. To prevent overflow, first shift them so that the largest one is 0."""
     return (logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature
 
 
@@ -121,15 +130,15 @@ def keep_top_p(logits_BV: Tensor, p: float) -> Tensor:
 
 
 def keep_min_p(logits_BV: Tensor, p: float) -> Tensor:
-    """Set logits of tokens less than p times as likely as the most likely one to `-inf`."""
+    """Set the logit of a token to `-inf` if the token is less than p times as likely as the most likely token."""
     least_B1 = logits_BV.amax(-1, keepdim=True) + (math.log(p) if p else -math.inf)
     return logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """Return, for each sequence, the first token at which the cumulative probability exceeds the number in `uniform_B`.
+    """Return the first token of each sequence whose cumulative probability exceeds `uniform_B`.
 
-    Probabilities are accumulated in the order of token ids.
+    The cumulative probability of a token is the total probability of all tokens with the same or a smaller id.
     """
     cumulative_BV = logits_BV.softmax(-1).cumsum(-1)
     index_B1 = torch.searchsorted(cumulative_BV, uniform_B[:, None] * cumulative_BV[:, -1:], right=True)
@@ -139,8 +148,9 @@ def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
 def uniform(seed: int, lengths: Sequence[int]) -> Tensor:
     """Return a random number in [0, 1) for each sequence, float64 [B].
 
-    The number depends only on the seed, the sequence's row in the batch, and its length. A generated text is therefore
-    the same in one call or two, on any device, and with any other sequences in the batch.
+    The number depends only on the seed, the sequence's row in the batch, and its length. A generated text therefore
+    does not depend on the device, on the other sequences in the batch, or on the number of calls in which it is
+    generated.
     """
     drawn = [np.random.default_rng([seed, row, length]).random() for row, length in enumerate(lengths)]
     return torch.tensor(drawn, dtype=torch.float64)

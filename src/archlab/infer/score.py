@@ -34,7 +34,7 @@ class HeldOutScore(Base):
     tokens: int
     """Number of scored held-out tokens."""
     context: int
-    """Number of tokens per window. The first token of each window is only context."""
+    """Number of tokens that the model reads per window."""
     trained_steps: int
     """Number of training steps of the run. 0 for an untrained config or published weights."""
     trained: bool
@@ -51,9 +51,9 @@ class HeldOutScore(Base):
 def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
-    `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of layers and head to int8.
-    Raise UserError if the data was made with another tokenizer, if the run was trained on the chosen fold, or if the
-    model's output is NaN or infinite.
+    `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of the layers and the head to
+    int8. Raise UserError if the data was encoded with another tokenizer than the model's, if the run was trained on the
+    chosen held-out fold, or if the model's output is NaN or infinite.
     """
     config = load_config(source, *overrides)
     check_next_token(config.model)

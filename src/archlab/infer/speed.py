@@ -33,20 +33,20 @@ from archlab.training.rates import copy_bandwidth
 from archlab.training.step import update
 
 WARM_UP = 2
-"""Number of initial steps that are not timed, because memory is allocated and layers are compiled."""
+"""Number of initial steps that are not timed. They also allocate memory and compile layers."""
 
 
 class Speed(Base):
     """Measured speed on this machine."""
 
     tokens_per_second: float
-    """Median number of tokens per second over the steps."""
+    """Tokens per second in a step of median duration."""
     used: float
-    """Fraction of the limit that the step uses."""
+    """Fraction of `limit` that the steps reach."""
     limit: float
-    """Limit measured on this machine.
+    """Maximum speed, measured on this machine.
 
-    In training: FLOPs per second of a large matrix product. In decoding: bytes per second of a large copy.
+    For training: FLOPs per second of a large matrix product. For decoding: bytes per second of a large copy.
     """
     time_by_kind: dict[str, float]
     """Fraction of a step's time by kind of operation."""
@@ -57,7 +57,7 @@ class Speed(Base):
 
 
 def training_speed(config: Config, steps: int) -> Speed:
-    """Measure whole training steps: forward pass, backward pass, clipping and optimizer update."""
+    """Measure the speed of whole training steps: forward and backward pass, clipping and optimizer update."""
     run = rehearse(config)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     limit = run.device.peak_flops(seconds=0.3)
@@ -66,7 +66,7 @@ def training_speed(config: Config, steps: int) -> Speed:
 
 
 def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: Format, *, compiled: bool) -> Speed:
-    """Measure greedy decoding steps after `context` tokens."""
+    """Measure steps of greedy decoding that follow a context of `context` tokens."""
     counted = cost(config, batch, context, dtype)
     if "decoding" not in counted.computed_work:
         raise UserError("model.attention.visibility is two_sided, so the model cannot decode; allowed: causal, prefix")
@@ -92,7 +92,7 @@ def _speed(speed: float, used: float, limit: float, step: Callable[[], None], de
 
 
 def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
-    """Return the duration of each call in seconds, after WARM_UP calls that are not timed."""
+    """Return the duration of each call in seconds. The first WARM_UP calls are not timed."""
     seconds = list[float]()
     for _ in range(WARM_UP + steps):
         start = time.perf_counter()
@@ -103,21 +103,21 @@ def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A repeatable training step, as in a run: forward and backward pass, clipping and optimizer update."""
+    """A training step that can be repeated: forward and backward pass, clipping and optimizer update."""
 
     model: Decoder
     train: TrainConfig
     device: Device
     compiled: bool
     step: Callable[[], None]
-    """Function that makes one update and synchronizes the device."""
+    """Function that makes one update and waits until the device has finished it."""
 
 
 def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
-    """Prepare training steps, which are compiled if a run would compile them.
+    """Prepare a training step that can be repeated. It is compiled if a run would compile it.
 
-    `windows`, [rows, seq_len + 1], is text to use instead of random tokens or a task; token 0 begins a document. Raise
-    UserError if the model does not fit into memory.
+    By default, the tokens are random or those of the config's task. `windows`, [rows, seq_len + 1], replaces them. With
+    `train.document_mask`, token 0 begins a document. Raise UserError if the model does not fit into memory.
     """
     keep_freed_memory()
     check_next_token(config.model)
@@ -155,7 +155,7 @@ def rehearse_decoding(
 ) -> tuple[Decoder, Callable[[], None]]:
     """Return a model with random weights, and a function that makes a greedy decoding step after `context` tokens.
 
-    The function can be called up to `steps` + WARM_UP + 1 times.
+    The function can be called `steps` + WARM_UP + 1 times, which is enough for `seconds_of` and one more call.
     """
     keep_freed_memory()
     device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "for the float32 weights at the start")
@@ -173,22 +173,22 @@ def rehearse_decoding(
 
 
 class Share(Base):
-    """One kind of operation: its fractions of the FLOPs, bytes and time of a training step."""
+    """Share of one kind of operation in the FLOPs, bytes and time of a training step."""
 
     kind: OperationKind
     flops: float
-    """Fraction of the step's FLOPs, by count."""
+    """Computed fraction of the step's FLOPs."""
     n_bytes: float
-    """Fraction of the step's bytes, by count."""
+    """Computed fraction of the bytes that the step reads and writes."""
     time: float
-    """Measured fraction of the step's time. A softmax inside an attention kernel counts as attention."""
+    """Measured fraction of the step's time. A softmax in a fused attention kernel counts as attention."""
 
 
 class Profile(Base):
     """Profile of an uncompiled training step on this machine."""
 
     seconds: float
-    """Total time of all operations, without Python's time between them."""
+    """Total time of all operations, without the time that Python spends between them."""
     whole_seconds: float
     """Time of a whole step, measured without the clock."""
     shares: list[Share]

@@ -14,9 +14,9 @@ class TaskScores(NamedTuple):
     """Scores of a model on tasks."""
 
     rows: list[tuple[str, ...]]
-    """Rows of (task, few-shot examples, questions, metric, value, standard error)."""
+    """Table with the columns task, few-shot examples, questions, metric, value and standard error."""
     raw: dict[str, Any]
-    """Result of lm_eval without the questions."""
+    """lm_eval's result as JSON data, without the individual questions."""
     cache: Path
     """Folder with the cached answers."""
 
@@ -28,9 +28,9 @@ def run_tasks(
     """Evaluate a model on tasks of lm_eval.
 
     `path` and `tokenizer` are arguments of `ArchlabLM`. `shots` is the number of few-shot examples, and `limit` the
-    number of questions per task. `include` is a folder with further tasks. `fresh` ignores cached answers. Answers are
-    cached in the user's cache folder under the model's fingerprint. Another checkpoint has another fingerprint; copies
-    of the same weights share one.
+    number of questions per task. `include` is a folder that defines additional tasks. Answers are cached in the user's
+    cache folder under the model's fingerprint, so copies of the same model share them. `fresh` deletes the model's
+    cached answers first.
 
     Raise UserError if lm_eval is not installed, for an unknown task, and for a model that cannot be evaluated.
     """

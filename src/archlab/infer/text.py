@@ -1,4 +1,4 @@
-"""Text generation in pieces, none of which ends inside a character or a stop string."""
+"""Streaming text generation. No piece of the text ends inside a character or a stop string."""
 
 import codecs
 import json
@@ -29,9 +29,9 @@ class Codec(Protocol):
         ...
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Return a function that takes each new token and returns the text that this token completes.
+        """Return a function that decodes a continuation of the prompt token by token.
 
-        The text may be empty.
+        It takes the next token and returns the text that this token completes. The text may be empty.
         """
         ...
 
@@ -46,13 +46,16 @@ def stream_text(
     *,
     compile: bool = False,
 ) -> Iterator[str]:
-    """Yield the continuation of a prompt in pieces, each as soon as it is certain.
+    """Yield the continuation of a prompt in pieces, each as soon as later tokens cannot change it.
 
     Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS token precedes the text, so the
-    prompt may be empty. A custom `Codec` decides which tokens precede a text. The text ends after `max_new_tokens`, at
-    the next EOS token, at the end of learned positions, or before the first stop string in the new text. For `compile`,
-    see `Session`. An incomplete last character is dropped. Bytes that cannot be a character become U+FFFD. Raise
-    UserError for invalid arguments, before anything is computed.
+    prompt may be empty. A custom `Codec` decides which tokens precede a text. For `compile`, see `Session`.
+
+    The text ends after `max_new_tokens`, at the next EOS token, when all learned positions are used, or before the
+    first stop string in the new text. An incomplete last character is dropped. Bytes that are not valid UTF-8 become
+    U+FFFD.
+
+    Raise UserError for invalid arguments before the model computes anything.
     """
     try:
         prompt.encode()
@@ -87,11 +90,11 @@ def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "Stop
 
 
 class StopStrings:
-    """Filter that passes text on up to the first stop string.
+    """Filter that passes on the text before the first stop string.
 
-    It holds back characters that may be the beginning of a stop string. The first stop string is the one that is
-    complete first. If several are complete at the same character, the longest counts. The result does not depend on how
-    the text is split into pieces.
+    It holds back characters that may begin a stop string. The first stop string is the one that ends first. If several
+    end at the same character, it is the longest of them. The result does not depend on how the text is split into
+    pieces.
     """
 
     def __init__(self, stop: str | Sequence[str]) -> None:
@@ -102,7 +105,7 @@ class StopStrings:
         self._pending = ""
 
     def certain(self, piece: str) -> str:
-        """Return the text that this piece makes certain. Set `found` at the first stop string."""
+        """Return the text that can be passed on after this piece. Set `found` if a stop string is complete."""
         certain = ""
         for character in piece:
             self._pending += character
@@ -123,7 +126,7 @@ class StopStrings:
 
 
 class _Utf8Decoder:
-    """Decoder from bytes to characters, each as soon as it is complete. Invalid bytes become U+FFFD."""
+    """Decoder that returns each character as soon as its bytes are complete. Invalid bytes become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -141,7 +144,7 @@ class _Utf8Decoder:
 class RunCodec:
     """Codec of a run trained by archlab.
 
-    The token that preceded each document in training begins and ends a text. Each token has a known number of bytes.
+    A text begins and ends with the token that preceded each document in training. The bytes of each token are known.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -154,7 +157,7 @@ class RunCodec:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Return the decoder. Bytes that cannot be a character become U+FFFD. Special tokens have no bytes."""
+        """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
         characters, bytes_by_token = _Utf8Decoder(), self._spelling.tokens
         prefix = b"" if any(bytes_by_token.get(token) for token in prompt) else self._spelling.prefix.encode()
 
@@ -177,7 +180,7 @@ class PublishedCodec:
         self.tokenizer, self.special = tokenizer, special
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokenizer's tokens of a prompt. For an empty prompt, return the tokens that precede a document."""
+        """Return the tokenizer's tokens of a prompt. If there are none, return the tokens that precede a document."""
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = self.tokenizer.encode(prompt).ids
         if ids := ids or [*self.special.document]:
@@ -187,7 +190,7 @@ class PublishedCodec:
         )
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Return the decoder. Bytes that cannot be a character become U+FFFD. Special tokens are left out."""
+        """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
         stream = _StreamDecoder(self.tokenizer)
         for token in prompt:
             stream.add(token)
@@ -195,11 +198,11 @@ class PublishedCodec:
 
 
 class _StreamDecoder:
-    """Token-by-token decoder for any tokenizer. A new token never changes the text before it.
+    """Token-by-token decoder for any tokenizer. A new token never changes earlier text.
 
-    Tokens that represent bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes form
-    complete characters. Any other token is decoded together with the previous token, because some decoders drop the
-    space before the first word.
+    Tokens that represent bytes wait until their bytes form complete characters. These are all tokens of a byte-level
+    tokenizer, and tokens such as `<0x0A>` of other tokenizers. Any other token is decoded together with the previous
+    token, because some decoders drop the space before the first word.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -66,7 +66,7 @@ def make_activation(name: str) -> nn.Module:
 
 
 def function_named(name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation with this name as a function. The activation must have no parameters."""
+    """Return the activation function with this name, which must have no parameters."""
     return implementation_of(activation_named(name))
 
 

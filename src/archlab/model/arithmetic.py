@@ -1,4 +1,4 @@
-"""Arithmetic that components share: conversion to wider dtypes, autocast, and factors that are often 1."""
+"""Arithmetic that components share: conversion to wider dtypes, autocast, and scaling."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
 WHOLE = (torch.int64, torch.int32)
-"""Integer dtypes allowed for tokens and for numbers of tokens."""
+"""Integer dtypes allowed for token ids, and for counts such as padding lengths."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -36,8 +36,8 @@ def _is_autocast(device: str) -> bool:
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Convert tensors to autocast's dtype if autocast is on; otherwise return them unchanged.
 
-    torch converts the inputs of each matrix product separately. If several products share an input, torch converts the
-    input and its gradient once per product. This function converts the input only once.
+    If several matrix products share an input, torch converts the input in each product, and its gradient as well.
+    Calling this function first reduces this to one conversion.
     """
     device = tensors[0].device.type
     if not _is_autocast(device):
@@ -51,7 +51,7 @@ def is_training_eagerly() -> bool:
 
 
 def has_format_of(parameter: Tensor | None, x: Tensor) -> bool:
-    """Return whether the parameter is None or has the dtype of `x`. Under autocast the two dtypes may differ."""
+    """Return whether a parameter is None or has the dtype of `x`. Under autocast, the dtypes may differ."""
     return parameter is None or parameter.dtype is x.dtype
 
 

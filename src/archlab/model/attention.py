@@ -49,8 +49,8 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """Apply attention: [B, T, D] -> [B, T, D].
 
-        `state` is a cache, which stores the new keys and values, or a sequence shard, which gathers the keys and values
-        of all processes.
+        `state` may be a cache, which stores the new keys and values. It may also be a sequence shard, which gathers the
+        keys and values of all processes.
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, width: int) -> Tensor:
         """Split heads: [B, T, heads * width] -> [B, heads, T, width].
 
-        Values are clipped to the range -clip_qkv to clip_qkv if the config sets `clip_qkv`.
+        If the config sets `clip_qkv`, all elements are clipped to the range -clip_qkv to clip_qkv.
         """
         clip = self.config.clip_qkv
         x = x if clip is None else x.clamp(-clip, clip)
@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def check_attend(kind: type[Registered], module: MultiHeadAttention) -> None:
-    """Check a plug-in's replacement for `attend`: its arguments now, and its result at every call."""
+    """Check the arguments of a plug-in's replacement for `attend`, and make every call check its result."""
     if not isinstance(attend := module.attend, nn.Module):
         others = {"sinks_H": None, "training": None, "is_cached": None}
         check_arguments(kind, attend, "q, k, v, mask, bias", **others)
@@ -113,7 +113,7 @@ def _mixed(q_BHTC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, *_: object) -> Result
 def _with_temperature(q_BHTC: Tensor, temperature: Temperature, positions_BT: Tensor) -> Tensor:
     """Multiply queries by 1 + beta ln(1 + floor((position + offset) / length)), computed in at least float32.
 
-    Queries of padding are unchanged.
+    The queries of padding tokens do not change.
     """
     steps_BT = (positions_BT + temperature.offset).clamp(min=0) // temperature.length
     factor_BT = 1 + temperature.beta * steps_BT.to(wide(q_BHTC.dtype)).log1p()

@@ -1,8 +1,8 @@
 """Attention in blocks of queries.
 
-Each block is compared only with the keys that its queries can see, so that time and memory grow linearly with the
-sequence length. Blocks of equal size are stacked on the batch axis and share one mask tensor; their keys are
-overlapping views. Packed documents are computed one after another.
+Each block reads only the keys that its queries can see. With a sliding window, time and memory therefore grow linearly
+with the sequence length. Blocks of the same size are stacked on the batch axis and share one mask tensor. Their keys
+are overlapping views. Packed documents are processed one after another.
 
 Shapes: B batch, H query heads, K key/value heads, T tokens, C width of queries and keys, V width of values, N blocks, Q
 queries of a block, S keys of a block.
@@ -20,13 +20,13 @@ from archlab.model.masks import Stretch, TensorMask
 from archlab.model.softmax import Softmax
 
 Inner = Callable[[Tensor, Tensor, Tensor, TensorMask | None, None, Softmax], Tensor]
-"""Function that computes the attention within stacked blocks, such as a kernel."""
+"""Kernel that computes the attention of stacked blocks."""
 
 
 def in_stretches(
     q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], softmax: Softmax, inner: Inner
 ) -> Tensor:
-    """Return the attention output, [B, H, T, V]. Each row must be one sequence."""
+    """Return the attention output, [B, H, T, V], for rows that consist of one sequence each."""
     B = len(q_BHTC)
     if softmax.sinks_H is not None:
         softmax = replace(softmax, sinks_H=softmax.sinks_H.repeat(B))
@@ -47,9 +47,10 @@ def in_documents(
     softmax: Softmax,
     inner: Inner,
 ) -> Tensor:
-    """Return the attention output, [B, H, T, V], of rows with several documents.
+    """Return the attention output, [B, H, T, V], for rows that consist of several documents.
 
-    `documents` holds the length and the blocks of each piece of the batch. Pieces do not see each other.
+    The batch is cut into pieces of one or several documents, which do not see each other. `documents` holds the length
+    and the blocks of each piece.
     """
     lengths = [length for length, _ in documents]
     pieces = (x.transpose(0, 1).flatten(1, 2)[None].split(lengths, 2) for x in (q_BHTC, k_BKTC, v_BKTV))
@@ -111,7 +112,7 @@ class _Own(torch.autograd.Function):
 def _view(x_BKTC: Tensor, blocks: QueryBlocks, first: int, n_keys: int) -> Tensor:
     """Return `n_keys` keys of each block, [N, B, K, S, C].
 
-    The first of them comes `first` positions after the block's first key.
+    They start `first` positions after the first key that the block reads.
     """
     reach = (blocks.count - 1) * blocks.size + n_keys
     reached = x_BKTC.narrow(2, blocks.first_key + first, reach)

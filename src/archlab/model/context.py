@@ -18,7 +18,7 @@ from archlab.model.state import NO_STATES, Cache, State
 
 
 class Collected(UserDict[str, list[Tensor]]):
-    """Auxiliary losses, expert loads and other tensors that components report. Each name has one tensor per layer.
+    """Auxiliary losses, expert loads and other tensors that components report: name -> one tensor per layer.
 
     This class is not a dict, because `fully_shard` passes modules a copy of every dict that contains tensors.
     """
@@ -42,9 +42,9 @@ class SequenceShard:
         return torch.cat([x_BS[:, run.start : run.stop] for run in self.runs], 1)
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Return the key or value rows of all processes.
+        """Return the keys or values of all processes.
 
-        This method replaces `State.extend`, which returns the cached and the new rows.
+        Components call this method instead of `State.extend`, which returns cached and new rows.
         """
         return tuple(self.gathered(rows) for rows in new.values())
 
@@ -54,7 +54,7 @@ _CAUSAL = Visibility()
 
 @dataclass(frozen=True)
 class Context:
-    """Information about the forward pass that the components of a layer need. Layers with equal configs share it.
+    """Information about the forward pass that a layer's components need. Layers with identical configs share it.
 
     Shapes: B batch (1 if all sequences have the same values), T new tokens, S keys, H query heads. Fields about queries
     and keys are None in a layer without attention.
@@ -63,9 +63,9 @@ class Context:
     positions_BT: Tensor
     """Positions of the new tokens; negative for padding."""
     is_real_BT: Tensor | None
-    """Whether each token is real; false for padding. None if there is no padding."""
+    """Whether each token is not padding. None if there is no padding."""
     starts_BT: Tensor | None
-    """Index in this pass of the first token of each token's document; None if documents are not packed."""
+    """For each token, the index of its document's first token in this pass. None if documents are not packed."""
     mask_BTS: Mask | None
     """Mask of the keys that each query sees; None for a plain causal mask."""
     distance_BTS: Tensor | None
@@ -76,7 +76,7 @@ class Context:
     rotation: Rotation | None
     """Rotation of queries and new keys; None without RoPE."""
     bias_BHTS: Tensor | None
-    """Bias to add to the attention scores, from a table that all layers share; None without such a table."""
+    """Position bias to add to the attention scores if all layers share one; otherwise None."""
     collected: Collected | None
     """Container to which components add auxiliary losses and expert loads; None if they are not needed."""
 
@@ -101,9 +101,9 @@ class ForwardPass:
     positions_BT: Tensor
     """Positions of the new tokens, [B or 1, T]; negative for padding."""
     lengths_BT: Tensor
-    """Length of each token's sequence or document, including the new tokens, [B or 1, T or 1]."""
+    """Length of the sequence or document that each token belongs to, including new tokens, [B or 1, T or 1]."""
     starts_BT: Tensor | None
-    """Index of the first token of each token's document; None if documents are not packed."""
+    """For each token, the index of its document's first token. None if documents are not packed."""
     is_whole: bool
     """Whether every row is one whole sequence, perhaps with padding after it: nothing is cached or packed."""
     is_padded: bool
@@ -113,12 +113,12 @@ class ForwardPass:
     cache: Cache | None
     dtype: torch.dtype
     whole: "ForwardPass | None" = None
-    """Pass of all tokens, if this process has only some tokens of each row; otherwise None."""
+    """Forward pass of all tokens, if this pass contains only this process's tokens; otherwise None."""
     runs: tuple[range, ...] | None = None
     """Indices of this process's tokens; None if the process has all tokens."""
 
     def of(self, part: SequenceShard) -> "ForwardPass":
-        """Return the forward pass of one process's tokens. Their queries see the keys of all tokens."""
+        """Return the part of this pass for one process's tokens. Their queries still see the keys of all tokens."""
         return replace(
             self,
             positions_BT=part.own(self.positions_BT),
@@ -136,9 +136,9 @@ class ForwardPass:
         shared_bias: nn.Module | None,
         collected: Collected | None,
     ) -> list[Context]:
-        """Return the context of every layer. Layers with equal configs share one context.
+        """Return the context of every layer. Layers with identical configs share one context.
 
-        `first_alike` holds, for each layer, the index of the first layer with an equal config.
+        `first_alike` holds, for each layer, the index of the first layer with an identical config.
         """
         states = self.cache.layers if self.cache else [NO_STATES] * len(layers)
         made = {i: self.context(layers[i], states[i], shared_bias, collected) for i in set(first_alike)}
@@ -208,8 +208,8 @@ def start_pass(
 ) -> ForwardPass:
     """Return the forward pass of new tokens.
 
-    Position 0 is the first token of a sequence after its padding or, if documents are packed, of a document. Cached
-    tokens count.
+    Positions count from the first token after the padding, including cached tokens. In packed documents, they count
+    from the first token of each document.
     """
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]

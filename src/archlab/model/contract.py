@@ -1,4 +1,4 @@
-"""Checks of plug-in modules and functions: their arguments on creation, their output at every call."""
+"""Checks of plug-in modules and functions: of their arguments on creation, and of their output at every call."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ class Result(NamedTuple):
     dtype: torch.dtype | None
     """Required dtype; None means any floating-point dtype."""
     broadcasts: bool = False
-    """Whether any axis may have size 1, for broadcasting."""
+    """Whether each axis may have size 1 instead of the size in `shape`, for broadcasting."""
 
 
 def like_input(x: Tensor, *_: Any) -> Result:
@@ -30,7 +30,7 @@ def like_input(x: Tensor, *_: Any) -> Result:
 def check_forward(
     kind: type[Registered], module: nn.Module, arguments: str, expected: Callable[..., Result | None]
 ) -> None:
-    """Raise UserError if `forward` does not accept the arguments. Make every later call check its output."""
+    """Raise UserError if `forward` does not accept the arguments. Also make every later call check the output."""
     check_arguments(kind, module.forward, arguments)
     module.register_forward_hook(partial(_check_output, kind, expected))
 

@@ -17,7 +17,7 @@ def part_of(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def is_cut(x: Tensor) -> bool:
-    """Return whether a tensor is sharded, without importing DTensor."""
+    """Return whether a tensor is sharded (a DTensor), without importing torch.distributed."""
     return hasattr(x, "device_mesh")
 
 

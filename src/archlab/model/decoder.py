@@ -19,7 +19,7 @@ from archlab.errors import UserError
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, SequenceShard, start_pass
-from archlab.model.init import initialise
+from archlab.model.init import initialize
 from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
@@ -139,8 +139,8 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """Decoder-only Transformer: tokens -> logits.
 
-    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` names the way to compute
-    attention (see kernels.py). Raise ConfigError if the config breaks a rule.
+    `seed` determines the initial parameters; with None, the parameters are not initialized. `kernel` names the way to
+    compute attention (see kernels.py). Raise ConfigError if the config breaks a rule.
     """
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
@@ -163,7 +163,7 @@ class Decoder(nn.Module):
         self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)
         if seed is not None:
-            initialise(self, config, seed)
+            initialize(self, config, seed)
 
     def forward(
         self,
@@ -178,8 +178,8 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Return logits: [B, T] int64 -> [B, T, V].
 
-        `documents`, [B, T], holds document numbers. Each run of equal numbers is one document: its tokens see only each
-        other, and its positions start at 0.
+        `documents`, [B, T], holds the document number of each token. Consecutive tokens with the same number are one
+        document. They see only each other, and their positions start at 0.
 
         `lengths`, [B], is the number of tokens in each row. The rest of the row is padding, which no token sees.
 

@@ -1,4 +1,4 @@
-"""Attention by torch's flex_attention, compiled for the given scores and mask. Masked tiles are skipped.
+"""Attention by torch's flex_attention, which compiles a kernel for the scores and the mask. It skips masked tiles.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
 """

@@ -98,9 +98,9 @@ def scan(
     """Process all tokens chunk by chunk, from a state (None means zeros). Return their outputs and the new state.
 
     Each token adds k c^T to the state, with c = beta (v - a S^T k - r). S is the state before the chunk, and a is its
-    decay up to the token. r is the result of reading the earlier changes of the chunk with k. The equations of a chunk
-    form a triangular system with the same matrix for all columns. The inverse of the matrix gives c = values - keys S
-    for any S.
+    decay up to the token. r is what the key k reads from the changes that earlier tokens of the chunk have made.
+    Because r depends on the c of earlier tokens, the c of a chunk are the solution of a triangular system. The matrix
+    of this system does not depend on S, so its inverse gives c = values - keys S for any S.
     """
     T, groups = q_BTXK.shape[1], (q_BTXK.shape[2], -1)
     q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))

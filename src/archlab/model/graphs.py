@@ -1,4 +1,4 @@
-"""Compiled graphs: how to keep a function out of them, and how many versions of a function torch may compile."""
+"""Settings of torch.compile: functions to keep out of graphs, and the number of compiled versions of a function."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,9 +10,10 @@ from archlab.errors import UserError
 from archlab.model.torch_private import has_compiler, kept_out_of_graphs, set_recompile_limit
 
 FORMS = 64
-"""Maximum number of compiled versions of a function. New shapes, kinds of layers and capacities need new versions.
+"""Maximum number of compiled versions of a function.
 
-Beyond this number, torch runs the function uncompiled, or fails.
+torch compiles a new version for each new tensor shape, kind of layer, and cache capacity. Beyond this number, it runs
+the function uncompiled, or fails.
 """
 
 P = ParamSpec("P")
@@ -22,7 +23,8 @@ R = TypeVar("R")
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Keep a function out of compiled graphs.
 
-    `torch.compiler.disable` does the same, but loads the compiler at once, which takes a second even in an eager run.
+    `torch.compiler.disable` does the same, but it loads the compiler immediately, which takes a second even if nothing
+    is compiled.
     """
     disabled = kept_out_of_graphs(function)
 
@@ -34,7 +36,7 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_compiler(setting: str) -> None:
-    """Raise UserError if this machine has no C++ compiler. The error says that `setting` needs one."""
+    """Raise UserError if this machine has no C++ compiler. The message says that `setting` needs a C++ compiler."""
     if not has_compiler():
         raise UserError(
             f"{setting}: torch compiles to C++, but no C++ compiler was found; install g++, or name a compiler in $CXX"
@@ -42,8 +44,8 @@ def check_compiler(setting: str) -> None:
 
 
 def allow_forms() -> None:
-    """Raise torch's limit on compiled versions of a function to FORMS in this process.
+    """Let torch compile up to FORMS versions of each function, in this process.
 
-    The default limit of 8 is meant for one model.
+    The default of 8 is enough for one model, but not for several.
     """
     set_recompile_limit(FORMS)

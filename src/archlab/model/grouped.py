@@ -1,9 +1,10 @@
 """Grouped matrix products: each group of consecutive rows is multiplied by its own matrix.
 
-`torch.nn.functional.grouped_mm` does this for bfloat16 rows whose size is a multiple of 16 bytes. It refuses float64
-and odd widths, and cannot be compiled in float32. This module's operators therefore use torch's product if possible,
-and otherwise loop over the groups. A compiler sees an operator as one opaque node, because the group sizes depend on
-data and would break the graph. FlopCounterMode sees a product of known size.
+`torch.nn.functional.grouped_mm` does this for bfloat16 rows whose size is a multiple of 16 bytes. It does not support
+float64 or other row sizes, and it cannot be compiled in float32. This module's operators therefore use torch's function
+if possible, and otherwise loop over the groups. For a compiler, each operator is one opaque node. Otherwise the group
+sizes, which depend on data, would break the graph. Registered formulas let FlopCounterMode count the FLOPs of the
+operators.
 
 Shapes: N rows sorted by group, E groups, D input features, O output features. `ends_E` (int32) holds the index at which
 each group ends.
@@ -20,7 +21,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 @library.custom_op("archlab::grouped_linear", mutates_args=())
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
-    """Multiply every row by the matrix of its group, transposed as in F.linear: [N, D] -> [N, O]."""
+    """Multiply each row by the transposed matrix of its group, as F.linear does: [N, D] -> [N, O]."""
     if _fits_kernel(x_ND, weight_EOD):
         return F.grouped_mm(x_ND, weight_EOD.mT, offs=ends_E)
     y_NO = x_ND.new_empty(len(x_ND), weight_EOD.shape[1])
@@ -31,9 +32,9 @@ def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
 
 @library.custom_op("archlab::grouped_outer", mutates_args=())
 def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
-    """Sum the outer products of each group's rows: [N, O] and [N, D] -> [E, O, D].
+    """For each group, sum the outer products of its rows: [N, O] and [N, D] -> [E, O, D].
 
-    This is the gradient of `grouped_linear` for the weight.
+    This is the gradient of `grouped_linear` with respect to the weight.
     """
     if _fits_kernel(y_NO, x_ND):
         return F.grouped_mm(y_NO.T, x_ND, offs=ends_E)

@@ -1,7 +1,7 @@
 """Initial values of parameters, by role.
 
-Every tensor has its own random stream, derived from the seed and the tensor's name. If a setting of
-the config changes, all tensors that it does not concern keep bitwise identical initial values.
+Every tensor has its own random stream, derived from the seed and the tensor's name. A change to the config therefore
+does not change the initial values of unrelated tensors, not even their last bits.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from archlab.model.roles import roles_of
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
-    """Initialize every parameter with its constant, or from the normal distribution of its role."""
+def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
+    """Initialize every parameter with its constant, or with random values from the normal distribution of its role."""
     for name, parameter, role, constant in roles_of(model):
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])

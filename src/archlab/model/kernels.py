@@ -1,9 +1,9 @@
 """Kernels: the ways to compute attention.
 
-`config/components/kernel_choice.py` chooses a kernel and lists the limits of all kernels.
+`config/components/kernel_choice.py` chooses a kernel and lists the limits of each kernel. Tests check that the outputs
+of all kernels are equal up to rounding.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
-All kernels compute the same numbers up to rounding, which is tested.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
-"""Function (q, k, v, mask, bias, softmax) -> output, [B, H, Q, V].
+"""Function of (q, k, v, mask, bias, softmax) that returns the attention output, [B, H, Q, V].
 
-q is [B, H, Q, C], k is [B, K, S, C] and v is [B, K, S, V]. The mask is [B or 1, Q, S], or None for plain causal. The
-bias is [B or 1, H, Q, S], or None for no bias.
+Shapes are [B, H, Q, C] for q, [B, K, S, C] for k and [B, K, S, V] for v. The mask is [B or 1, Q, S], or None for a
+plain causal mask. The bias is [B or 1, H, Q, S], or None for no bias.
 """
 
 
@@ -60,7 +60,7 @@ def reference(
 def sdpa(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """torch's fused attention, in at least float32 if that is faster or more accurate."""
+    """torch's fused attention. It runs in at least float32 if that is faster or more accurate."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
         return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
     q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
@@ -70,26 +70,26 @@ def sdpa(
 def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
     """Return whether to convert the tensors to float32 first.
 
-    On CPUs, a fused kernel in bfloat16 takes two to three times as long as in float32. A decoding step is an exception,
-    because it would convert the whole cache. A bias is also better in float32. It must have the dtype of q, and in
-    bfloat16 the biases of distant keys would become equal.
+    On CPUs, torch's fused attention takes two to three times as long in bfloat16 as in float32. In a decoding step,
+    converting the whole cache would cost more than it saves. A bias also needs float32. torch requires the bias in the
+    dtype of q, and in bfloat16 the biases of distant keys would be rounded to the same value.
     """
     return (q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1) or bias_BHQS is not None
 
 
 def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
-    """Return whether torch's fused attention requires values as wide as queries, as it does on CPUs.
+    """Return whether torch's fused attention requires values of the same width as the queries, as on CPUs.
 
-    For other widths, torch would materialize the whole score matrix.
+    For values of another width, torch would materialize the whole score matrix.
     """
     return q_BHQC.device.type == "cpu"
 
 
 def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """Return whether torch's fused attention with a mask is fast for query heads that share keys.
+    """Return whether torch's fused attention with a mask is fast if query heads share keys.
 
-    On a CPU it is, except for a single query, for which it would read each key once per head. On a GPU, the fused
-    kernel with masks does not support shared keys, so torch would materialize the whole score matrix.
+    On a CPU it is fast, except for a single query, for which it would read each key once per query head. On a GPU, the
+    fused kernel with masks does not support shared keys, so torch would materialize the whole score matrix.
     """
     return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
 
@@ -139,9 +139,9 @@ def _fused(
 
 
 def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Return queries [B, K, group * Q, C] and mask [B or 1, K or 1, group * Q or 1, S].
+    """Turn the query heads that share a key head into additional queries of one head.
 
-    Query heads that share a key become additional queries of one head.
+    Return the queries, [B, K, group * Q, C], and the mask, [B or 1, K or 1, group * Q or 1, S].
     """
     grouped = q_BHQC.unflatten(1, (-1, group)).flatten(2, 3)
     if mask.shape[1] == mask.shape[2] == 1:  # the same for all heads and queries
@@ -153,10 +153,11 @@ def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[T
 def _with_sinks(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask: Tensor | None, sinks_H: Tensor, *, is_causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Prepend a key whose product with each query is the head's sink and whose value is zero.
+    """Prepend a key whose value is zero and whose product with each query is the head's sink.
 
-    Queries and keys get 8 more dimensions, because fused kernels need multiples of 8. The first of these dimensions
-    holds the sink. Under a plain causal mask, a query is prepended as well, so that the mask stays plain causal.
+    The sink is stored in an additional dimension of the queries, in which the new key is 1. Fused kernels need
+    multiples of 8 dimensions, so 7 more are added. Under a plain causal mask, a query is prepended as well, so that the
+    mask stays plain causal.
     """
     width = q_BHQC.shape[-1]
     in_front = int(is_causal)
@@ -171,7 +172,7 @@ def _with_sinks(
 def blocked(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Attention in blocks of queries, or all at once if the mask cannot be cut into blocks.
+    """Attention in blocks of queries, or of all queries together if the mask cannot be cut into blocks.
 
     Each block uses torch's fused attention, or the reference kernel if there is a soft cap.
     """
@@ -210,7 +211,7 @@ KERNELS: dict[KernelName, Kernel] = {
 
 
 def choose_kernel(name: str, needs: KernelNeeds) -> Kernel:
-    """Return the kernel with this name; for `auto`, choose one. Raise UserError if it cannot compute this attention."""
+    """Return the kernel with this name; `auto` chooses one. Raise UserError if it cannot compute this attention."""
     return KERNELS[kernel_for(name, needs)]
 
 
@@ -225,7 +226,7 @@ def in_call(
     mask: Mask | None,
     is_cached: bool,
 ) -> KernelNeeds:
-    """Return the requirements of one call: those of the layer, completed with those of the call's tensors."""
+    """Return the kernel requirements of one call: the layer's requirements, completed with the call's tensors."""
     tensors = (x for x in (q, k, v, bias, sinks) if x is not None)
     return KernelNeeds(
         needs.softcap,
@@ -247,7 +248,7 @@ def in_call(
 def prefer_products(model: nn.Module, up_to: int) -> None:
     """Let `auto` choose the kernel `products` in training, for sequences of at most `up_to` tokens.
 
-    `products` is faster only on some machines. The caller must know whether this machine is one of them.
+    On some machines, `products` is slower than other kernels. Do not call this function on them.
     """
     for module in model.modules():
         attend = getattr(module, "attend", None)

@@ -1,7 +1,7 @@
 """Multi-head latent attention (DeepSeek-V2).
 
 Shapes: B batch, T tokens, S keys, D d_model, H heads, R width of the latent vector, V width of a value. Queries and
-keys have C = N + P dimensions, of which RoPE rotates the last P. A cache keeps E = R + P numbers per token.
+keys have C = N + P dimensions, of which RoPE rotates the last P. A cache stores E = R + P elements per token.
 """
 
 import torch
@@ -26,10 +26,11 @@ class LatentAttention(nn.Module):
 
     `kv_down` computes the latent vector, from which `kv_up` computes the keys and values of all heads.
 
-    The expanded form materializes keys and values for every head and every visible token. It is used in training and
-    for many queries at once. The absorbed form does not materialize them: since q . (W c) = (W^T q) . c and sum(p W c)
-    = W sum(p c), it applies the matrices to the query and to the mixed latent vectors. The two forms are equal up to
-    rounding.
+    The expanded form materializes the keys and values of every head. It is used without a cache, and with a cache if
+    many tokens are read together. The absorbed form does not materialize them. Let W be a head's key or value matrix
+    and c a latent vector. Then q . (W c) = (W^T q) . c for keys and sum(p W c) = W sum(p c) for values. The absorbed
+    form therefore applies the matrices to the queries and to the weighted sums of latent vectors. Both forms give the
+    same output up to rounding.
     """
 
     def __init__(self, config: Latent, site: Site) -> None:
@@ -49,8 +50,8 @@ class LatentAttention(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """Apply attention: [B, T, D] -> [B, T, D].
 
-        `state` is a cache, which stores the new latent vectors, or a sequence shard, which gathers the latent vectors
-        of all processes.
+        `state` may be a cache, which stores the new latent vectors. It may also be a sequence shard, which gathers the
+        latent vectors of all processes.
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
@@ -72,7 +73,7 @@ class LatentAttention(nn.Module):
     def expanded(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """Return the attention output, [B, H, T, V], with materialized keys and values."""
+        """Return the attention output, [B, H, T, V]. Materialize keys and values."""
         config = self.config
         latent_B1SR, rope_B1SP = kept_B1SE.split((config.kv_rank, config.rope_dim), -1)
         kv_BHSX = self.kv_up(latent_B1SR[:, 0]).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -85,8 +86,9 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         """Return the attention output, [B, H, T, V], without materializing keys and values.
 
-        All heads share one key of width E. Its first R numbers are the value. The whole key is passed as the value,
-        because equal widths need no copy; the other numbers are cut off afterwards.
+        All heads share one key of width E. The first R elements of this key are also the value. The kernel receives the
+        whole key as the value, because values of another width than the keys would have to be copied. The surplus
+        elements of the output are dropped.
         """
         config = self.config
         kv_up_HXR = self.kv_up.weight.unflatten(0, (config.n_heads, -1))
@@ -99,7 +101,7 @@ class LatentAttention(nn.Module):
         return mixed_BHTE[..., : config.kv_rank] @ v_up_HVR.transpose(-1, -2)
 
     def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
-        """Rotate the dimensions from `start` on: [B, heads, T, C] -> [B, heads, T, C]."""
+        """Rotate only the dimensions whose index is at least `start`: [B, heads, T, C] -> [B, heads, T, C]."""
         if context.rotation is None:
             return x
         return torch.cat((x[..., :start], context.rotation.rotate(x[..., start:])), -1)

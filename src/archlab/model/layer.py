@@ -26,10 +26,10 @@ class Layer(nn.Module):
        │          └─ g ─ after ─ · m ─ dropout ──┤
        └─────────────────────────────────────────┘
 
-    A serial layer has attention in one stage and the MLP in the next. In a parallel layer both are branches of one
-    stage, which read the same norm or have their own norms. A recurrent mixer is a branch next to attention, or
-    replaces it. If the norm is carried, outputs are added to the output of `before` instead of x. The attribute `f`
-    holds the module of branch f, and `f_norms` holds its norms.
+    A serial layer has attention in one stage and the MLP in the next. In a parallel layer, both are branches of one
+    stage. They read the output of the same norm, or each has its own norm. A recurrent mixer is a branch next to
+    attention, or replaces attention. With the norm placement `carried`, outputs are added to the output of `before`
+    instead of x. The attribute `f` holds the module of branch f, and `f_norms` holds its norms.
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
@@ -46,7 +46,7 @@ class Layer(nn.Module):
     def forward(
         self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
     ) -> Tensor:
-        """Run all stages: [B, T, D] -> [B, T, D]. `states` maps names of branches to their states."""
+        """Run all stages: [B, T, D] -> [B, T, D]. `states` maps branch names to states."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD
@@ -74,7 +74,10 @@ def make_component(config: Component, site: Site) -> nn.Module:
 
 
 def check_component(kind: type[Component], module: nn.Module, config: Component, site: Site) -> nn.Module:
-    """Check a plug-in's module. Raise UserError if its parameters or roles differ from those that the config states."""
+    """Check a plug-in's module.
+
+    Raise UserError if the number or the roles of its parameters differ from what its config states.
+    """
     made = check_parameters(kind, module, sum(config.parameters(site).values()))
     if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
         raise breach(

@@ -2,7 +2,7 @@
 
 A mask consists of a rule and positions. Each kernel computes only the form of the mask that it needs.
 
-Shapes: B batch (1 if all rows are equal), Q queries, S keys.
+Shapes: B batch (1 if all rows have the same mask), Q queries, S keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,9 +54,9 @@ def hides_nothing(mask_BQS: Mask | None) -> bool:
 def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
     """Return the mask, [B, Q, S], in the form that is fastest for torch's kernel.
 
-    For several queries, this is a boolean mask, true if the query sees the key. For a single query, it is the mask to
-    add to scores: 0 or -inf in the dtype of the query, computed once for all layers. torch's kernel would convert a
-    boolean mask again in every layer.
+    For several queries, this is the boolean mask. For a single query, it is the mask to add to scores: 0 or -inf in the
+    dtype of the query, computed once for all layers. From a boolean mask, torch's kernel would compute it in every
+    layer.
     """
     if q_BHQC.shape[2] > 1 or not isinstance(mask_BQS, Visible):
         return mask_BQS.dense
@@ -98,7 +98,7 @@ class TensorMask:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighboring blocks of equal size, and the mask of the keys that their queries see."""
+    """Neighboring blocks of the same size, and the mask of the keys that their queries see."""
 
     blocks: QueryBlocks
     mask: TensorMask | None
@@ -119,18 +119,18 @@ class Visible:
     """Positions of the queries; negative for padding."""
     key_BS: Tensor
     prefix_B11: Tensor | None = None
-    """Length of each sequence's prefix, whose tokens see each other if the rule is prefix. None means no prefix."""
+    """Length of each sequence's prefix; None without prefixes. Prefix tokens see each other if the rule is `prefix`."""
     starts_BQ: Tensor | None = None
-    """Index of the first token of each query's document; None if documents are not packed."""
+    """For each query, the index of its document's first token. None if documents are not packed."""
     is_whole: bool = False
     """Whether every row is one whole sequence or several whole documents.
 
-    Then nothing is cached or padded, and queries and keys belong to the same tokens.
+    Nothing is then cached or padded, and the queries belong to the same tokens as the keys.
     """
     key_starts_BS: Tensor | None = None
-    """`starts_BQ` of the keys; None if queries and keys belong to the same tokens."""
+    """Same as `starts_BQ`, but for the keys. None if queries and keys belong to the same tokens."""
     runs: tuple[range, ...] | None = None
-    """Indices of the queries in the sequence, if the queries are only some of its tokens; otherwise None.
+    """Indices of the queries in the sequence if this process has only some of its tokens; otherwise None.
 
     The keys are all tokens of the sequence.
     """
@@ -152,12 +152,12 @@ class Visible:
 
     @property
     def stretches(self) -> list[Stretch]:
-        """The mask in blocks of queries. Each row must be one sequence, or some tokens of one sequence."""
+        """The mask, cut into blocks of queries. A row must not contain tokens of several sequences."""
         return self._once("stretches", self._stretches)
 
     @property
     def documents(self) -> list[tuple[int, list[Stretch]]]:
-        """The mask of packed documents: the length and the blocks of each piece, for all rows one after another.
+        """The mask of packed documents, cut into pieces: (length, blocks) of each piece, row after row.
 
         A piece is a document, or several short documents in a row. Pieces do not see each other.
         """
@@ -165,23 +165,26 @@ class Visible:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether `stretches` or `documents` can be computed: nothing is cached or padded, and no prefix is visible."""
+        """Whether `stretches` or `documents` can be computed.
+
+        They cannot if tokens are cached or padded, or if there is a prefix whose tokens see each other.
+        """
         is_text = self.is_whole or (self.runs is not None and self.starts_BQ is None)
         return is_text and (self.prefix_B11 is None or self.rule.visibility != "prefix")
 
     @property
     def is_worth_cutting(self) -> bool:
-        """Whether blocks save enough work.
+        """Whether attention in blocks saves enough work.
 
-        For whole sequences, blocks must compute at most half of the query/key pairs. If this process has only some
-        tokens of a sequence, skipping any pair is enough, because no kernel can use a plain causal mask. For packed
-        documents, the answer depends only on the row length, because reading document boundaries would synchronize the
-        device.
+        For whole sequences, the blocks must leave out at least half of the query/key pairs. If this process has only
+        some tokens of a sequence, leaving out any pair is enough, because no kernel can use a plain causal mask. For
+        packed documents, the answer depends only on the row length, because reading document boundaries would
+        synchronize the device.
         """
         return self._once("is_worth_cutting", self._is_worth_cutting)
 
     def prepare(self, *, is_biased: bool) -> None:
-        """Compute the form of the mask that the kernel chosen by `auto` needs.
+        """Compute the form of the mask that the kernel chosen by `auto` needs, once for all layers.
 
         Otherwise each layer would compute it in its compiled graph. Forms that depend on data, and the form for
         flex_attention, are computed outside of graphs anyway.
@@ -275,7 +278,7 @@ def stretches(
 ) -> list[Stretch]:
     """Return the blocks of one sequence without a prefix.
 
-    With `runs`, return only the blocks of queries with these indices.
+    With `runs`, return only the blocks whose queries have these indices in the sequence.
     """
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
     selected = blocks if runs is None else query_blocks.blocks_in_runs(blocks, runs)

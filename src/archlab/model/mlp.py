@@ -18,7 +18,7 @@ from archlab.model.state import State
 class MLP(nn.Module):
     """Feed-forward branch: down(act(up x)), or gated down(act(gate x) * (up x + offset)) (Shazeer 2020).
 
-    If the config has a clamp, the `gate` and `up` products are clamped first.
+    If the config sets `clamp`, gate x and up x are clamped first.
     """
 
     def __init__(self, config: Dense, site: Site) -> None:
@@ -43,9 +43,9 @@ class MLP(nn.Module):
 
 
 def inner(config: Dense, activation: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
-    """Return the input of the down projection.
+    """Return the input of the down projection, given the outputs of the projections `gate` and `up`.
 
-    `gate` and `up` are the outputs of the projections with these names. `gate` is None in an MLP without a gate.
+    `gate` is None in an MLP without a gate.
     """
     if gate is None or not isinstance(config, GatedMLP):
         return activation(up)

@@ -52,9 +52,9 @@ class MoE(nn.Module):
 class Experts(nn.Module):
     """MLPs of all E experts, in stacked matrices.
 
-    Rows are sorted by expert, so that each expert computes one matrix product. The outputs of a token's experts are
-    gathered and summed in the order in which the router chose the experts. The result therefore does not depend on
-    other tokens or on the order in which the device adds.
+    Rows are sorted by expert, so that each expert computes one matrix product. A token's outputs are then gathered and
+    summed in the order in which the router chose the experts. This order is fixed, so a token's result does not depend
+    on the other tokens.
     """
 
     def __init__(self, config: MoEConfig, d_model: int) -> None:
@@ -75,7 +75,7 @@ class Experts(nn.Module):
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
         """Return the weighted sum of the chosen experts' outputs: [N, D] -> [N, D].
 
-        The chosen experts and their weights are [N, K].
+        The indices of the chosen experts and their weights have the shape [N, K].
         """
         K = chosen_NK.shape[1]
         expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows

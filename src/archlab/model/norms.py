@@ -1,4 +1,4 @@
-"""Normalization over the feature axis, computed in at least float32 for activations of any dtype."""
+"""Normalization over the feature axis, computed in at least float32 even if activations are narrower."""
 
 import math
 from typing import Any
@@ -74,11 +74,11 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNormed(torch.autograd.Function):
-    """F.rms_norm times the weight. Gradients are bit for bit those of autograd, in two thirds of the time.
+    """F.rms_norm times the weight. Gradients are bitwise identical to autograd's, in two thirds of the time.
 
-    Plain autograd keeps three tensors as large as x, and allocates seven more in the backward pass. The argument x is
-    passed twice, so that its gradient through the mean square is separate. Autograd then adds the two gradients one by
-    one.
+    Plain autograd keeps three tensors as large as x, and allocates seven more in the backward pass. The input is passed
+    twice, as `x` and as `squared`, so that its gradient through the mean square is a separate result. Autograd then
+    adds the two gradients one by one.
     """
 
     @staticmethod
@@ -104,7 +104,7 @@ class _RMSNormed(torch.autograd.Function):
 class PartialRMSNorm(nn.Module):
     """Partial RMSNorm: x / sqrt(mean(first^2) + eps) * w.
 
-    `first` holds the first features of x; the config's `share` is their fraction.
+    `first` consists of the first features of x. The config's `share` is the fraction of features that it contains.
     """
 
     timed_as = "norms"
@@ -161,7 +161,10 @@ class DynamicTanh(nn.Module):
 
 
 def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
-    """Return the norm of a config. It normalizes over the last axis; per-feature weights have the shape `shape`."""
+    """Return the norm that a config describes. It normalizes over the last axis.
+
+    `shape` is the shape of the weight if each feature has its own weight.
+    """
     return make(config, shape, check=_check_norm)
 
 
@@ -200,7 +203,10 @@ class HeadNorm(nn.Module):
 
 
 class BranchNorms(nn.Module):
-    """Norms around one branch. A slot without a norm passes its input through."""
+    """Norms around one branch: `before` it, `after` it, and on the residual `stream` that follows.
+
+    If the config has no norm at one of these places, the module there returns its input.
+    """
 
     timed_as = "norms"
     before: nn.Module

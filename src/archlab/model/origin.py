@@ -1,4 +1,4 @@
-"""Origin of a loaded model, which is kept for saving the model again."""
+"""Origin of a loaded model. It is needed to save the model in the published format again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Origin:
-    """Contents of a published model's folder besides architecture and weights."""
+    """Contents of a published model's folder, except architecture and weights."""
 
     family: str | None = None
     """Name of the model family. None for a model trained with archlab."""
     special_ids: Mapping[str, Any] = field(default_factory=dict)
-    """Special token ids of the model's config.json, such as `bos_token_id`."""
+    """Special token ids in the model's config.json, such as `bos_token_id`."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Tokenizer files of the model. They are copied without being read."""

@@ -1,9 +1,11 @@
-"""Positions that are added to the token embedding (sinusoidal, learned) or to the attention scores (all others).
+"""Position encodings added to the token embedding (sinusoidal, learned) or to the attention scores (all others).
 
 RoPE, which rotates queries and keys instead, is in rotary.py.
 
-Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim. A position bias is a module. Its inputs
-are the distances (query position - key position, [B or 1, Q, S]) and the queries. Its output is [B or 1, H, Q, S].
+Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim.
+
+A position bias is a module. Its inputs are the distances (query position - key position, [B or 1, Q, S]) and the
+queries. Its output is [B or 1, H, Q, S].
 """
 
 import math
@@ -25,7 +27,7 @@ from archlab.model.roles import check_parameters
 
 @implements(schema.Sinusoidal)
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal positions: sin and cos of t / theta^(2i/d), interleaved or in halves (Vaswani 2017)."""
+    """Sinusoidal position vectors: sin and cos of t / theta^(2i/d), interleaved or in two halves (Vaswani 2017)."""
 
     def __init__(self, config: schema.Sinusoidal, d_model: int, max_seq_len: int) -> None:
         super().__init__()
@@ -43,7 +45,7 @@ class SinusoidalPositions(nn.Module):
 
 @implements(schema.Learned)
 class LearnedPositions(nn.Module):
-    """Learned positions: one vector per position."""
+    """Learned position vectors: one per position."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -55,7 +57,7 @@ class LearnedPositions(nn.Module):
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """Return position vectors in `dtype`: [B, T] -> [B, T, D].
 
-        `Decoder` checks that no position is after the last learned one.
+        `Decoder` checks that each position has a learned vector.
         """
         return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)
 
@@ -81,8 +83,8 @@ class AlibiBias(nn.Module):
 def slopes(n_heads: int, max_bias: float) -> list[float]:
     """Return the slope of each head: 2^(-max_bias i / h) for i = 1 ... h.
 
-    If h is not a power of two, take the slopes for the next lower power of two, then every other slope for the next
-    higher one.
+    If h is not a power of two, the first slopes are those for the next lower power of two. The other slopes are those
+    for the next higher power of two with i = 1, 3, 5, ...
     """
     power = 2 ** math.floor(math.log2(n_heads))
     series = [2 ** (-max_bias * i / power) for i in range(1, power + 1)]
@@ -118,8 +120,8 @@ class T5Bias(nn.Module):
 def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Return the bucket of each distance >= 0.
 
-    Half of the buckets hold one distance each. The other half cover distances up to max_distance on a logarithmic
-    scale.
+    The first half of the buckets holds one distance each. The second half divides the distances up to `max_distance` on
+    a logarithmic scale.
     """
     exact = buckets // 2
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
@@ -131,7 +133,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 class ShawBias(nn.Module):
     """Shaw bias: scale * q.a(distance) (Shaw 2018).
 
-    Each clipped distance has a learned vector a, which all heads share.
+    Distances are clipped to a maximum. All heads share the learned vectors a.
     """
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
@@ -150,7 +152,7 @@ class ShawBias(nn.Module):
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """Return the module whose output is added to the token embedding; None for other kinds of positions."""
+    """Return the module whose output is added to the token embedding; None if the config's positions act elsewhere."""
     if model.position.acts_on != "embedding":
         return None
     n_parameters = model.position.of_all_layers(model.added_width, model.max_seq_len, model.attention.score_heads)
@@ -158,7 +160,7 @@ def make_positions(model: ModelConfig) -> nn.Module | None:
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:
-    """Return the position bias module that all layers share; None if the model has none."""
+    """Return the position bias module that all layers share; None if there is no shared bias."""
     heads = model.attention
     if not model.position.is_shared or not isinstance(heads, AnyAttention):
         return None
@@ -166,7 +168,7 @@ def make_shared_bias(model: ModelConfig) -> nn.Module | None:
 
 
 def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
-    """Return a layer's own position bias; None if the layer has no bias or shares the model's bias."""
+    """Return a layer's own position bias module; None if the layer has no bias or shares the model's bias."""
     if position.acts_on != "scores" or position.is_shared:
         return None
     return _made(position, position.of_a_layer(heads.n_heads, heads.query_width), heads)

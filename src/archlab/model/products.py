@@ -1,14 +1,15 @@
 """Plain causal attention of short sequences, as batched matrix products in the dtype of the queries.
 
-Each block of queries is multiplied with all keys up to its end. The attention weights are kept for the backward pass.
-On a processor with fast bfloat16 products, this takes a third to two thirds of the time of torch's fused kernel, which
-converts to float32.
+Each block of queries is multiplied by all keys up to the end of the block. The attention weights are kept for the
+backward pass. On a processor with fast bfloat16 products, this takes one to two thirds of the time of torch's fused
+kernel, which runs in float32.
 
-A compiler sees one opaque operator. Compiled products would be slower, and compilation would take half a minute.
-`library.custom_op` would load the compiler at the first call, so the operator is defined by hand.
+For a compiler, the operator is one opaque node. Compiled products would be slower, and compilation would take half a
+minute. The operator is registered by hand, because `library.custom_op` would load the compiler at the first call.
 
-Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V width of values. X
-= B K, N = queries of a block times the H / K heads that share a key, S keys up to the end of a block, W all weights.
+Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V width of values, X
+= B * K. N is the number of queries in a block times the H / K heads that share a key. S keys up to the end of a block.
+W is the number of all attention weights.
 """
 
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def _gradients(
 def _outputs(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor) -> tuple[Tensor, Tensor]:
     """Allocate the output and the attention weights of the forward pass.
 
-    The axes of the output are in the order that the output projection reads, [B, T, H, V].
+    The output has the axis order [B, T, H, V], in which the output projection reads it.
     """
     B, H, T, _ = q_BHTC.shape
     n_weights = sum(B * H * (end - first) * end for first, end in _bounds(T))
@@ -108,7 +109,7 @@ def _of_block(x_BHTC: Tensor, k_BKTC: Tensor, first: int, end: int) -> Tensor:
 
 
 def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return scale a b. The product is scaled before it is rounded."""
+    """Return scale * (a @ b). The scale is applied before the result is rounded."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
 
 

@@ -1,4 +1,4 @@
-"""Linear map with a role."""
+"""Linear map whose parameters have roles."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from archlab.model.arithmetic import at_least_float32
 
 
 class Projection(nn.Linear):
-    """Linear map with a role. The role decides the initial values, which `model/init.py` sets later."""
+    """Linear map whose parameters have roles. `model/init.py` later sets their initial values by role."""
 
     constants = {"bias": 0.0}  # noqa: RUF012 - read only
 
@@ -26,7 +26,7 @@ class Projection(nn.Linear):
 
 
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    """Apply `F.linear`, or a form that is faster in compiled decoding on a CPU: [..., K] -> [..., N]."""
+    """Apply `F.linear`, or a faster form in compiled decoding on a CPU: [..., K] -> [..., N]."""
     if not (is_compiled_row(x) and x.dtype is weight_NK.dtype and x.dtype.itemsize == 2):
         return F.linear(x, weight_NK, bias_N)
     y = row_product(x, weight_NK)
@@ -36,8 +36,8 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
 def is_compiled_row(x: Tensor) -> bool:
     """Return whether `x` is a single row in a graph that is compiled for decoding on a CPU.
 
-    For one 16-bit row, torch's product reads the matrix at half the memory bandwidth or less. The compiler instead
-    generates a loop and fuses it with the loops around it.
+    For one row in a 16-bit dtype, torch's matrix product uses at most half of the memory bandwidth. The compiler
+    instead generates a loop and fuses it with the loops around it.
     """
     is_decoding = torch.compiler.is_compiling() and not torch.is_grad_enabled()
     return is_decoding and x.device.type == "cpu" and x.shape[:-1].numel() == 1

@@ -1,7 +1,8 @@
 """Parts that recurrent mixers share: a short convolution, a chunked scan, and a norm with a gate.
 
-A scan cuts a sequence into chunks. Within a chunk, matrix products mix all tokens at once; a state is passed from chunk
-to chunk. From token s to a later token q, the state decays by the product of the decays of tokens s + 1 to q.
+A scan cuts a sequence into chunks. Matrix products process all tokens of a chunk in parallel, and only a state is
+passed from one chunk to the next. From token s to a later token q, the state decays by the product of the decays of
+tokens s + 1 to q.
 
 Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs kept as state, S = W + T. Axes of a scan: b
 batch, c chunk, q token of a chunk, s earlier token of the same chunk, h head.
@@ -21,8 +22,9 @@ from archlab.model.state import State, is_step
 class CausalConv(nn.Module):
     """Causal convolution per channel: y_t = sum over j of w_j x_{t-K+1+j} (+ b).
 
-    Inputs before the sequence are 0. `widths` holds the channel counts of the inputs that are concatenated. The state
-    `conv` holds the last K - 1 inputs. Padding does not affect other positions, and the outputs at padding are 0.
+    The input is a concatenation of several tensors, and `widths` holds their numbers of channels. The state `conv`
+    holds the last K - 1 inputs. Inputs before the sequence are 0. Padding does not affect other positions, and the
+    outputs at padding are 0.
     """
 
     def __init__(self, widths: tuple[int, ...], kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
@@ -52,7 +54,7 @@ class CausalConv(nn.Module):
         return without_padding(self.activation(y_BTC), context)
 
     def _in_documents(self, window_BSC: Tensor, starts_BT: Tensor) -> Tensor:
-        """Convolve one tap at a time, so that no tap reaches back beyond the start of a token's document."""
+        """Convolve one tap at a time. Leave out taps that reach back beyond the start of a token's document."""
         T = starts_BT.shape[1]
         age_BT1 = (torch.arange(T, device=starts_BT.device) - starts_BT)[..., None]
         y_BTC = torch.zeros_like(window_BSC[:, :T])
@@ -66,7 +68,7 @@ class CausalConv(nn.Module):
 
 
 def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
-    """Return x with 0 at padding."""
+    """Set the elements of x at padding to 0."""
     return x_BTC if context.is_real_BT is None else x_BTC * context.is_real_BT[..., None]
 
 
@@ -83,10 +85,11 @@ def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
 
 
 def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the decay from token s to token q, [b, c, h, q, s], and from before the chunk to token q, [b, c, h, q].
+    """Return two tensors of decay factors.
 
-    Decays are factors from 0 to 1. They are 0 if a document starts in between, and if s comes after q. `log_decay` of
-    each token is <= 0.
+    The first, [b, c, h, q, s], holds the decay from token s to token q of the same chunk. The second, [b, c, h, q],
+    holds the decay from the state before the chunk to token q. A decay is a factor from 0 to 1. It is 0 if a document
+    starts in between, or if s comes after q. `log_decay` of each token is <= 0.
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
     n, size = log_decay_bcqh.shape[1:3]
@@ -106,10 +109,11 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
 
 
 def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
-    """Return initial values: A_log = ln A, A from `least` to `most`, and dt_bias for steps dt from 0.001 to 0.1.
+    """Return the initial values of `A_log` and `dt_bias`.
 
-    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here both are spaced
-    evenly, so that they do not depend on a seed, and dt is in an order unrelated to A.
+    A_log is ln A for A from `least` to `most`. dt_bias is the inverse softplus of dt, for steps dt from 0.001 to 0.1.
+    Published code draws A uniformly and dt log-uniformly. Here both are spaced evenly on these scales, so that they do
+    not depend on a seed. The order of dt over the heads is unrelated to the order of A.
     """
     heads = torch.arange(n_heads, dtype=torch.float64)
     A = least + (most - least) * (heads + 0.5) / n_heads
@@ -128,8 +132,8 @@ class Gate(nn.Module):
 class GatedNorm(nn.Module):
     """RMSNorm and gate of a mixer's output.
 
-    If the gate comes before the norm, the output is rms(x silu(z)) w; otherwise it is rms(x) w silu(z). Each group of
-    `width` features has its own mean square.
+    If the gate comes before the norm, the output is rms(x silu(z)) w; otherwise it is rms(x) w silu(z). Here rms
+    divides each group of `width` features by its own root mean square.
     """
 
     def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
@@ -141,7 +145,7 @@ class GatedNorm(nn.Module):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         """Return the gated, normalized x in at least float32. The arguments and the result are [..., n * width].
 
-        A weight of one group applies to all n groups.
+        If the weight has the size of one group of features, all n groups share it.
         """
         x, gate = at_least_float32(x), F.silu(at_least_float32(z))
         x = (x * gate if self.gate_first else x).unflatten(-1, (-1, self.width))

@@ -41,7 +41,7 @@ class BlockGate(nn.Module):
 class RGLRU(nn.Module):
     """RG-LRU: S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)). The output is out(gelu(gate) * S).
 
-    A short convolution computes u. i is the input gate and r the recurrence gate.
+    u is the output of a short convolution, i the input gate, and r the recurrence gate.
     """
 
     timed_as = "scans"
@@ -74,9 +74,9 @@ class RGLRU(nn.Module):
 
 
 def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
-    """Return S_t = a_t S_{t-1} + b_t, starting from S = 0, and the product of the decays a up to each t.
+    """Compute S_t = a_t S_{t-1} + b_t, starting from S = 0. Return S_t and the product of a_1 to a_t for all t.
 
-    Runs of 1, 2, 4, ... tokens are combined, each from two runs of half the length (Hillis & Steele 1986).
+    In each round, two adjacent runs of tokens are combined into one of twice the length (Hillis & Steele 1986).
     """
     run, T = 1, decay_BTW.shape[1]
     while run < T:
@@ -87,9 +87,9 @@ def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial_rates(channels: int) -> Tensor:
-    """Return the initial Lambda. If the recurrence gate r is 1, the decays a are then 0.9 to 0.999.
+    """Return the initial Lambda. With it, the decays a are 0.9 to 0.999 if the recurrence gate r is 1.
 
-    The paper draws a uniformly; here the values are evenly spaced over the channels.
+    The paper draws a uniformly. Here the values of a are evenly spaced over the channels.
     """
     a = 0.9 + 0.099 * (torch.arange(channels, dtype=torch.float64) + 0.5) / channels
     return (-a.log() / 8).expm1().log()

@@ -1,8 +1,8 @@
 """Roles of parameters. A role decides a parameter's initial values, weight decay, learning rate and optimizer.
 
-Initialization, the optimizer and tensor parallelism read the same table. For each of its parameters, a module names a
-role (`roles`: name -> role), an initial value (`constants`: name -> number or tensor), or both. A module need not say
-how tensor parallelism shards a parameter, because that follows from the parameter's shape in a component's share
+Initialization, the optimizer and tensor parallelism all use the table `ROLES`. For each of its parameters, a module
+names a role (`roles`: name -> role), an initial value (`constants`: name -> number or tensor), or both. A module does
+not say how tensor parallelism shards a parameter. This follows from the parameter's shape in a component's share
 (`Component.share`).
 """
 
@@ -28,19 +28,20 @@ class Role:
     name: RoleName
     """Name of the role in train.lr_multipliers."""
     deviation: Callable[[ModelConfig, int], float]
-    """Function of the config and the fan-in that returns the standard deviation of initial values."""
+    """Function of the model config and the fan-in. It returns the standard deviation of the initial values."""
     decays: Literal["always", "if_asked", "never"]
-    """Whether weight decay applies. `if_asked` means that it applies if train.decay_embeddings is true."""
+    """Whether weight decay applies. `if_asked` means: only if train.decay_embeddings is true."""
     group: Literal["matrix", "table", "vector"]
     """Kind of tensor. Muon updates only matrices.
 
-    A matrix is a linear map in its last two axes; earlier axes stack several maps. Rows of a table are looked up or
-    compared. All other parameters are vectors.
+    The last two axes of a `matrix` are a linear map; earlier axes stack several maps. The rows of a `table` are looked
+    up or compared with hidden states. All other parameters are a `vector`.
     """
     is_added_once: bool = False
-    """Whether the parameter is added to a component's output, as an output bias is.
+    """Whether the parameter is added to a component's output, like an output bias.
 
-    Under tensor parallelism, every process has the parameter, but the sum over processes must contain it only once.
+    Under tensor parallelism, every process has a copy of the parameter, and the outputs of all processes are summed.
+    The sum must contain the parameter only once.
     """
 
 
@@ -58,7 +59,7 @@ def _output(model: ModelConfig, fan_in: int) -> float:
 def _of_matrix(model: ModelConfig, deviation: float | None, fan_in: int) -> float:
     """Return the standard deviation of a matrix's initial values.
 
-    Under muP, the config gives the standard deviation at the base width.
+    Under muP, the value in the config applies at the base width.
     """
     if deviation is None:
         return 1 / math.sqrt(fan_in)
@@ -93,9 +94,10 @@ ROLES: dict[RoleName, Role] = {
 }
 """Roles by name.
 
-`input` reads the residual stream (q, k, v, up, gate) or a narrow vector, which `narrow` computes from the stream.
-`output` writes to the stream (attention out, MLP down). `convolution` is the kernel of a convolution over tokens.
-`constant` is initialized with a given value (norms, biases). `output_bias` is the bias next to an `output`.
+Parameters with the role `input` read the residual stream (q, k, v, up, gate), or a narrow vector that a `narrow`
+parameter has computed from the stream. Those with the role `output` write to the stream (attention out, MLP down).
+`convolution` is the kernel of a convolution over tokens. `constant` parameters start at a given value (norms, biases).
+`output_bias` is the bias of an `output` projection.
 """
 
 
@@ -106,14 +108,14 @@ class RoleOf(NamedTuple):
     parameter: nn.Parameter
     role: Role
     constant: float | Tensor | None
-    """Initial value; None means that the parameter is drawn at random."""
+    """Initial value; None means random initial values."""
 
 
 def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -> list[RoleOf]:
     """Return the parameters of a plug-in's module with their roles.
 
-    Raise UserError if the object is not a module, if a parameter has no role, or if the number of parameters differs
-    from the number that the class states.
+    Raise UserError if the object is not a module, if a parameter has no role, or if the number of parameters is not the
+    number that the config class states.
     """
     if not isinstance(module, nn.Module):
         raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")

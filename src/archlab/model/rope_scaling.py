@@ -14,14 +14,17 @@ from archlab.config.components.position import Rope
 
 
 class Frequencies(NamedTuple):
-    """Frequency of each pair in radians per token, [n / 2] or [B, T, n / 2], and the factor on cos and sin."""
+    """Frequency of each pair in radians per token, [n / 2] or [B, T, n / 2], and the factor that scales cos and sin."""
 
     per_token: Tensor
     amplitude: float = 1.0
 
 
 def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
-    """Return the frequencies for sequences of the given lengths. `pairs` is 0 .. n/2 - 1 in the dtype of the result."""
+    """Return the frequencies for sequences of the given lengths.
+
+    `pairs` holds the indices of the pairs, 0 to n/2 - 1, in the dtype of the result.
+    """
     # Divide, as published code does. A negative power would differ in the last bit, which matters in long texts.
     plain = 1 / config.theta ** (2 * pairs / n)
     match config.scaling:
@@ -47,9 +50,10 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
 
 
 def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
-    """Scale each frequency by the pair's number of rotations in the original length (Llama 3.1).
+    """Scale the frequency of each pair, depending on how often the pair rotates in the original length (Llama 3.1).
 
-    Frequencies with few rotations are divided by `factor`, those with many are kept, and those in between are blended.
+    The frequencies of pairs that rotate rarely are divided by `factor`. Those of pairs that rotate often are kept. In
+    between, the two results are blended.
     """
     rotations = s.original_max_seq_len * plain / (2 * math.pi)
     kept = ((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)

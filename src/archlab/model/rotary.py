@@ -15,10 +15,10 @@ from archlab.model.rope_scaling import frequencies
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotation of queries and keys: cos and sin of every position's angles, [B or 1, 1, T, R].
+    """Rotation of queries and keys: cos and sin of the angles at each position, [B or 1, 1, T, R].
 
-    R is the number of rotated dimensions. The values are in at least float32. Each pair of dimensions has two entries
-    in cos and in sin, one per dimension. sin is negative for the first dimension.
+    R is the number of rotated dimensions. The values are in at least float32. The angle of a pair of dimensions occurs
+    twice, once for each dimension. sin is negated for the first dimension.
     """
 
     cos: Tensor
@@ -37,9 +37,9 @@ class Rotation:
 
 @implements(Rope)
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
-    """Return the rotation of vectors of `width` dimensions at the given positions, in sequences of the given lengths.
+    """Return the rotation of vectors with `width` dimensions at the given positions.
 
-    Angles are computed in float32, or in `dtype` if it is wider.
+    `lengths_BT` holds the lengths of their sequences. Angles are computed in float32, or in `dtype` if it is wider.
     """
     rotating = width if config.fraction == 1 else int(width * config.fraction)
     pairs = torch.arange(rotating // 2, device=positions_BT.device, dtype=wide(dtype))
@@ -53,7 +53,7 @@ def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor,
 
 
 class CheckedRotation:
-    """Rotation of a plug-in's position kind, with a check of the tensors that it returns."""
+    """Rotation that a plug-in's position kind has created, with a check of the tensors that it returns."""
 
     def __init__(self, kind: type[Position], rotation: Any) -> None:
         self._kind, self._rotation = kind, rotation
@@ -65,7 +65,10 @@ class CheckedRotation:
 
 
 def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotation:
-    """Raise UserError if the object that a plug-in's position kind created has no usable method `rotate`."""
+    """Return the rotation that a plug-in's position kind has created, with checks of its results.
+
+    Raise UserError if it has no usable method `rotate`.
+    """
     if not callable(getattr(rotation, "rotate", None)):
         raise breach(kind, f"made a {type(rotation).__name__} without rotate; allowed: an object with rotate(x)")
     check_arguments(kind, rotation.rotate, "x")
@@ -73,5 +76,5 @@ def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotat
 
 
 def _of_both(first: Tensor, second: Tensor, interleaved: bool) -> Tensor:
-    """Combine the values for both dimensions of each pair: two tensors [..., pairs] -> [..., 2 * pairs]."""
+    """Combine the values for the first and the second dimension of each pair: two [..., pairs] -> [..., 2 * pairs]."""
     return torch.stack((first, second), dim=-1).flatten(-2) if interleaved else torch.cat((first, second), dim=-1)

@@ -16,9 +16,9 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
 
 TINY = 1e-20
-"""Small number added to sums of scores before dividing by them, because sigmoid scores may all be 0.
+"""Small number added to a sum of scores before dividing by it, because the sum of sigmoid scores may be 0.
 
-In all other cases, rounding absorbs the number.
+Any other sum is so much larger that rounding removes the small number.
 """
 
 
@@ -30,13 +30,13 @@ class Routing(NamedTuple):
     chosen_NK: Tensor
     """Experts of each token, best first."""
     weights_NK: Tensor
-    """Weights on the outputs of the chosen experts."""
+    """Weights of the chosen experts' outputs."""
 
 
 class Router(nn.Module):
     """Module that chooses each token's experts and their weights.
 
-    It computes logits W x + b, then scores and the choice, all in at least float32.
+    It computes the logits W x + b, then the scores, and then chooses the experts. All steps use at least float32.
     """
 
     correction: Tensor | None
@@ -51,7 +51,7 @@ class Router(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_ND: Tensor) -> Routing:
-        """Route tokens, [N, D]: return the chosen experts and their weights, [N, K]."""
+        """Choose the experts of each token and their weights: [N, D] -> [N, K]."""
         with without_autocast(x_ND):
             bias = None if self.bias is None else at_least_float32(self.bias)
             logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
@@ -63,7 +63,7 @@ class Router(nn.Module):
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
     def choose(self, scores_NE: Tensor) -> Tensor:
-        """Choose experts by score plus per-expert bias, within the allowed groups: [N, E] -> [N, K], best first."""
+        """Choose experts by score plus per-expert bias, only from the allowed groups: [N, E] -> [N, K], best first."""
         corrected_NE = scores_NE if self.correction is None else scores_NE + self.correction
         return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
@@ -89,7 +89,7 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def correct(self, chosen_E: Tensor) -> None:
-        """Raise the bias of experts with less than the mean load, and lower it for experts with more.
+        """Raise the bias of experts with less than the mean load, and lower the bias of experts with more.
 
         Training calls this method after each update.
         """
@@ -98,17 +98,18 @@ class Router(nn.Module):
 
 
 class Load(NamedTuple):
-    """Statistics of one router in one pass.
+    """Statistics of one router in one forward pass.
 
-    All values are sums over tokens without padding, so that the values of several micro-batches can be added.
+    All fields are sums over the tokens, not counting padding. The fields of several micro-batches can therefore be
+    added.
     """
 
     chosen_E: Tensor
-    """Number of times that each expert was chosen."""
+    """Number of tokens for which each expert was chosen."""
     scores_E: Tensor
-    """Sum over the tokens of each expert's score. The scores of one token add up to 1."""
+    """Each expert's score, summed over the tokens. The scores of a token are first scaled so that they add up to 1."""
     log_z_squared: Tensor
-    """Sum over the tokens of (log Z)^2, where Z is the denominator of the softmax over the logits."""
+    """(log Z)^2, summed over the tokens. Z is the denominator of the softmax over the logits."""
     tokens: Tensor
     """Number of tokens without padding."""
 
@@ -131,5 +132,5 @@ def collect(load: Load, collected: Collected) -> None:
 
 
 def collected_loads(collected: Collected) -> list[Load]:
-    """Return the statistics of all routers of one pass, in the order of their layers."""
+    """Return the statistics of all routers of a model in one forward pass, in the order of the layers."""
     return [Load(*values) for values in zip(*(collected[f"router.{name}"] for name in Load._fields), strict=True)]

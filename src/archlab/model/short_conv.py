@@ -14,7 +14,7 @@ from archlab.model.state import State
 
 @implements(Config)
 class ShortConv(nn.Module):
-    """Gated short convolution: out(output_gate * conv(input_gate * x)). The gates have no activation."""
+    """Gated short convolution: out(output_gate * conv(input_gate * x)). No activation is applied to the gates."""
 
     def __init__(self, config: Config, site: Site) -> None:
         super().__init__()

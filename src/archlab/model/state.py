@@ -1,8 +1,9 @@
-"""Cache of a model: the states that layers keep between passes, as tensors of fixed shape that are written in place.
+"""Cache of a model: the states that layers keep from one forward pass to the next.
 
-Keys and values are stored in slots. With a sliding window, the cache has only as many slots as the window needs, used
-as a ring buffer. A recurrent mixer keeps the state tensors that its config lists. Token indices count padding: in a
-sequence with p padding tokens on the left, token i has position i - p.
+The states are tensors of fixed shape, which are written in place. Keys and values are stored in slots. With a sliding
+window, the cache has only as many slots as the window needs, and uses them as a ring buffer. A recurrent mixer keeps
+the state tensors that its config lists. Token indices count padding: in a sequence with p padding tokens on the left,
+token i has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from archlab.model.arithmetic import WHOLE, wide
 
 
 class Length:
-    """Number of tokens in a cache, including padding: as an int, and as a tensor for compiled steps."""
+    """Number of tokens in a cache, including padding. It is stored as an int, and as a tensor for compiled steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.number = 0
@@ -56,7 +57,7 @@ class State:
         return self.tensors[name]
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Add the rows of new tokens, [B, heads, T, width] each.
+        """Add rows for the new tokens to the tensors with the given names, [B, heads, T, width] each.
 
         Return all rows that the new tokens may see, in the order of `indices`.
         """
@@ -77,7 +78,8 @@ class State:
     def _several(self, rows: Tensor, new: Tensor) -> Tensor:
         """Store the newest tokens in place. Return the old and the new rows.
 
-        In a ring buffer, the first new tokens see old rows that the last new tokens overwrite.
+        In a ring buffer, the old rows are read first, because the first new tokens may see rows that the last new
+        tokens overwrite.
         """
         length, n = self.length.number, new.shape[2]
         seen = torch.cat((rows[:, :, : min(length, self.slots)].to(new.dtype), new), 2)
@@ -86,7 +88,7 @@ class State:
         return seen
 
     def indices(self, n_new: int) -> Tensor:
-        """Return the token index of each row that `extend` returns. The index is negative for empty slots."""
+        """Return the token index of each row that `extend` returns. Rows of empty slots have negative indices."""
         length = self.length.tensor
         if is_step(n_new):
             n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
@@ -101,7 +103,7 @@ NO_STATES: Mapping[str, State] = {}
 
 
 class Cache:
-    """Cache of a model: the states of all layers for a batch of sequences of at most `capacity` tokens.
+    """Cache of a model: the states of all layers, for a batch of sequences with at most `capacity` tokens each.
 
     `padding` is the number of padding tokens on the left of each sequence. Raise UserError if the model cannot have a
     cache.
@@ -133,7 +135,7 @@ class Cache:
             }
             for layer in layer_configs(model)
         ]
-        """For each layer, a dict from branch name to state. Branches without a state are left out."""
+        """For each layer, a dict that maps branch names to states. Branches without a state are left out."""
         self.padding_B1, self.least_padding = torch.zeros(1, 1, dtype=torch.int64, device=device), 0
         if padding is not None:
             padding_B = torch.as_tensor(padding, device=device)
@@ -151,7 +153,7 @@ class Cache:
 
     @property
     def length_tensor(self) -> Tensor:
-        """Number of tokens in the cache as an int64 tensor without axes."""
+        """Number of tokens in the cache, including padding, as an int64 scalar tensor."""
         return self._length.tensor
 
     def begin(self, n_new: int) -> None:

@@ -1,6 +1,6 @@
-"""All uses of private parts of torch, each with its reason; tested with torch 2.13.
+"""All uses of torch's private functions and classes, each with its reason. Tested with torch 2.13.
 
-A torch release that moves one of these parts breaks only this file (`tests/unit/test_layout.py`).
+If a torch release moves one of them, only this file breaks (`tests/unit/test_layout.py`).
 """
 
 from collections.abc import Callable
@@ -14,14 +14,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DispatchMode = _python_dispatch.TorchDispatchMode
-"""Base class of modes that see all torch operations. The profiler, the only public alternative, hides tensor values."""
+"""Base class of context managers that see all torch operations.
+
+The only public alternative, the profiler, hides the values of tensors.
+"""
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     """Return the gradient of the scores, given the gradient of their softmax over the last axis.
 
-    All tensors have the same shape. Three public operations compute the same result, but write the whole tensor two
-    more times.
+    All tensors have the same shape. The same result needs three public operations, which write a whole tensor three
+    times instead of once.
     """
     return torch.ops.aten._softmax_backward_data(grad, weights, -1, grad.dtype)
 
@@ -52,7 +55,10 @@ def has_compiler() -> bool:
 
 
 def set_recompile_limit(forms: int) -> None:
-    """Let torch compile a function for up to `forms` shapes or kinds of arguments, in this process."""
+    """Let torch compile up to `forms` versions of each function, in this process.
+
+    A new shape or a new kind of argument needs a new version.
+    """
     torch._dynamo.config.recompile_limit = forms  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
 
@@ -66,8 +72,8 @@ def skip_size_checks() -> None:
 def exchange_rows(x: Tensor, received: list[int], sent: list[int], group: "torch.distributed.ProcessGroup") -> Tensor:
     """Send `sent[i]` rows to process i of the group and return the rows received from each process.
 
-    The function is differentiable. `received[i]` is the number of rows from process i. The public
-    `torch.distributed.nn.functional.all_to_all_single` writes into a tensor that the caller allocates.
+    The function is differentiable. `received[i]` is the number of rows from process i. The public function,
+    `torch.distributed.nn.functional.all_to_all_single`, needs an output tensor that the caller has allocated.
     """
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
@@ -75,5 +81,5 @@ def exchange_rows(x: Tensor, received: list[int], sent: list[int], group: "torch
 
 
 def backward_node() -> Any:
-    """Return the node of the graph whose backward pass is running; None outside a backward pass."""
+    """Return the autograd node whose backward function is running. Outside a backward pass, return None."""
     return torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue]

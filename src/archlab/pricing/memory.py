@@ -148,7 +148,7 @@ def step_memory(
     gradients = head if micro_batches == 1 else fixed.gradients
     # Matrix products in 16 bits keep a converted copy of their weights.
     converted = model_pass.bytes_each * parameters(model).total if model_pass.bytes_each < FLOAT32_BYTES else 0
-    always_held = fixed.weights + fixed.optimizer + converted
+    always_allocated = fixed.weights + fixed.optimizer + converted
     last_layer = gradients + inputs + rest + outer
     first_layer = fixed.gradients + rest + outer
     recomputed_peak = max(gradients + logits + inputs + outer, last_layer, first_layer)
@@ -156,8 +156,8 @@ def step_memory(
         activations=kept,
         recomputed_activations=inputs + rest + outer,
         logits=logits,
-        peak=max(always_held + gradients + logits + kept, fixed.total),
-        recomputed_peak=max(always_held + recomputed_peak, fixed.total),
+        peak=max(always_allocated + gradients + logits + kept, fixed.total),
+        recomputed_peak=max(always_allocated + recomputed_peak, fixed.total),
     )
 
 

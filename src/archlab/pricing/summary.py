@@ -191,7 +191,7 @@ def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterato
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:
     """Return the bytes of weights, cache and recurrent states that a decoding step reads. Activations are small and not
     counted."""
-    step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
+    step = Pass(1, 1, n_cached=context - 1, is_cached=True, bytes_each=BYTES[dtype])
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
 
 

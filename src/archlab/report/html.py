@@ -1,5 +1,6 @@
 """Rendering of all pages. A template, its values and its charts become one HTML file that loads no other files."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -52,7 +53,17 @@ def sentence(title: str) -> str:
 
 def with_code(text: str) -> Markup:
     """Return a paragraph as HTML. Text between backticks becomes code, and all other characters stay as they are."""
-    return Markup(_CODE.renderInline(visible(text)))
+    return Markup(unbroken(_CODE.renderInline(visible(text))))
+
+
+def unbroken(html: str) -> str:
+    """Return HTML in which no line breaks inside an option such as `--measure` in code."""
+    return re.sub(
+        r"<code>[^<]*--[^<]*</code>", lambda code: _OPTION.sub(r'<span class="flag">\g<0></span>', code[0]), html
+    )
+
+
+_OPTION = re.compile(r"(?<![\w-])--[\w-]+")
 
 
 @cache

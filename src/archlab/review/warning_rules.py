@@ -46,7 +46,7 @@ def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | Non
 
 WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
-        name="head_dim of 8",
+        name="head_dim a multiple of 8",
         level="warning",
         measure=in_each_layer(measures.head_widths),
         usual=for_large_models(MultipleOf(8)),
@@ -66,7 +66,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         kept_by=("model.attention.head_dim=256",),
     ),
     ShapeRule(
-        name="vocabulary of 64",
+        name="vocabulary a multiple of 64",
         level="warning",
         measure=measures.vocabulary,
         usual=for_large_models(MultipleOf(64)),
@@ -76,7 +76,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         kept_by=("model.vocab_size=50304",),
     ),
     ShapeRule(
-        name="d_model of 64",
+        name="d_model a multiple of 64",
         level="warning",
         measure=measures.stream_width,
         usual=for_large_models(MultipleOf(64)),
@@ -86,7 +86,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         kept_by=("model.d_model=4032",),
     ),
     ShapeRule(
-        name="d_ff of 64",
+        name="d_ff a multiple of 64",
         level="warning",
         measure=in_each_layer(measures.mlp_widths),
         usual=for_large_models(MultipleOf(64)),

@@ -226,7 +226,7 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
         sizes=list(planned.sizes),
         arms=[arm.name for arm in planned.arms],
         line=line,
-        trend=_trend_word(line, verdicts) if is_change and line else "cannot be told",
+        trend=_trend_word(line, verdicts) if is_change and line else "no trend found",
     )
 
 
@@ -241,7 +241,7 @@ def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
         return "grows" if abs(last) > abs(first) else "shrinks"
     is_difference = [verdict in ("better", "worse", "differs") for verdict in verdicts]
     by_ends: dict[tuple[bool, bool], Trend] = {(True, True): "flips", (False, True): "grows", (True, False): "shrinks"}
-    return by_ends.get((is_difference[0], is_difference[1]), "cannot be told")
+    return by_ends.get((is_difference[0], is_difference[1]), "no trend found")
 
 
 def heading(name: str, outcome: Outcome) -> Heading:

@@ -145,7 +145,7 @@ def _trend_sentence(trend: SizeTrend, outcome: Heading) -> str:
     change = trend.comparison
     if change is None or change.difference is None:
         question = f"whether the difference between {both_arms} stays the same {over}"
-        return f"It cannot be told {question}: runs diverged or are missing."
+        return f"This study does not show {question}: runs diverged or are missing."
     pairs = paired([change], outcome.source)
     size = f"{with_unit(difference(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
     if change.verdict == "equivalent":
@@ -154,13 +154,13 @@ def _trend_sentence(trend: SizeTrend, outcome: Heading) -> str:
             f"The difference between {both_arms} stays the same {over}, within {margin} "
             f"(change {size} over {pairs}, Holm {p_equals(change.p_equivalent or 0)})."
         )
-    if trend.trend == "cannot be told":
+    if trend.trend == "no trend found":
         effect = change.smallest_effect
         detectable = (
             "" if effect is None else f"; smallest detectable change {with_unit(difference(effect, unit), unit)}"
         )
         return (
-            f"It cannot be told whether the difference between {both_arms} grows or shrinks {over} "
+            f"This study does not show whether the difference between {both_arms} grows or shrinks {over} "
             f"(change {size} over {pairs}{detectable})."
         )
     proof = f"(change {size} over {pairs}, Holm {p_equals(change.p_holm or 0)})"

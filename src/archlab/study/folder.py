@@ -98,7 +98,7 @@ def describe_text(study: StudyConfig, arms: Sequence[Arm]) -> str:
     judging = judging_folds(study, data, about.n_folds)
     if isinstance(about, AboutTask):
         return str(about)
-    return f"{about}; the runs are evaluated on {judging} of them"
+    return f"{about}; {judging} {'are' if judging > 1 else 'is'} used for evaluation"
 
 
 def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:

@@ -1,11 +1,18 @@
 """Formats of a study's results in its answer, tables and charts."""
 
+import re
 from collections.abc import Sequence
 from math import ceil
 
 from archlab.pricing.units import binary, count
 from archlab.study.outcome_schema import Source, Unit
 from archlab.study.record import ArmSummary, Comparison
+
+
+def contrast_text(name: str) -> str:
+    """Return the name of a contrast or of its reference as text for readers, such as `warmup=0 with
+    norm.placement=post`."""
+    return re.sub(r"\bwhere (?=[\w.]+=)", "with ", name)
 
 
 def bits(value: float) -> str:
@@ -49,7 +56,8 @@ def with_unit(value: str, unit: Unit) -> str:
 
 def margin_of(value: float, unit: Unit) -> str:
     """Format a margin with its unit and with the same digits as in the study's file: `0.02 bits per byte`, `1.0 pp`."""
-    return with_unit(difference(value, unit) if unit in ("share", "bytes") else f"{value:g}", unit)
+    is_scaled = unit in ("share", "bytes", "tokens", "tokens/s")
+    return with_unit(difference(value, unit) if is_scaled else f"{value:g}", unit)
 
 
 def interval(low: float | None, high: float | None, unit: Unit = "bits per byte") -> str:
@@ -64,8 +72,10 @@ def with_interval(value: float, low: float | None, high: float | None, unit: Uni
 
 
 def effect(value: float, low: float | None, high: float | None, unit: Unit) -> str:
-    """Format a difference with its interval and unit: `-0.021 [-0.030, -0.012] bits per byte`."""
-    return with_unit(with_interval(value, low, high, unit), unit)
+    """Format a difference with its interval and unit: `-0.021 [-0.030, -0.012] bits per byte`, or `-46.5 [-48.2, -44.7]
+    percentage points`."""
+    text = with_interval(value, low, high, unit)
+    return f"{text.replace(' pp', '')} percentage points" if unit == "share" else with_unit(text, unit)
 
 
 def p_value(p: float) -> str:

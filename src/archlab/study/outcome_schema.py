@@ -183,9 +183,13 @@ class Probe(Outcome):
 
     @property
     def title(self) -> str:
-        suffixes = {"last_over_first": ", of the last layer over that of the first", "mean": ", mean of the layers"}
-        suffix = "" if self.of in OF_THE_MODEL else suffixes.get(self.layers, f", {self.layers} of all layers")
-        return f"{self.of.replace('_', ' ')}{suffix}, at the {self.at} of training"
+        suffixes = {"last_over_first": "of the last layer over that of the first", "mean": "(mean of the layers)"}
+        if self.of.startswith(self.layers):
+            suffixes[self.layers] = "in any layer"
+        suffix = "" if self.of in OF_THE_MODEL else suffixes.get(self.layers, f"({self.layers} of all layers)")
+        at = "at the start of training" if self.at == "start" else ""
+        name = {"first_token": "attention on the first token"}.get(self.of, self.of.replace("_", " "))
+        return " ".join(filter(None, (name, suffix, at)))
 
 
 class WindowPart(Outcome):
@@ -217,7 +221,7 @@ class Beyond(Outcome):
     """Length of the windows, in multiples of the training length. Only tokens beyond the training length are scored."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
-    heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
+    heading: ClassVar[str] = "loss beyond the training length in texts {times} times as long"
 
 
 class Repetition(Outcome):

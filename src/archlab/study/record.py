@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
@@ -127,7 +127,7 @@ class FactorContrast(OutcomeStatistics):
     They are means over the seeds on which all arms finished. null without such seeds, and for an average effect."""
 
 
-Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
+Trend = Literal["grows", "shrinks", "flips", "no trend found"]
 """Change of a difference from the smallest model size to the largest."""
 
 
@@ -150,6 +150,12 @@ class SizeTrend(OutcomeStatistics):
     line: tuple[float, float] | None
     """Values of the fitted line at the smallest and the largest size; null if a difference is missing."""
     trend: Trend
+
+    @field_validator("trend", mode="before")
+    @classmethod
+    def _renamed(cls, trend: object) -> object:
+        """Accept the old name of a trend, which earlier versions of archlab wrote."""
+        return "no trend found" if trend == "cannot be told" else trend
 
 
 class OutcomeSummary(Base):

@@ -1,4 +1,4 @@
-"""Choice of attention kernels in training: the speed measured on this machine, and the kernel of each layer."""
+"""Attention kernels in training: the kernel of each layer, and whether `products` is fast on this machine."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ SHORT = 512
 WORTHWHILE = 1.1
 """Smallest speedup over torch's kernel at which `products` is used.
 
-A smaller speedup would not justify its larger rounding errors.
+A smaller speedup would not justify the larger rounding errors of `products`.
 """
 
 
@@ -37,8 +37,9 @@ def products_up_to(device: Device) -> int:
     """Return the longest window, in tokens, that trains faster with `products` than with torch's fused kernel.
 
     Return 0 if no window does. `products` can be faster only on a CPU in bfloat16, where torch's kernel is slower than
-    in float32. The speed is measured once per machine. If bfloat16 matrix products are twice as fast as float32 ones,
-    `products` takes a third to two thirds of the time of torch's kernel. On other machines, the two are equally fast.
+    in float32. The speed is measured once per machine. On a machine whose bfloat16 matrix products are twice as fast as
+    float32 ones, `products` takes a third to two thirds of the time of torch's kernel. On other machines, `products`
+    and torch's kernel are equally fast.
     """
     if device.type != "cpu" or device.dtype is not torch.bfloat16:
         return 0
@@ -69,8 +70,8 @@ def attention_kernels(
 ) -> dict[str, int]:
     """Return a mapping from kernel names to the number of layers that use each kernel.
 
-    The kernels `sdpa, whole` and `reference` score all query-key pairs, including masked ones. `runs` contains the
-    indices of this process's tokens if several processes divide each window.
+    The kernels `sdpa, whole` and `reference` score all query-key pairs, including masked ones. If several processes
+    divide each window, `runs` contains ranges of token indices: the part of the window that this process has.
     """
     keys_1S = torch.arange(seq_len)[None]
     queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)
@@ -101,7 +102,7 @@ def attention_kernels(
 
 
 def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
-    """Return a warning if layers also score the masked query-key pairs of long windows, otherwise None."""
+    """Return a warning if windows are long and some layers also score masked query-key pairs; otherwise None."""
     slow = {name: n for name, n in kernels.items() if name in ("sdpa, whole", "reference")}
     if not slow or seq_len < LONG:
         return None

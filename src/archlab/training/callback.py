@@ -1,4 +1,4 @@
-"""Callbacks that training calls, and the callback that prints the progress."""
+"""Base class of the callbacks that training calls, and the callback that prints progress."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -54,7 +54,8 @@ class Callback:
 class Printing(Callback):
     """Callback that prints the source of the weights, the data, notes and progress to stderr.
 
-    In a terminal, progress is shown as a bar. Lines that arrive before `on_weights` are printed after the source.
+    In a terminal, progress is shown as a bar. The source of the weights is always printed first: notes and
+    descriptions of the data wait until `on_weights` is called.
     """
 
     def __init__(self) -> None:

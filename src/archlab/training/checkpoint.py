@@ -1,12 +1,8 @@
 """Checkpoints: one folder per step, with weights, optimizer state and metrics.
 
-A checkpoint folder contains:
-
-    model.safetensors  optimizer.safetensors     whole tensors (of one process), or
-    shard-00001-….safetensors                    parts of all tensors (of several processes).
-    metrics.jsonl  digests.json
-
-Any number of processes can read either form. saving.py writes checkpoints.
+A single process writes whole tensors into model.safetensors and optimizer.safetensors. Several processes write one file
+each, such as shard-00001-….safetensors, with parts of all tensors. Any number of processes can read either form. Every
+checkpoint folder also contains metrics.jsonl and digests.json. saving.py writes checkpoints.
 """
 
 import math
@@ -114,7 +110,10 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Return the path for the checkpoint of a step. An existing folder at this path is damaged and is removed."""
+    """Return the path for the checkpoint of a step, and remove any folder that exists there.
+
+    Such a folder is damaged, because training continues from the newest undamaged checkpoint.
+    """
     path = folder / f"step-{step:08d}"
     if path.exists():
         remove_folder(path)
@@ -151,9 +150,9 @@ class Retention:
 
     keep: Keep
     last_step: int
-    """Last step of the run. Its checkpoint replaces those that only `keep.last` kept."""
+    """Last step of the run. After its checkpoint is written, `keep.last` keeps no earlier checkpoints."""
     extension_step: int = 0
-    """Step from which a longer run can continue. Its checkpoint is always kept. 0 means that there is no such step."""
+    """Step from which the run can be extended to more tokens; 0 if there is none. Its checkpoint is always kept."""
 
     def needs(self, step: int) -> bool:
         """Return whether a checkpoint of this step must be written regardless of the checkpoint interval."""
@@ -164,7 +163,7 @@ class Retention:
         return step != self.last_step or step == self.extension_step
 
     def kept(self, steps: Iterable[int], newest: int) -> set[int]:
-        """Return the steps whose checkpoints are kept once the checkpoint of step `newest` is written."""
+        """Return the steps whose checkpoints are kept. `newest` is the step of the newest checkpoint."""
         before = sorted(step for step in steps if step < newest)
         recent = [] if newest == self.last_step else before[max(0, len(before) + 1 - self.keep.last) :]
         every = self.keep.every
@@ -172,7 +171,7 @@ class Retention:
 
 
 def remove_others(folder: Path, newest: int, retention: Retention) -> None:
-    """Remove the checkpoints that the rule does not keep once the checkpoint of step `newest` is written."""
+    """Remove the checkpoints that the rule does not keep. `newest` is the step of the newest checkpoint."""
     steps = _steps(folder)
     kept = retention.kept(steps, newest)
     for step, path in steps.items():

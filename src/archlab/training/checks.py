@@ -32,8 +32,8 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
 def settings_per_process(n_processes: int, config: Config) -> TrainConfig:
     """Return the resolved training settings of each process.
 
-    `n_processes` is the number of processes that read their own windows. Raise ConfigError if they cannot share a batch
-    evenly.
+    `n_processes` is the number of processes that read their own windows. Raise ConfigError if a batch cannot be divided
+    evenly among them.
     """
     train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)
@@ -86,7 +86,9 @@ def check_shares(model: ModelConfig, n: int) -> None:
             except UserError as error:
                 problems[str(error)] = Problem("parallel.tensor", f"{n}; model.{branch.name}: {error}")
         if layer.dropout.attention:
-            why = f"{n}; model.dropout.attention would drop other scores than in one process; allowed with dropout: 1"
+            why = (
+                f"{n}; model.dropout.attention would drop different scores than in one process; allowed with dropout: 1"
+            )
             problems[why] = Problem("parallel.tensor", why)
     raise_problems(list(problems.values()), "the config")
 
@@ -110,20 +112,22 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
         return
     reasons = list[str]()
     if has_dropout(config.model):
-        reasons.append("model.dropout would drop other activations than in one process; allowed with dropout: 1")
+        reasons.append("model.dropout would drop different activations than in one process; allowed with dropout: 1")
     for layer in distinct_layers(config.model):
         for branch in layer.branches:
             component = branch.component
             if is_users(type(component)):
                 reasons.append(
-                    f"model.{branch.name} is a component of a plug-in, which may need tokens of other processes; "
-                    "only 1 is allowed with it"
+                    f"model.{branch.name} is a component of a plug-in and may need tokens of other processes; "
+                    "allowed with this component: 1"
                 )
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
-                reasons.append(f"model.{branch.name} processes a window token by token, so only 1 is allowed with it")
+                reasons.append(
+                    f"model.{branch.name} must read the tokens of a window in order; allowed with this component: 1"
+                )
     if isinstance(config.data.task, Task):
         reasons.append(
-            "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with it: 1"
+            "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with a task: 1"
         )
     if seq_len % (2 * n):
         reasons.append(f"windows have {seq_len} tokens; allowed: a multiple of {2 * n}")

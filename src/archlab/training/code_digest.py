@@ -1,4 +1,4 @@
-"""Digest of the code that decides the result of a run."""
+"""Digest of the code that determines the result of a run."""
 
 import hashlib
 import inspect
@@ -11,14 +11,14 @@ from archlab.code import HOME, normalized
 from archlab.data.file_cache import cached
 
 _DECIDING = ("config", "data", "model", "pricing", "training")
-"""Packages whose code decides the result of a run."""
+"""Packages whose code determines the result of a run."""
 
 
 @cache
 def code_digest() -> str:
-    """Return 12 hex digits that change with the code that decides the result of a run.
+    """Return a digest of 12 hex digits, which changes if the code that determines the result of a run changes.
 
-    Comments, docstrings and layout do not change them.
+    Comments, docstrings and formatting do not affect the digest.
     """
     files = {package: sorted((HOME / package).rglob("*.py")) for package in _DECIDING}
     key = ["code", str(HOME), sys.version_info[:2]]  # Python's syntax tree differs between versions

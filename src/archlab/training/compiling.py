@@ -18,7 +18,7 @@ PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
 """Number of training FLOPs from which compilation pays off, by device type.
 
 Compilation takes up to a minute. On a CPU, this many FLOPs take about ten minutes, and compilation saves a tenth to a
-fifth of that time. On a GPU, they take about two minutes, and compilation saves half.
+fifth of that time. On a GPU, they take about two minutes, and compilation saves half of that.
 """
 
 

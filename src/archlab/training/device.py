@@ -63,7 +63,7 @@ class Device:
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, averages)") -> None:
+    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, optimizer state)") -> None:
         """Raise UserError if the device has less than `needed` bytes of memory. Activations need additional memory."""
         if needed > self.memory:
             raise UserError(
@@ -75,7 +75,7 @@ class Device:
 def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
     """Resolve `train.device` and `train.dtype` on this machine. Raise UserError if the device is not available.
 
-    `recorded` is the dtype of a run that has already started; it replaces `auto`.
+    If the run has already started, `recorded` is its dtype, which is then used for `auto`.
     """
     device_type = resolve_device_type(train.device, "train.device")
     dtype = (recorded or "auto") if train.dtype == "auto" else train.dtype
@@ -89,8 +89,8 @@ def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
 def planned_device(train: TrainConfig) -> Device:
     """Return the device of a run that may train on another machine.
 
-    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if this is
-    impossible.
+    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if it cannot be
+    resolved here.
     """
     if train.dtype == "auto" and train.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -141,7 +141,7 @@ def _cpu_gains_by_bfloat16() -> bool:
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Return everything besides the config and the text that can affect a run's numbers, such as versions."""
+    """Return the versions, the device and the settings of this machine that can affect a run's numbers."""
     return {
         "archlab": __version__,
         "code": code_digest(),

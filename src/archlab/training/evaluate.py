@@ -56,7 +56,7 @@ class DocumentScore(Base):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Losses and hits for every predicted token of n windows, [n, T]. Both are 0 for tokens that are not scored."""
+    """Results for every predicted token of n windows, as arrays [n, T]. Tokens that are not scored have 0 or false."""
 
     nats: np.ndarray
     """Cross-entropy of each token in nats, float32."""
@@ -64,7 +64,7 @@ class Predictions:
     """Whether the model predicts each token as the most likely one, bool; None for text."""
 
     def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
-        """Return a score for each document, over those of its tokens that the windows contain; empty for a task."""
+        """Return a score for each document; empty for a task. Only the tokens inside the windows count."""
         if held_out.documents is None or held_out.bytes is None:
             return []
         numbers = held_out.documents.ravel()

@@ -178,9 +178,10 @@ class Training:
             self._saver.save(self._done, self._model, self._optimizer, self._folder.logged())
 
     def _skips_update(self, loss: float, grad_norm: float) -> bool:
-        """Return whether to skip the update of a step: if any process detects a spike, unless spikes are only noted.
+        """Return whether to skip the update of a step because any process detects a spike.
 
-        The processes agree on the result, even if their losses differ by rounding.
+        If `spikes.action` is `note`, no update is skipped. All processes return the same result, even if rounding makes
+        their losses slightly different.
         """
         self._spike = self._watch.add(loss, grad_norm)
         return self._settings.spikes.action != "note" and self._world.any(self._spike is not None)

@@ -43,7 +43,7 @@ def logits_in_pieces(
 def backward_through_head(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, train: TrainConfig, share: float, device: Device
 ) -> tuple[Tensor, Tensor]:
-    """Accumulate the gradient of `share` times the objective in the head's parameters.
+    """Backpropagate `share` times the objective through the head, which accumulates gradients in its parameters.
 
     Return the gradient of the hidden states, [N, D], and the mean cross-entropy in nats per token.
     """
@@ -116,7 +116,7 @@ class Routers:
         return Collected() if self.mixtures else None
 
     def minimized(self, collected: Collected | None) -> list[Tensor]:
-        """Record the loads and losses of a forward pass until the update. Return the losses to add to the objective.
+        """Record the loads and losses of a forward pass. Return the losses to add to the objective.
 
         The result is empty if the model has no routers.
         """
@@ -131,7 +131,7 @@ class Routers:
         return [losses.minimized]
 
     def correct(self) -> None:
-        """Adjust each router's per-expert biases to the loads of all micro-batches. Called after the update."""
+        """Adjust the biases of each router according to the loads of all micro-batches. Called after the update."""
         for mixture, load in zip(self.mixtures, self._loads, strict=True):
             mixture.router.correct(load.chosen_E)
 

@@ -16,7 +16,7 @@ class Measure(NamedTuple):
     is_logarithmic: bool
     """Whether charts show the measure on a logarithmic scale."""
     in_every_layer: bool = False
-    """Whether every layer has the measure, regardless of its components."""
+    """Whether every layer has the measure, whatever components the layer contains."""
     in_studies: bool = False
     """Whether the summary of a study includes the measure."""
     takes_largest: bool = False

@@ -22,7 +22,7 @@ from archlab.model.roles import Role, roles_of
 
 
 class Treatment(NamedTuple):
-    """Update settings of a parameter. Parameters with equal settings form one parameter group of the optimizer."""
+    """Update settings of a parameter. Parameters with the same settings form one parameter group of the optimizer."""
 
     weight_decay: float
     lr_multiplier: float
@@ -40,8 +40,9 @@ def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[n
 def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
     """Return the update settings of the parameters with this role.
 
-    With muP, AdamW's learning rate for matrices is divided by width / base width. Their weight decay is multiplied by
-    the same factor, so that the decay per step stays the same. Muon's updates need no such factor (Yang 2023).
+    With muP, AdamW's learning rate for matrices is divided by width / base width. The weight decay of matrices is
+    multiplied by the same factor, so that the decay per step stays the same. Muon's updates need no such factor (Yang
+    2023).
     """
     decays = role.decays == "always" or (role.decays == "if_asked" and train.decay_embeddings)
     weight_decay, multiplier = train.weight_decay * decays, getattr(train.lr_multipliers, role.name)
@@ -68,7 +69,8 @@ class ToTrain:
     def groups_by_use(self) -> list[dict[str, Any]]:
         """Parameter groups as in `groups`, split further by the type of parameter.
 
-        Each group has the type as `group`: matrix, table or vector. Muon, for example, treats matrices differently.
+        The key `group` of each group is this type: matrix, table or vector. Muon, for example, treats matrices
+        differently.
         """
         uses = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
         return [
@@ -115,7 +117,7 @@ def set_rate(optimizer: Optimizer, lr: float) -> None:
 
 
 class LightAdamW(AdamW):
-    """AdamW without the decorators that torch adds to its methods."""
+    """AdamW without torch's decorators, which import the compiler. The import takes about a second."""
 
     add_param_group = unwrap(AdamW.add_param_group)
     zero_grad = unwrap(AdamW.zero_grad)

@@ -45,7 +45,7 @@ def what_would_fit(config: Config, device: Device, free: int) -> str:
     """Return a message with the estimated memory of a training step and settings that fit into `free` bytes.
 
     The estimate counts only tensors. If it says that the failed step fits, other processes may have used memory. In
-    that case, suggest settings that need less memory than the failed step.
+    that case, the suggested settings need less memory than the failed step.
     """
     train = resolve_train(config)
     needed = _peak(config, device, train.micro_batch_tokens, recompute=train.recompute)

@@ -5,14 +5,14 @@ has its part of the component (`Component.share`). All processes read the same i
 processes, and so is the gradient of the input. Everything outside the components is replicated in every process.
 
 Expert parallelism (Lepikhin 2020): the experts of a mixture are distributed over processes, which read different
-windows. Each row is sent to the process of its expert, and the result is sent back. All other parameters are
-replicated.
+windows. A token's hidden state is sent to the process of each expert that the router chose, and the result is sent
+back. All other parameters are replicated.
 
 Context parallelism: processes read the same windows and divide the tokens of each. A window is cut into twice as many
 pieces as there are processes. Each process has one piece from the beginning and the opposite piece from the end. With a
 causal mask, all processes then compare the same number of token pairs (Llama 3, 2024, arXiv 2407.21783). Every
-attention gathers the keys and values of all processes. In the backward pass, their gradients are sent to the processes
-that own the tokens.
+attention layer gathers the keys and values of all processes. In the backward pass, the gradients of keys and values are
+sent to the processes that own the tokens.
 
 torch sees a divided parameter as a whole tensor (DTensor), so the optimizer, clipping, `fully_shard` and checkpoints
 need no changes. The module that uses the parameter sees only this process's part.
@@ -47,8 +47,8 @@ View = Callable[[DTensor], Tensor]
 def redistributed(x: Tensor, mesh: DeviceMesh, before: Placement, after: Placement, gradient: Placement) -> Tensor:
     """Redistribute a tensor from placement `before` to `after`.
 
-    A placement says whether each process holds a part, a summand or the whole tensor. `gradient` is the placement of
-    the result's gradient.
+    A placement says what each process holds: a part of the tensor, one summand of it, or the whole tensor. `gradient`
+    is the placement of the result's gradient.
     """
     sent = DTensor.from_local(x, mesh, [before], run_check=False).redistribute(placements=[after])
     return sent.to_local(grad_placements=[gradient])
@@ -63,8 +63,8 @@ class _Group:
     def divide(self, whole: nn.Module, own: nn.Module) -> None:
         """Replace the parameters of `own` by DTensors that are parts of the parameters of `whole`.
 
-        `own` is this process's share of the component `whole`. Their shapes show along which axis each parameter is
-        divided. Gradients are summed over processes.
+        `own` is this process's share of the component `whole`. Each parameter is divided along the axis in which its
+        shapes in `own` and `whole` differ. Gradients are summed over processes.
         """
         if hasattr(whole, "constants"):
             own.constants = whole.constants
@@ -92,7 +92,7 @@ class _Group:
             _see(module, views)
 
     def first(self, whole: int, own: int) -> int:
-        """Return the index of this process's first row, given that it has `own` of `whole` rows.
+        """Return the index of this process's first row. Each process has `own` rows of the `whole` rows in total.
 
         If there are fewer shares than processes, neighboring processes have the same rows.
         """
@@ -216,7 +216,7 @@ class _ExpertGroup(_Group):
     """Group of processes over which the experts of each mixture are distributed."""
 
     def through(self, experts: Experts, x_RD: Tensor, expert_R: Tensor) -> Tensor:
-        """Send rows, [R, D] sorted by expert, through the experts of all processes. Return the outputs, [R, D]."""
+        """Apply the experts of all processes to hidden states [R, D], sorted by expert. Return the outputs, [R, D]."""
         E = len(experts.up)
         sent_PE = torch.bincount(expert_R, minlength=self.size * E).view(self.size, E)
         got_PE = self._exchanged(sent_PE, [1] * self.size, [1] * self.size)
@@ -247,7 +247,7 @@ class ContextGroup:
     def sum(self, x: Tensor) -> Tensor:
         """Sum a tensor over all processes of the group.
 
-        Gradients are not summed, because each process has the gradient of the whole sum.
+        The backward pass does not sum gradients: every process already has the whole gradient of the sum.
         """
         return redistributed(x, self._mesh, Partial(), Replicate(), Replicate())
 

@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Reached:
-    """Inputs of an `Attend` for one sequence of the batch, in float32."""
+    """Inputs of an attention kernel (`Attend`) for one sequence of the batch, in float32."""
 
     q_HQC: Tensor
     k_KSC: Tensor
@@ -119,8 +119,8 @@ def measure_attention(reached: Reached) -> dict[str, Tensor]:
     """Return attention measures over the queries of a window.
 
     The measures are the largest score, the mean entropy, the relative entropy, and the mean weights on the first token
-    and on a learned sink. Means are taken over heads and queries. A query that sees only one key has no choice, so it
-    counts only for the largest score.
+    and on a learned sink. Means are taken over heads and queries. If a query sees only one key and there is no sink,
+    the weight is always 1. Such a query counts only for the largest score.
 
     The entropy, in nats, covers all visible keys and a learned sink. The relative entropy is the entropy divided by
     ln(number of visible keys and sinks), the entropy of equal weights. The first token is that of the query's sequence

@@ -1,6 +1,6 @@
-"""Probes: numbers about the inside of a model, measured in one forward and backward pass over a few windows.
+"""Probes: measures of a model and its layers, computed in one forward and backward pass over a few windows.
 
-docs/probes.md explains each number.
+docs/probes.md explains each measure.
 """
 
 import math
@@ -34,7 +34,7 @@ NEARLY_ZERO = 0.01
 """Fraction of the RMS of a layer's activations. A unit whose activation never exceeds this fraction is dead."""
 
 PROBED_TOKENS = 512
-"""Number of held-out tokens that a probe reads, always the same ones. A longer window is read as a whole."""
+"""Number of held-out tokens that a probe reads, always the same ones. If a window is longer, one window is read."""
 
 Number = float | None
 """Value of a measure. None means that there is nothing to measure, or that the value is not finite."""
@@ -44,16 +44,16 @@ Number = float | None
 class Probed:
     """Values of one probe."""
 
-    of_model: Mapping[str, Number]
+    model_values: Mapping[str, Number]
     """Values for the whole model: loss, log_z, log_z_rms and embedding_rms.
 
     Models with a cap on the logits also have log_z_uncapped and log_z_uncapped_rms.
     """
-    of_layers: Mapping[str, Sequence[Number]]
+    layer_values: Mapping[str, Sequence[Number]]
     """One number per layer for each measure in OF_LAYERS, by name. Measures that no layer has are left out."""
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.of_model, **self.of_layers}
+        return {**self.model_values, **self.layer_values}
 
 
 @dataclass
@@ -87,14 +87,14 @@ def probe(
             with watched(model) as notes:
                 hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, separator, collected)
             hidden_ND, targets_N = select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT)
-            gradient_ND, of_model = _through_head(model, hidden_ND, targets_N, device)
+            gradient_ND, model_values = _through_head(model, hidden_ND, targets_N, device)
             # The gradient of this sum with respect to the hidden states is gradient_ND.
             _note_gradients(model, notes, (hidden_ND * gradient_ND).sum())
     finally:
         model.train(was_training)
     _note_loads(model, notes, collected)
-    of_model["embedding_rms"] = notes[0].values["input_rms"]
-    return Probed({name: _number(x) for name, x in of_model.items()}, per_layer([note.values for note in notes]))
+    model_values["embedding_rms"] = notes[0].values["input_rms"]
+    return Probed({name: _number(x) for name, x in model_values.items()}, per_layer([note.values for note in notes]))
 
 
 def _through_head(
@@ -201,22 +201,22 @@ def dead_units(activations_BTF: Tensor) -> Tensor:
 
     A unit is dead if, for every token, its activation is at most 1% of the RMS over all units and tokens. The
     activation is the output of relu, silu or gelu, before the product with a gate. With relu, it can be exactly zero.
-    With silu and gelu, it is never exactly zero for a whole sequence. A unit then counts as dead if all its inputs are
-    far below zero.
+    With silu and gelu, it is never exactly zero for a whole sequence. A silu or gelu unit counts as dead if all its
+    inputs are far below zero.
     """
     sizes_NF = activations_BTF.detach().float().flatten(0, -2).abs()
     return (sizes_NF.amax(0) <= NEARLY_ZERO * rms(sizes_NF)).float().mean()
 
 
 class Probing:
-    """Probes of a model during training, every `every` steps. They do not affect training."""
+    """Probes of a model during training, every `interval` steps. They do not affect training."""
 
-    def __init__(self, model: Decoder, held_out: HeldOut, every: int | None, device: Device) -> None:
+    def __init__(self, model: Decoder, held_out: HeldOut, interval: int | None, device: Device) -> None:
         rows = max(1, PROBED_TOKENS // held_out.seq_len)
         self._windows_BT, self._scored_BT = (
             torch.from_numpy(x[:rows]).to(device.type) for x in (held_out.tokens, held_out.scored)
         )
-        self._model, self._every, self._device, self._separator = model, every, device, held_out.separator
+        self._model, self._interval, self._device, self._separator = model, interval, device, held_out.separator
         self._before: list[list[Tensor]] | None = None
 
     def before_update(self, step: int) -> None:
@@ -235,7 +235,7 @@ class Probing:
         folder.log(step=step, **{PROBES: values})
 
     def _is_due(self, step: int) -> bool:
-        return self._every is not None and step % self._every == 0
+        return self._interval is not None and step % self._interval == 0
 
     def _weights(self) -> Iterator[list[Tensor]]:
         return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.layers)

@@ -53,7 +53,7 @@ def read_bandwidth(device_type: str, n_bytes: int, seconds: float) -> float:
 
 
 def dispatch(device_type: str, seconds: float) -> float:
-    """Return the seconds from the start of one small operation to the start of the next."""
+    """Return the time between the starts of two consecutive small operations, in seconds."""
     numbers = torch.zeros(64, device=device_type)
 
     def add() -> torch.Tensor:

@@ -52,7 +52,7 @@ _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
     "micro_batch_tokens": "train.micro_batch_tokens",
 }  # fmt: skip
-"""Config fields by the entry of env.json that records their resolved value.
+"""Entries of env.json that record the resolved value of a config field, with the name of the field.
 
 A run can continue if the resolved value is the same, even if the field changed. The micro-batch size is recorded only
 if the loss depends on it.
@@ -69,13 +69,12 @@ DOCUMENTS = "documents.json"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
 _LOCK = ".lock"
 _TEST_TIME = 0.1
-"""Time in seconds within which `is_locked` releases the lock that it takes for its test."""
+"""Delay in seconds before a second attempt to take the lock: `is_locked` may briefly hold it for its test."""
 _CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
 """Entries of env.json that affect rounding.
 
-If one of them differs, a resumed run is only nearly equal to an uninterrupted one.
+If one of them changes, a resumed run can differ slightly from an uninterrupted run.
 """
-
 
 Changed = dict[str, tuple[Any, Any]]
 """Fields that differ, by dotted name: (value in the folder's config, value in the new config)."""
@@ -98,7 +97,7 @@ class RunFolder:
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
         """Create the folder for this run, or check that the folder already belongs to it. Return notes for the user.
 
-        A longer run extends the run in the folder. Raise UserError if the folder contains another run or other files.
+        A longer version extends the run in the folder. Raise UserError if the folder has another run or other files.
         """
         names = self._begin()
         self.verify()
@@ -122,7 +121,8 @@ class RunFolder:
         if different:
             changes = ", ".join(f"{name} {before[name]}, now {env[name]}" for name in different)
             notes.append(
-                f"the run began with {changes}: its result can differ by rounding from that of an uninterrupted run"
+                f"the run began with {changes}: its result can differ by rounding errors from that of an "
+                "uninterrupted run"
             )
         return notes
 
@@ -145,12 +145,12 @@ class RunFolder:
                 verify(self.path / name)
 
     def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
-        """Raise UserError if the run began with another version of a plug-in. Runs before any plug-in is loaded."""
+        """Raise UserError if the run began with another version of a plug-in. Called before any plug-in is loaded."""
         if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
             raise UserError(
                 f"{self.path}: the plug-in that defines {changed[0]} has changed since the run began, so the losses "
-                "would not be the same; choose another folder with --out, or continue with the folder's copy of the "
-                f"file, if it has one: archlab train {self.path} --out {self.path}"
+                "would not be the same. Choose another folder with --out. If the folder has a copy of the file, you "
+                f"can continue with it: archlab train {self.path} --out {self.path}"
             )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
@@ -160,7 +160,7 @@ class RunFolder:
             check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
 
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
-        """Return the step from which the run of `old` can continue as the longer run of `new`.
+        """Return the step from which the run with the settings `old` can be extended to the longer run with `new`.
 
         Raise UserError if there is no such step.
         """
@@ -171,9 +171,9 @@ class RunFolder:
         return step_to_extend(self.path, self.checkpoints, old, new)
 
     def _extend(self, before: Config, config: Config) -> str:
-        """Turn the run into the longer run, and return a note for the user.
+        """Extend the run to the length in `config`, and return a note for the user.
 
-        If the process is killed during these changes, the folder can continue as either run.
+        If the process is killed during these changes, the run can continue with either length.
         """
         old, new = resolve_train(before), resolve_train(config)
         step = self.check_extension(old, new)
@@ -341,7 +341,7 @@ class RunFolder:
         return load(file, env.get("document_token"))
 
     def environment(self) -> dict[str, Any]:
-        """Return the content of env.json: everything besides the config that decides a run's numbers.
+        """Return the content of env.json: everything that affects a run's numbers, except the config.
 
         The result is empty before the run begins.
         """

@@ -21,7 +21,8 @@ class Saver:
     """Context manager that writes checkpoints in a thread, one at a time. On exit, it waits until all are on disk.
 
     A single process writes whole tensors. With several processes, each one writes its parts of the tensors
-    (torch.distributed.checkpoint). When all have finished, the first process renames the temporary folder.
+    (torch.distributed.checkpoint) into a temporary folder. When all have finished, the first process renames this
+    folder.
     """
 
     def __init__(self, folder: Path, retention: Retention, world: World) -> None:

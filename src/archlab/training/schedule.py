@@ -63,8 +63,8 @@ def _wsd(train: TrainConfig, done: float) -> float:
 def extension_step(train: TrainConfig) -> int:
     """Return the step up to which the learning rate does not depend on the run's length.
 
-    A longer run can continue from the checkpoint of this step. This holds only if warmup is given in steps. Return 0 if
-    the rate falls throughout the run.
+    If warmup is given in steps, a longer run can continue from the checkpoint of this step. Return 0 if the rate falls
+    throughout the run.
     """
     if not kinds(Schedule)[train.schedule].holds_peak:
         return 0
@@ -74,10 +74,10 @@ def extension_step(train: TrainConfig) -> int:
 
 
 def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainConfig) -> int:
-    """Return the step of the newest checkpoint from which the run of `old` can continue as the longer run of `new`.
+    """Return the step from which the run with the settings `old` can be extended to the longer run with `new`.
 
-    Up to this step, both runs must have the same learning rates. Raise a UserError that gives the reason if there is no
-    such checkpoint.
+    The result is the newest step that has a checkpoint and up to which both runs have the same learning rates. Raise a
+    UserError that gives the reason if there is no such step.
     """
     pairs = ((learning_rate(old, step), learning_rate(new, step)) for step in range(old.steps))
     same = next((step for step, (before, now) in enumerate(pairs) if before != now), old.steps)

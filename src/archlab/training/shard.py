@@ -2,15 +2,16 @@
 
 from archlab.config.model_schema import ModelConfig
 from archlab.model.decoder import Decoder
-from archlab.model.init import initialise
+from archlab.model.init import initialize
 from archlab.training.world import World
 
 
 def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
     """Return the model in training mode, with each process holding its part of every tensor.
 
-    The initial values are the same as with a single process. On a CPU, a process never uses memory for more than one
-    whole layer: memory that is allocated but not written takes no space, and tensors are initialized one at a time.
+    The initial values are the same as with a single process. On a CPU, a process never has more than one whole layer
+    in memory. The whole model is allocated first, but the operating system provides memory only for values that are
+    written, and tensors are initialized one at a time.
     """
     if world.mesh is None:
         return Decoder(config, seed=seed).to(device_type).train()
@@ -31,5 +32,5 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
     # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
-    initialise(model.to(device_type), config, seed)
+    initialize(model.to(device_type), config, seed)
     return model.train()

@@ -62,7 +62,7 @@ class LoggedRun:
 
     @property
     def name(self) -> str:
-        """Name for users: the folder's name and part of the id, which distinguishes runs with equal names."""
+        """Name for users: the folder's name and part of the id, which distinguishes runs whose folders share a name."""
         return f"{real_path(self.folder).name}-{self.id[:4]}"
 
 
@@ -70,7 +70,7 @@ class Copies:
     """Tools to which metrics are copied. A tool that fails receives nothing more, and training continues."""
 
     def __init__(self, sinks: Mapping[str, Sink], on_failure: Callable[[str], None] = lambda _: None) -> None:
-        """`sinks` maps names to tools. `on_failure` receives a sentence, once for each tool that fails."""
+        """`sinks` maps names to tools. `on_failure` receives a message for each tool that fails."""
         self._sinks, self._on_failure = dict(sinks), on_failure
 
     def begin(self, step: int) -> None:
@@ -99,9 +99,9 @@ def failure(name: str, error: Exception) -> str:
 
 
 def numbers(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, float]]:
-    """Yield names and numbers of a line of metrics.
+    """Yield the name and value of each number in a line of metrics.
 
-    A probe is an object with lists of one number per layer: `probes/entropy/3` is the entropy of the third layer.
+    Numbers inside a probe get a path as name: `probes/entropy/3` is the entropy of the third layer.
     """
     for name, value in values.items():
         if isinstance(value, dict):
@@ -242,9 +242,9 @@ SINKS: dict[LogTo, tuple[str, Callable[[Any, LoggedRun], Sink]]] = {
     "trackio": ("trackio", Trackio),
     "mlflow": ("mlflow", MLflow),
 }
-"""Package and class of each tool, by name. The class receives the imported package.
+"""Package and class of each tool, by the name of the tool. The pip extra that installs the package has the same name.
 
-The pip extra that installs the package has the name of the tool.
+The constructor of the class receives the imported package.
 """
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from archlab.config.schema import Spikes
 
 SPIKE, SKIPPED, REWOUND, PASSED_OVER = "spike", "skipped", "rewound_from", "batches_passed_over"
-"""Fields of a line of metrics about spikes.
+"""Fields of metrics.jsonl that describe spikes.
 
-In this order: the number of standard deviations above the mean; whether the update was skipped; the step from which
-training went back to this one; the number of batches that are not read again.
+SPIKE is the number of standard deviations above the mean. SKIPPED says whether the update was skipped. REWOUND is the
+step from which training went back to this step. PASSED_OVER is the number of batches that are not read again.
 """
 
 MOST_REWINDS = 5
@@ -55,7 +55,7 @@ def _above(value: float, usual: Sequence[float]) -> float:
 
 
 def batches_passed_over(metrics: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of batches that all rewinds so far have skipped. Later steps read that many batches ahead."""
+    """Return n, the number of batches that all rewinds so far have skipped. From now on, step i reads batch i + n."""
     return sum(line.get(PASSED_OVER, 0) for line in metrics)
 
 

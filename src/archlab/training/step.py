@@ -59,8 +59,8 @@ def update(
     `separator` is the token that begins a document, or None if attention is not masked between documents.
 
     Every process of `world` receives all windows but computes only its share of the micro-batches. With tensor
-    parallelism, a group of processes computes the same micro-batches, and each process adds its part of the router
-    losses. With context parallelism, each process of a group computes its own tokens of the same windows.
+    parallelism, all n processes of a group compute the same micro-batches, so each process multiplies the router losses
+    by 1/n. With context parallelism, each process of a group computes its own tokens of the same windows.
 
     Dropout has its own seed for each train.seed, step and micro-batch. A resumed run therefore drops the same
     activations as an uninterrupted one, with any number of processes.

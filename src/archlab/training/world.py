@@ -35,14 +35,16 @@ class World:
     mesh: "DeviceMesh | None" = None
     """Device mesh with the axes `replicate`, `shard` and `within`; None for a single process.
 
-    Tensor and expert parallelism use the axis `within`. The axis `shard` includes the processes of context parallelism.
+    Tensor and expert parallelism use the axis `within`. Processes that divide the same windows are neighbors on the
+    axis `shard`.
     """
     tensor: int = 1
     """Number of neighboring processes that read the same windows and split components (tensor parallelism)."""
     sum_group: "ProcessGroup | None" = None
-    """Process group over which `sum` adds up. None means all processes.
+    """Processes over which `sum` adds. None means all processes.
 
-    It contains this process and one process of every other group that reads its own windows.
+    Processes that read the same windows form a group. One process of each group takes part in the sum, this process
+    for its own group.
     """
     expert: int = 1
     """Number of neighboring processes over which experts are distributed (expert parallelism)."""
@@ -71,7 +73,10 @@ class World:
 
     @property
     def averaged(self) -> int:
-        """Number of processes whose gradients `fully_shard` averages. Gradients of the other processes are summed."""
+        """Number of processes over which `fully_shard` averages gradients.
+
+        Gradients are summed over the processes of tensor and expert parallelism.
+        """
         return self.size // (self.tensor * self.expert)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -116,7 +121,7 @@ class World:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Run the block in one process of each machine first. The others then use the files that it prepared."""
+        """Run the block in one process of each machine first. The other processes then use the prepared files."""
         if self.size == 1:
             yield
             return

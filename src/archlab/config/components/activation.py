@@ -1,4 +1,4 @@
-"""Activations. Each acts on every element separately. A config contains only the name of the kind: `activation:
+"""Activation functions, which act on each element separately. A config sets an activation by name: `activation:
 silu`."""
 
 from typing import Annotated, ClassVar, Literal
@@ -7,22 +7,22 @@ from archlab.config.core.registry import KindName, Named, Section, kinds
 
 
 class Activation(Named):
-    """Base class of activations."""
+    """Base class of activation functions."""
 
     section: ClassVar[Section] = "activation"
 
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with this activation, such as SwiGLU. Empty: the word `gated` and the display name of the
-    activation."""
+    """Name of a gated MLP with this activation, such as SwiGLU. If empty, the name is `gated` followed by the display
+    name of the activation."""
     flops_per_number: ClassVar[int]
-    """FLOPs per element. A division and an elementary function such as exp count as one each."""
+    """FLOPs per element. Each division and each elementary function, such as exp, counts as one FLOP."""
     n_parameters: ClassVar[int] = 0
-    """Number of learned parameters of the activation. It does not depend on the width."""
+    """Number of learned parameters of the activation, which does not depend on the width of its input."""
     saved_per_number: ClassVar[float] = 1
-    """Number of values per element that training stores for the backward pass. 0: the backward pass needs only the
-    output, which the next operation stores."""
+    """Number of values per element that training stores for the backward pass. It is 0 if the backward pass needs only
+    the output, because the next operation stores the output anyway."""
     computes_in_float32: ClassVar[bool] = False
-    """Whether the stored values are float32, whatever the dtype of the activations."""
+    """Whether the stored values are in float32 regardless of the dtype of the activations."""
 
 
 ActivationName = Annotated[str, KindName(Activation)]
@@ -33,7 +33,7 @@ def activation_named(name: str) -> type[Activation]:
 
 
 def name_of_mlp(activation: str, *, is_gated: bool) -> str:
-    """Return the name of an MLP with that activation, such as ReLU or SwiGLU."""
+    """Return the name of an MLP with the given activation, such as ReLU or SwiGLU."""
     kind = activation_named(activation)
     return (kind.gated_name or f"gated {kind.display_name}") if is_gated else kind.display_name
 
@@ -145,5 +145,6 @@ class XIELU(Activation):
     flops_per_number: ClassVar[int] = 8
     n_parameters: ClassVar[int] = 2
     saved_per_number: ClassVar[float] = 4.25
-    """Four float32 values per element, plus one byte: x, a x, expm1 of x, the factor of b, and the sign of x."""
+    """Four float32 values and one byte per element. The values are x, a x, expm1(min(x, -1e-6)), and the factor of b.
+    The byte stores whether x is positive."""
     computes_in_float32: ClassVar[bool] = True

@@ -1,4 +1,5 @@
-"""Parts that all kinds of attention share: query heads, visible keys, attention weights from scores, and the costs."""
+"""Features that all kinds of attention share: query heads, visible keys, conversion of scores to attention weights, and
+costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +21,8 @@ CAP_FLOPS = 3
 """FLOPs per score of the soft cap: divide, tanh, multiply."""
 
 PRODUCTS_AND_MASK, CAPPING = 4, 6
-"""Number of times that each score is read or written without a fused kernel. The first number is for the two matrix
-products and the mask, the second for the three operations of the soft cap."""
+"""Number of times that each score is read or written if the kernel is not fused. PRODUCTS_AND_MASK counts the accesses
+of the two matrix products and the mask, and CAPPING those of the three operations of the soft cap."""
 
 
 class QueryHeads(Attention):
@@ -33,15 +34,15 @@ class QueryHeads(Attention):
 
 class AnyAttention(Visibility, QueryHeads):
     """Base class of all kinds of attention. Its fields set the query heads, the visible keys, and how scores become
-    weights."""
+    attention weights."""
 
     scale: Derived[Positive] = DERIVED
     """Factor on the product of a query and a key. null: 1 / sqrt(width of a query)."""
     softcap: Positive | None = None
-    """Soft limit c on the scores s: they become c tanh(s / c) before the mask (Gemma 2). null: no limit."""
+    """Soft limit c on the scores: each score s becomes c tanh(s / c) before the mask (Gemma 2). null: no limit."""
 
     rotary_field: ClassVar[str]
-    """Name of the field that sets how many dimensions of a query RoPE may rotate."""
+    """Name of the field that sets how many dimensions of each query RoPE may rotate."""
 
     @property
     def score_heads(self) -> int:
@@ -65,14 +66,14 @@ class AnyAttention(Visibility, QueryHeads):
         kv_width: int,
         sinks: int = 0,
     ) -> Iterator[Operation]:
-        """Yield the query-key products, the softmax, and the products of weights and values. A fused kernel does not
-        store the scores.
+        """Yield the query-key products, the softmax, and the products of attention weights and values. A fused kernel
+        does not store the scores.
 
-        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more product:
-        each query is multiplied by the vectors of all distances, although a pair uses only one of the results. A bias
-        is read for every pair.
+        For each query-key pair, each head computes one product with the key and one with the value. With Shaw's
+        position encoding, each query is also multiplied by the vectors of all distances, although a pair uses only one
+        of the results. A bias is read for every pair.
 
-        `kv_width` is the number of elements per token in the keys and values of all heads. After a cache, keys and
+        `kv_width` is the number of elements per token in the keys and values of all heads. With a cache, keys and
         values are read from the cache.
         """
         needs = self._needs_in_pass(site, model_pass)
@@ -99,11 +100,11 @@ class AnyAttention(Visibility, QueryHeads):
         if not is_written:
             yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
             return
-        # The products, the mask and each operation of a cap write and read the scores.
+        # The scores are written and read by the products, the mask and each operation of the soft cap.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
         score_bytes = scores * FLOAT32_BYTES
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=score_bytes)
-        # Stored: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
+        # Stored: the attention weights, the tanh of the soft cap, the dropout mask, and the weights after dropout.
         saved = (1 + needs.softcap + 2 * needs.dropout) * score_bytes
         yield Operation(
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
@@ -124,8 +125,8 @@ class AnyAttention(Visibility, QueryHeads):
     ) -> float:
         """Return the bytes of queries, keys, values, masks and biases that training stores for the backward pass.
 
-        The output of attention is counted as the input of the next product. A CPU's fused kernel stores a second copy
-        of the output if the next product reads it in another memory layout.
+        The output of attention is not included, because it is counted as the input of the output projection. On a CPU,
+        a fused kernel stores a second copy of the output if the projection reads it in a different memory layout.
         """
         needs, position = self._needs_in_pass(site, model_pass), site.position
         heads, n_kv_heads = self.n_heads, kv_width / (key_width + value_width)
@@ -159,15 +160,16 @@ class AnyAttention(Visibility, QueryHeads):
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
 
     def _mask_pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
-        """Return the number of query-key pairs in the masks that a kernel stores: 0 for a plain causal mask without
-        bias."""
+        """Return the number of query-key pairs in the masks that a kernel stores. It is 0 for a plain causal mask
+        without bias."""
         if blocks := self._blocks(needs, model_pass):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
         return model_pass.mask_pairs if needs.mask == "other" or needs.bias or needs.softcap else 0
 
     def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
-        """Return the number of keys per sequence that a kernel stores for the backward pass. Blocks of queries usually
-        share one key tensor. Blocks that also see shared keys each store a copy of their keys."""
+        """Return the number of keys per sequence that a kernel stores for the backward pass. Usually, all blocks of
+        queries share one key tensor. Blocks that also see shared keys each store a copy of all the keys that they
+        see."""
         blocks = self._blocks(needs, model_pass)
         copies = [b for b in blocks if b.shared or are_copied]
         whole = 0 if blocks and len(copies) == len(blocks) else model_pass.context
@@ -177,7 +179,7 @@ class AnyAttention(Visibility, QueryHeads):
         return query_blocks(self, model_pass.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
-        """Return the requirements of the layer on its kernel, as far as the config determines them."""
+        """Return what the layer requires of its kernel, as far as the config determines it."""
         return KernelNeeds(
             softcap=self.softcap is not None,
             dropout=site.dropout.attention > 0,
@@ -185,12 +187,13 @@ class AnyAttention(Visibility, QueryHeads):
         )
 
     def _needs_in_pass(self, site: Site, model_pass: Pass) -> KernelNeeds:
-        """Return the requirements of a pass on the CPU kernel. Boundaries of packed documents are unknown here."""
+        """Return what the layer requires of a CPU kernel in this pass. The boundaries of packed documents are unknown
+        here."""
         layer = self.kernel_needs(site)
         needs = replace(
             layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
         )
-        if model_pass.counting == "visible" or model_pass.held:
+        if model_pass.counting == "visible" or model_pass.n_cached:
             return needs
         if model_pass.counting == "packed":
             return replace(needs, mask="other")
@@ -198,26 +201,29 @@ class AnyAttention(Visibility, QueryHeads):
         return replace(needs, mask=mask, is_cut=mask == "other" and is_worth_cutting(self, model_pass.context))
 
     def rotating(self, site: Site, model_pass: Pass, heads: int) -> Iterator[Operation]:
-        """Yield the rotation of queries and keys if the position encoding rotates them. `heads` counts query and key
-        heads."""
+        """Yield the rotation of queries and keys if the position encoding rotates them. `heads` is the number of query
+        heads plus the number of key heads."""
         if site.position.acts_on == "queries":
             width = heads * site.position.rotated(self.rotary_width)
             yield model_pass.element_wise("element-wise", "positions", width, flops=3)
 
     def _pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
-        """Return the number of computed query-key pairs in one sequence.
+        """Return the number of query-key pairs in one sequence that are computed.
 
-        The counting `computed` assumes the kernel that `auto` chooses on a CPU (`kernel_choice.py`). The counting
-        `packed` uses all pairs, because the boundaries of documents are unknown here. After a cache, every query is
-        counted with every cached key.
+        `computed` counts the pairs of the kernel that `auto` chooses on a CPU (`kernel_choice.py`). `packed` counts all
+        pairs, because the boundaries of documents are unknown here. With a cache, every new query is counted with every
+        cached key.
 
-        Differences between machines are ignored, so that a budget does not depend on the machine. On a GPU, flex skips
-        hidden tiles. On a CPU, sinks are padded, and so are values whose width differs from that of the queries.
+        Differences between machines are ignored, so that a budget does not depend on the machine. For example, flex
+        skips hidden tiles on a GPU. On a CPU, sinks are padded, and so are values whose width differs from that of the
+        queries.
         """
         length = model_pass.context
         if model_pass.counting == "visible":
-            return visible_pairs(self, length) - (visible_pairs(self, model_pass.held) if model_pass.held else 0)
-        if model_pass.held:
+            return visible_pairs(self, length) - (
+                visible_pairs(self, model_pass.n_cached) if model_pass.n_cached else 0
+            )
+        if model_pass.n_cached:
             return model_pass.tokens * keys_kept(self, length)
         whole = writes_scores(needs)
         match RULES[kernel_for("auto", needs)].pairs(needs):

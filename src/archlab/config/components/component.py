@@ -19,16 +19,16 @@ from archlab.config.core.registry import Registered, Section
 from archlab.errors import UserError
 
 RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant", "output_bias"]
-"""Purpose of a parameter. `model/roles.py` defines how parameters of each role are initialized and trained."""
+"""Purpose of a parameter. For each role, `model/roles.py` defines how its parameters are initialized and trained."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Settings of a layer on which the costs of its components depend."""
+    """Settings of a layer that affect the costs of its components."""
 
     d_model: int
     norm: BlockNorm
-    """Norm of the layer. Norms inside the layer's components are of the same kind."""
+    """Norm of the layer. Norms inside the layer's components have the same kind."""
     position: Position
     dropout: Dropout = field(default_factory=Dropout)
     kernel: str = "auto"
@@ -36,7 +36,7 @@ class Site:
 
 
 class StateTensor(NamedTuple):
-    """Shape of a tensor that a component keeps between passes, such as cached keys, for one sequence."""
+    """Shape of a tensor, such as cached keys, that a component keeps for one sequence between passes."""
 
     name: str
     shape: tuple[Natural, ...]
@@ -45,7 +45,7 @@ class StateTensor(NamedTuple):
     """Whether the tensor has one row for each token that later tokens may see, as keys and values do. The tensor then
     grows with the sequence."""
     float32: bool = False
-    """Whether the tensor is stored in float32 or wider, whatever the dtype of the other tensors."""
+    """Whether the tensor is stored in float32 or wider, regardless of the dtype of the other tensors."""
 
     def n_bytes(self, bytes_each: int) -> int:
         """Return the bytes for one sequence, with `bytes_each` bytes per element. Float32 tensors always take 4 bytes
@@ -93,11 +93,12 @@ class Component(Registered):
     @property
     def score_heads(self) -> int:
         """Number of heads that compare queries with keys. 0: the component has no scores to which a position encoding
-        could add."""
+        could add a term."""
         return 0
 
     def describe(self) -> dict[str, str]:
-        """Return short texts for the table of layers, by heading. By default, these are the kind and all fields."""
+        """Return the component's entries in the table of layers: a dict from column headings to short texts. By
+        default, the only entry lists the kind and all fields."""
         fields = (f"{name} {value}" for name, value in self if name != "kind")
         return {self.section: " ".join([self.kind, *fields])}
 
@@ -127,7 +128,7 @@ class Component(Registered):
         return sum(self.parameters(site).values())
 
     def share(self, tensor: int) -> Self:
-        """Return the part of this component on each of `tensor` devices (tensor parallelism, Shoeybi 2019).
+        """Return the part of this component that each of `tensor` devices computes (tensor parallelism, Shoeybi 2019).
 
         The part is a component of the same kind with fewer heads or a narrower hidden layer. The outputs of all parts
         add up to the output of the whole component. Raise UserError if the component cannot be divided this way.
@@ -149,29 +150,29 @@ class Component(Registered):
         """Return the tensors that the component caches between passes over a sequence of up to `capacity` tokens."""
 
     def kept_bytes(self, site: Site, model_pass: Pass) -> int:
-        """Return the number of bytes that this pass reads from the cache, including what the pass itself has added.
-        Return 0 without a cache."""
+        """Return the number of bytes that this pass reads from the cache, including the entries that the pass itself
+        adds. Return 0 if there is no cache."""
         kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, model_pass.context))
         return model_pass.texts * kept if model_pass.is_cached else 0
 
 
 class Attention(Component):
-    """Base class of the kinds of attention, including none."""
+    """Base class of all kinds of attention, including `none`."""
 
     section: ClassVar[Section] = "attention"
     default_kind: ClassVar[str | None] = "multihead"
 
 
 class Mixer(Component):
-    """Base class of recurrent mixers, including none. A mixer stands next to attention or replaces it. Its state has
-    a fixed size."""
+    """Base class of all kinds of recurrent mixers, including `none`. A layer can have a mixer in addition to attention
+    or instead of it. The state of a mixer has a fixed size."""
 
     section: ClassVar[Section] = "mixer"
     default_kind: ClassVar[str | None] = "none"
 
 
 class MLP(Component):
-    """Base class of the kinds of MLP, including none."""
+    """Base class of all kinds of MLP, including `none`."""
 
     section: ClassVar[Section] = "mlp"
     default_kind: ClassVar[str | None] = "gated"
@@ -182,7 +183,7 @@ class MLP(Component):
 
 
 class Absent(Component):
-    """Placeholder for a component that the layer lacks. Its counts are zero."""
+    """Placeholder for a component that the layer does not have. All its counts are zero."""
 
     part: ClassVar[str]
     """Row of the parameter table to which the absent component would belong."""
@@ -233,7 +234,7 @@ _C = TypeVar("_C", bound=Component)
 
 
 def expect(config: Component, schema: type[_C], section: str, where: str, allowed: str) -> _C:
-    """Return the config as an instance of `schema`. Raise UserError if the config is of another kind."""
+    """Return the config as an instance of `schema`. Raise UserError if the config has a different kind."""
     if isinstance(config, schema):
         return config
     raise UserError(f"model.{section}.kind: {config.kind} in {where}; allowed here: {allowed}")

@@ -15,8 +15,8 @@ class Dense(MLP):
     """Base class of plain and gated MLPs."""
 
     activation: ActivationName = "silu"
-    """Activation of the MLP. A gated MLP with silu is SwiGLU, with gelu GEGLU, with relu ReGLU, with sigmoid GLU,
-    and with identity bilinear."""
+    """Activation of the MLP. A gated MLP is called SwiGLU with silu, GEGLU with gelu, ReGLU with relu, GLU with
+    sigmoid, and bilinear with identity."""
     d_ff: Derived[Width] = DERIVED
     """Width of the hidden layer. null: 4 d_model (plain) or 8/3 d_model (gated), rounded up to a multiple of 8."""
     bias: bool = False
@@ -27,7 +27,7 @@ class Dense(MLP):
     matrices: ClassVar[int]
     """Number of weight matrices. Each has d_model x d_ff elements."""
     default_width: ClassVar[float]
-    """Default of d_ff as a multiple of d_model."""
+    """Default value of d_ff, divided by d_model."""
 
     def resolve(self, d_model: int) -> Self:
         d_ff = self.d_ff or 8 * math.ceil(math.ceil(self.default_width * d_model) / 8)
@@ -74,17 +74,18 @@ class GatedMLP(Dense):
 
     kind: Literal["gated"] = "gated"
     clamp: Positive | None = None
-    """Limit c before the gate multiplies: W1 x is clamped to at most c, and V x to [-c, c] (gpt-oss: 7). null: no
-    limit."""
+    """Clamping limit c: W1 x is clamped to at most c before the activation, and V x to [-c, c] (gpt-oss: 7). null: no
+    clamping."""
     up_offset: Positive | None = None
-    """Number added to V x after the clamp, before the gate multiplies (gpt-oss: 1). null: nothing is added."""
+    """Number added to V x after clamping and before the multiplication by act(W1 x) (gpt-oss: 1). null: nothing is
+    added."""
 
     matrices: ClassVar[int] = 3
     default_width: ClassVar[float] = 8 / 3
 
     def inner_work(self, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the activation and the product with the gate. With clamps, training also stores the inputs of the
-        clamps."""
+        """Yield the activation and the multiplication by the gate. If `clamp` is set, training also stores the inputs
+        of the clamps."""
         yield from super().inner_work(model_pass)
         saved = 2 if self.clamp is None else 4
         yield model_pass.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=saved)

@@ -1,4 +1,4 @@
-"""Dropout: its places and the probability at each place."""
+"""Dropout: the places where it is applied, and the probability at each place."""
 
 from typing import Annotated, Any
 
@@ -8,10 +8,10 @@ from archlab.config.core.base import Probability, Settings
 
 
 class Dropout(Settings):
-    """Dropout probability at each place during training. A single number sets all places."""
+    """Dropout probability at each place during training. A single number is the probability at all places."""
 
     embedding: Probability = 0.0
-    """Dropout probability after the token embedding and any position embedding."""
+    """Dropout probability of the input of the first layer: the token embedding plus any position embedding."""
     attention: Probability = 0.0
     """Dropout probability of the attention weights."""
     branch: Probability = 0.0
@@ -25,4 +25,4 @@ def _everywhere(value: Any) -> Any:
 
 
 DropoutPlaces = Annotated[Dropout, BeforeValidator(_everywhere, json_schema_input_type=Dropout | Probability)]
-"""Dropout probabilities for each place, or one number for all places."""
+"""Dropout probability at each place, or one number for all places."""

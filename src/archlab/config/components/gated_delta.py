@@ -10,13 +10,13 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
 
 
 class GatedDelta(Mixer):
-    """Gated delta rule (Yang 2024). At each token, the state of a head first decays. Then the value that the state
-    stores for the key k moves towards v by the fraction beta."""
+    """Gated delta rule (Yang 2024). At each token, the state of a head first decays. Then the value v' that the state
+    stores for the key k is replaced by (1 - beta) v' + beta v."""
 
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
     n_key_heads: Derived[Heads] = DERIVED
-    """Number of query heads and of key heads. null: d_model / key_dim, rounded down; at least one."""
+    """Number of query heads, and also of key heads. null: d_model / key_dim, rounded down; at least one."""
     n_value_heads: Derived[Heads] = DERIVED
     """Number of value heads, each with its own state. One key head serves several consecutive value heads. null:
     n_key_heads."""
@@ -25,7 +25,8 @@ class GatedDelta(Mixer):
     value_dim: Derived[Width] = DERIVED
     """Width of one value, and number of columns of each head's state. null: 2 key_dim."""
     taps: KernelSize = 4
-    """Number of tokens, the current one included, that the convolution of queries, keys and values sees."""
+    """Kernel size of the convolution of queries, keys and values: the number of tokens that it sees, including the
+    current token."""
     negative_eigenvalues: bool = False
     """Whether beta ranges from 0 to 2 instead of 0 to 1. A beta above 1 can reverse the sign of a stored value
     (Grazzi 2024)."""
@@ -74,16 +75,18 @@ class GatedDelta(Mixer):
         return self.conv_width * self.taps + 2 * self.n_value_heads
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with a fraction of its key heads, and the value heads that belong to them."""
+        """Return the mixer with a fraction of its key heads, and with the value heads that belong to these key
+        heads."""
         n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations. A single step reads the state at k, updates it at k and reads it at q. A chunk of
-        tokens uses larger matrix products instead.
+        """Yield the operations of the mixer. For a single token, the state is read at k, updated at k and read at q.
+        For more tokens, larger matrix products over chunks of tokens are used instead.
 
         The inverse of a chunk's triangular matrix is not counted, because it is not a matrix product. For chunks of Q
-        tokens, it takes about Q^2 FLOPs per token and head, less than 3% of the counted FLOPs at published widths.
+        tokens, the inverse takes about Q^2 FLOPs per token and head, less than 3% of the counted FLOPs at published
+        widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
         n, Q = chunking(model_pass.tokens)

@@ -19,8 +19,8 @@ MaskKind = Literal["causal", "none", "other"]
 
 @dataclass(frozen=True)
 class KernelNeeds:
-    """Requirements on an attention kernel: those of a layer, or of one call with known tensors. Every kernel supports
-    grouped heads and any scale."""
+    """Features that an attention kernel must support: for all calls of a layer, or for one call with known tensors.
+    Every kernel supports grouped heads and any scale."""
 
     softcap: bool = False
     dropout: bool = False
@@ -31,7 +31,7 @@ class KernelNeeds:
     mask: MaskKind = "causal"
     """Keys that the mask hides."""
     is_cut: bool = False
-    """Whether cutting the queries into blocks leaves at most half of all query-key pairs to compute."""
+    """Whether at most half of all query-key pairs are computed if the queries are divided into blocks."""
     sinks: bool = False
     is_cached: bool = False
     width: int = 64
@@ -44,13 +44,13 @@ class KernelNeeds:
 
 @dataclass(frozen=True)
 class KernelRules:
-    """Limits of one attention kernel, and the query-key pairs that it computes."""
+    """Limits of one attention kernel, and which query-key pairs it computes."""
 
     lacks: Callable[[KernelNeeds], str | None]
-    """Function that returns a requirement that the kernel cannot meet, such as `dropout`, or None if it meets all
-    requirements."""
+    """Function that returns a required feature that the kernel does not support, such as `dropout`. It returns None if
+    the kernel supports all required features."""
     suits: Callable[[KernelNeeds], bool]
-    """Function that returns whether `auto` may choose the kernel if it meets all requirements."""
+    """Function that returns whether `auto` may choose the kernel if the kernel supports all required features."""
     pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]
     """Function that returns which query-key pairs the kernel computes: `visible` pairs only, the pairs of `blocks` of
     queries, or `all` pairs."""
@@ -62,8 +62,8 @@ def _products_lack(needs: KernelNeeds) -> str | None:
 
 
 def _products_suit(needs: KernelNeeds) -> bool:
-    """Return whether `auto` may choose `products`. It does so only in training. The scores of a trained model then
-    differ between machines by float32 rounding at most."""
+    """Return whether `auto` may choose `products`. The choice depends on the speed of the machine, so `auto` makes it
+    only in training. Evaluation results of a trained model then differ between machines by float32 rounding at most."""
     return needs.gradients and needs.queries <= needs.products_up_to
 
 
@@ -111,8 +111,8 @@ RULES: dict[KernelName, KernelRules] = {
 
 
 def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
-    """Return the kernel called `name`. For `auto`, return the first kernel that meets the requirements and suits them.
-    Raise UserError if the named kernel cannot meet the requirements."""
+    """Return the kernel called `name`. For `auto`, return the first kernel that supports all required features and
+    suits them. Raise UserError if the named kernel does not support a required feature."""
     if name == "auto":
         return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
     if name not in RULES:

@@ -14,11 +14,11 @@ from archlab.config.core.base import DERIVED, Derived, Positive, Width
 
 
 class Latent(AnyAttention):
-    """Multi-head latent attention (MLA, DeepSeek-V2). For each token, a cache stores one narrow vector, and one key
-    part that all heads share.
+    """Multi-head latent attention (MLA, DeepSeek-V2). For each token, a cache stores one narrow vector and the part of
+    the key that all heads share.
 
     Queries and keys have two parts. The part of width nope_dim differs between heads and is never rotated. The part of
-    width rope_dim is rotated by the position encoding; all heads share this part of the key.
+    width rope_dim is rotated by the position encoding. All heads share the rotated part of the key.
     """
 
     kind: Literal["latent"] = "latent"
@@ -58,7 +58,7 @@ class Latent(AnyAttention):
 
     @property
     def narrow_norm(self) -> RMSNorm:
-        """Norm of the narrow vectors. It rounds as the published code does."""
+        """Norm of the narrow vectors. It casts before the weight multiplies, as the published code does."""
         return RMSNorm(eps=self.norm_eps, cast="before_weight")
 
     def describe(self) -> dict[str, str]:
@@ -103,9 +103,9 @@ class Latent(AnyAttention):
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the projections of every token, the norms of the narrow vectors, and the scores.
 
-        As in training, the keys and values of all heads are computed for every visible token (expanded form). For a few
-        new tokens after a cache, the absorbed form computes no keys and values, but multiplies more per query-key pair.
-        In every head, a key then has width kept_width and a value has width kv_rank.
+        The expanded form computes the keys and values of all heads for every visible token. Training uses this form.
+        The absorbed form, for a few new tokens with a cache, computes no keys and values, but multiplies more per
+        query-key pair. In the absorbed form, each head has keys of width kept_width and values of width kv_rank.
         """
         d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
         is_absorbed = self._is_absorbed(model_pass)
@@ -132,7 +132,7 @@ class Latent(AnyAttention):
             )
         yield expanded._replace(times=2) if is_absorbed else expanded  # absorbed: once for queries, once for outputs
         if is_absorbed:
-            # Kernels get the whole key as the value; its rotated part is dropped afterwards.
+            # Kernels take the whole key as the value. Later, the output of the key's rotated part is dropped.
             value = self.kv_rank if model_pass.counting == "visible" else self.kept_width
             yield from self.mixing(site, model_pass, self.kept_width, value, self.kept_width)
         else:

@@ -32,10 +32,10 @@ class Mamba2(Mixer):
     d_state: Width = 128
     """Width of B and C, and number of columns of each head's state."""
     n_groups: Heads = 1
-    """Number of groups of consecutive heads. The heads of a group share B and C, and one mean square in the output
-    norm."""
+    """Number of groups of consecutive heads. All heads of a group share B and C, and the output norm computes one mean
+    square per group."""
     taps: KernelSize = 4
-    """Number of tokens, the current one included, that the convolution of x, B and C sees."""
+    """Kernel size of the convolution of x, B and C: the number of tokens that it sees, including the current token."""
     conv_bias: bool = True
     """Whether the convolution of x, B and C has a bias."""
     in_bias: bool = False
@@ -89,8 +89,8 @@ class Mamba2(Mixer):
         return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations. A single step writes x B^T into every state and reads S C from it. A chunk of tokens
-        uses larger matrix products instead."""
+        """Yield the operations of the mixer. For a single token, x B^T is added to every state, and S C is read from
+        it. For more tokens, larger matrix products over chunks of tokens are used instead."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
         n, Q = chunking(model_pass.tokens)

@@ -14,7 +14,7 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
-"""Number of experts. Published models have up to 2,048 in a layer."""
+"""Number of experts. Published models have up to 2,048 experts per layer."""
 
 
 class Groups(Settings):
@@ -43,19 +43,19 @@ class Router(Settings):
     """Router, which chooses the experts of each token and sets their weights. The logits are z = W x, in float32."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
-    """Function that turns logits into scores. `softmax`: over all experts (Shazeer 2017). `sigmoid`: for each expert
-    separately (DeepSeek-V3)."""
+    """Function that turns logits into scores. `softmax`: softmax over all experts (Shazeer 2017). `sigmoid`: sigmoid of
+    each expert's logit (DeepSeek-V3)."""
     bias: bool = False
     """Whether a learned bias is added to the logits (gpt-oss)."""
     normalise: bool = True
     """Whether the scores of a token's chosen experts are divided by their sum to get the weights (Mixtral). false: the
     weights are the scores themselves (OLMoE)."""
     factor: Positive = 1.0
-    """Factor on the weights of the chosen experts, applied last (DeepSeek-V3: 2.5)."""
+    """Factor by which the weights of the chosen experts are multiplied at the end (DeepSeek-V3: 2.5)."""
     correction: Correction | None = None
     """Per-expert bias on the scores that balances the load without a loss. null: no bias."""
     groups: Groups | None = None
-    """Groups of experts that limit the routing. null: no limit."""
+    """Groups of experts, of which each token may use only the best. null: a token may choose any experts."""
 
 
 class Shared(Settings):
@@ -78,13 +78,13 @@ class Balance(Settings):
     """Coefficient of the load-balancing loss E * sum over experts of f_e P_e (Fedus 2021).
 
     E is the number of experts, f_e is the fraction of tokens that choose expert e, and P_e is the mean score of e. The
-    scores of one token are first divided by their sum. If all loads are equal, the loss before the coefficient is
-    `active`.
+    scores of each token are first divided by their sum. If all experts have the same load, the sum multiplied by E is
+    equal to `active`.
     """
     pooled: bool = False
     """Whether f and P of the load-balancing loss are means over the tokens of all layers together, as in transformers.
-    Each layer may then prefer some experts. false: f and P are computed for each layer, and the loss is the mean over
-    layers."""
+    A single layer may then prefer some experts. false: f and P are computed for each layer, and the loss is the mean
+    over layers."""
     router_z_loss: NonNegative = 0.0
     """Coefficient of the router's z-loss, the mean of log^2 Z, where Z is the softmax denominator of the router's
     logits (Zoph 2022: 1e-3)."""
@@ -107,20 +107,20 @@ class MoE(MLP):
     gated: bool = True
     """Whether each expert is a gated MLP, W2 (act(W1 x) * V x). false: each expert is a plain MLP, W2 act(W1 x)."""
     activation: ActivationName = "silu"
-    """Activation of all experts, including the shared one. If the activation has parameters, all routed experts
+    """Activation of all experts, including the shared expert. If the activation has parameters, all routed experts
     share them."""
     bias: bool = False
     """Whether every projection of the experts has a bias (gpt-oss)."""
     clamp: Positive | None = None
-    """Limit c of gated experts before the gate multiplies: W1 x is clamped to at most c, and V x to [-c, c] (gpt-oss:
-    7). null: no limit."""
+    """Clamping limit c of gated experts: W1 x is clamped to at most c before the activation, and V x to [-c, c]
+    (gpt-oss: 7). null: no clamping."""
     up_offset: Positive | None = None
-    """Number added to V x of gated experts after the clamp, before the gate multiplies (gpt-oss: 1). null: nothing
-    is added."""
+    """Number added to V x of gated experts after clamping and before the multiplication by act(W1 x) (gpt-oss: 1).
+    null: nothing is added."""
     router: Router = Router()
-    """Routing of tokens to experts: scores, choice of experts and their weights."""
+    """Router, which scores the experts, chooses some of them for each token, and weights their outputs."""
     shared: Shared | None = None
-    """Expert that every token passes through. null: none."""
+    """Shared expert, which every token passes through. null: none."""
     balance: Balance = Balance()
     """Auxiliary losses that balance the load of the experts."""
 

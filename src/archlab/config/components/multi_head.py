@@ -28,8 +28,8 @@ class QKLayerNorm(_Scoped, AnyLayerNorm):
     @property
     def saved_per_number(self) -> int:
         """Return the number of stored values per element: 1 for the input, and another 1 if each head has its own
-        weight. Torch's fused norm does not support a weight per head, so the values before the weight are stored,
-        too."""
+        weight. Torch's fused norm does not support a weight per head, so the values before the multiplication by the
+        weight are stored, too."""
         return 2 if self.scope == "each_head" and self.weight else 1
 
 
@@ -66,8 +66,8 @@ class Temperature(Settings):
 
 class _Shape(QueryHeads):
     n_kv_heads: Derived[Heads] = DERIVED
-    """Number of key/value heads. With n_heads, attention is MHA; with 1, MQA (Shazeer 2019); with a number between,
-    GQA (Ainslie 2023). null: n_heads."""
+    """Number of key/value heads: n_heads for MHA, 1 for MQA (Shazeer 2019), or a number between for GQA (Ainslie 2023).
+    null: n_heads."""
     head_dim: Derived[Width] = DERIVED
     """Width of one query and of one key. n_heads * head_dim may differ from d_model. null: d_model / n_heads."""
     v_dim: Derived[Width] = DERIVED
@@ -145,7 +145,7 @@ class MultiHead(AnyAttention, _Shape):
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
     def vectors(self, site: Site) -> int:
-        """Return the number of parameters outside matrices: biases and sinks."""
+        """Return the number of parameters outside weight matrices: biases and sinks."""
         gate_biases = self.gate_width * (self.gate is not None and self.gate.bias)
         return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + gate_biases + self.n_heads * self.sinks
 
@@ -154,7 +154,7 @@ class MultiHead(AnyAttention, _Shape):
         each device has a copy of one KV head."""
         n_heads, K = divide_evenly(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
-            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
+            raise UserError(f"{K} KV heads cannot be divided among {tensor} devices; use a divisor or multiple of {K}")
         return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})
 
     def _qk_norms(self) -> int:
@@ -189,7 +189,8 @@ class MultiHead(AnyAttention, _Shape):
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether the queries lie in memory head by head, which torch's norms and a partial rotation cause."""
+        """Return whether the queries are stored head by head in memory. Torch's norms and a partial rotation cause this
+        layout."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
         if isinstance(norm, NoNorm) or norm.scope != "head":
@@ -197,7 +198,7 @@ class MultiHead(AnyAttention, _Shape):
         return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return the keys and values of the tokens that may still be seen."""
+        """Return the cached keys and values, which are those of the tokens that later tokens may see."""
         slots = keys_kept(self, capacity)
         return tuple(
             StateTensor(name, (self.n_kv_heads, slots, width), per_token=True)

@@ -15,11 +15,11 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
     "output": ("after",),
     "carried": ("before",),
 }
-"""Places of norms around a branch, by placement. `before`: on the branch's input. `after`: on its output. `stream`: on
-the residual stream after the addition.
+"""Places of norms around a branch, for each placement. `before`: on the branch's input. `after`: on its output.
+`stream`: on the residual stream after the addition.
 
-The placement `carried` normalizes the stream before the residual connection forks, so that branch and stream both
-continue from the normalized stream.
+With the placement `carried`, the norm is applied before the stream splits into the branch and the residual connection,
+so that both start from the normalized stream.
 """
 
 
@@ -29,12 +29,13 @@ class AnyNorm(Settings):
     display_name: ClassVar[str]
     """Name in drawings and tables."""
     flops_per_number: ClassVar[int]
-    """FLOPs per element, including those of the weight and the bias. 0 if the norm does nothing."""
+    """FLOPs per element, including the multiplication by the weight and the addition of the bias. 0 if the norm does
+    nothing."""
 
     @property
     def saved_per_number(self) -> int:
-        """Number of values per element that training stores for the backward pass: the input and, for some norms, the
-        value before the multiplication by the weight."""
+        """Number of values per element that training stores for the backward pass. Every norm stores its input. Some
+        norms also store the value before the multiplication by the weight."""
         return 1
 
     @abstractmethod
@@ -49,10 +50,11 @@ class WeightedNorm(AnyNorm):
     eps: Positive = 1e-5
     """Small number added to the variance (layer norm) or the mean square (RMS norm) before the square root."""
     weight: bool = True
-    """Whether the result is multiplied by a learned weight per feature. A layer norm with neither weight nor bias is
-    the norm of OLMo 1."""
+    """Whether the result is multiplied by a learned weight for each feature. A layer norm with neither weight nor bias
+    is the norm of OLMo 1."""
     unit_offset: bool = False
-    """Whether the factor is 1 + weight, with the weight initialized to 0 (Gemma; LN1P in Nemotron)."""
+    """Whether the result is multiplied by 1 + weight instead of weight. The weight is then initialized to 0 (Gemma;
+    LN1P in Nemotron)."""
 
     def n_parameters(self, width: int) -> int:
         return width * self.weight
@@ -64,7 +66,7 @@ class AnyLayerNorm(WeightedNorm):
     kind: Literal["layernorm"] = "layernorm"
     display_name: ClassVar[str] = "LayerNorm"
     bias: bool = True
-    """Whether a learned bias per feature is added after the multiplication by the weight."""
+    """Whether a learned bias for each feature is added after the multiplication by the weight."""
 
     flops_per_number: ClassVar[int] = 7
 
@@ -78,20 +80,20 @@ class AnyRMSNorm(WeightedNorm):
     kind: Literal["rmsnorm"] = "rmsnorm"
     display_name: ClassVar[str] = "RMSNorm"
     cast: Literal["after_weight", "before_weight"] = "after_weight"
-    """Point at which the result is cast back to the dtype of the activations: after or before the weight multiplies
-    it. The two differ only in low precision such as bfloat16 (Llama: before_weight)."""
+    """When the result is cast back to the dtype of the activations: after or before the multiplication by the weight.
+    The choice matters only in low precision such as bfloat16 (Llama: before_weight)."""
 
     flops_per_number: ClassVar[int] = 4
 
     @property
     def saved_per_number(self) -> int:
-        """Return 1 if the norm has the usual form, because its hand-written backward pass then stores only the
-        input."""
+        """Return 2 if the result is cast before the multiplication by a weight: the input and the value before the
+        multiplication are stored. Otherwise return 1, because the hand-written backward pass needs only the input."""
         return 2 if self.cast == "before_weight" and self.weight else 1
 
 
 class BlockNorm(AnyNorm, Registered):
-    """Base class of the norms of a block, including none."""
+    """Base class of all norms of a block, including `none`."""
 
     section: ClassVar[Section] = "norm"
     default_kind: ClassVar[str | None] = "rmsnorm"
@@ -119,7 +121,7 @@ class NoNorm(BlockNorm):
 
 
 class Norm(BlockNorm):
-    """Base class of the norms of a block."""
+    """Base class of all norms of a block except `none`."""
 
     placement: Placement = "pre"
     """Placement of the norm n around a branch f, with names as in Xiong 2020. `pre`: x + f(n(x)). `post`: n(x +
@@ -143,19 +145,19 @@ class RMSNorm(Norm, AnyRMSNorm):
 
 
 class ScaleNorm(Norm):
-    """Scale norm: g x / max(||x||, eps), where g is one learned number that is initialized to sqrt(width) (Nguyen &
+    """Scale norm: g x / max(||x||, eps), where g is a learned scalar that is initialized to sqrt(width) (Nguyen &
     Salazar 2019)."""
 
     kind: Literal["scalenorm"] = "scalenorm"
     display_name: ClassVar[str] = "ScaleNorm"
     eps: Positive = 1e-5
-    """Lower limit of the divisor ||x||."""
+    """Lower limit on the divisor ||x||."""
 
     flops_per_number: ClassVar[int] = 3
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input and the value that g multiplies are stored."""
+        """Return 2, because the input and the value that g multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -170,13 +172,14 @@ class PartialRMSNorm(Norm):
     eps: Positive = 1e-5
     """Small number added to the mean square before the square root."""
     share: Share = 0.0625
-    """Fraction of the features over which the mean square is taken, rounded up to at least one feature."""
+    """Fraction of the features over which the mean square is taken. The number of these features is rounded up, and is
+    at least one."""
 
     flops_per_number: ClassVar[int] = 3
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input and the value that the weight multiplies are stored."""
+        """Return 2, because the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -184,19 +187,19 @@ class PartialRMSNorm(Norm):
 
 
 class DynamicTanh(Norm):
-    """Dynamic tanh, which replaces a norm: tanh(alpha x) * w + b, where alpha is one learned number. It needs no
+    """Dynamic tanh, which replaces a norm: tanh(alpha x) * w + b, where alpha is a learned scalar. It needs no
     statistics of x (Zhu 2025)."""
 
     kind: Literal["dyt"] = "dyt"
     display_name: ClassVar[str] = "Dynamic tanh"
     alpha: Positive = 0.5
-    """Initial value of the learned number alpha."""
+    """Initial value of the learned scalar alpha."""
 
     flops_per_number: ClassVar[int] = 4
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input and its tanh are stored."""
+        """Return 2, because the input and its tanh are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:

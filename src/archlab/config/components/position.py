@@ -12,7 +12,7 @@ from archlab.errors import UserError
 Theta = Annotated[float, Field(gt=1)]
 Stretch = Annotated[float, Field(ge=1)]
 Longer = Annotated[float, Field(gt=1)]
-"""Factor above 1 by which a scaling lengthens the sequence."""
+"""Factor by which a RoPE scaling extends the maximum sequence length. It must be greater than 1."""
 
 INDEX_BYTES = 8
 """Size in bytes of one index into a table."""
@@ -29,15 +29,15 @@ class Position(Registered):
     default_kind: ClassVar[str | None] = "rope"
 
     acts_on: ClassVar[ActsOn]
-    """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a
-    number that depends on the distance between query and key to their score. `queries`: it rotates queries and keys."""
+    """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a term to
+    each score, which depends on the distance between query and key. `queries`: it rotates queries and keys."""
     reads_queries: ClassVar[bool] = False
-    """Whether the number added to a score depends on the query. If not, all sequences of a batch share one table of
-    these numbers."""
+    """Whether the term added to a score depends on the query. If not, all sequences of a batch share one table of these
+    terms."""
 
     @property
     def counts_later_keys(self) -> bool:
-        """Whether the numbers added to scores are defined for keys after the query, too."""
+        """Whether the encoding is defined for keys after the query, too."""
         return self.acts_on != "scores"
 
     @classmethod
@@ -45,30 +45,30 @@ class Position(Registered):
         """Raise UserError if `acts_on` is unknown, because the model would then ignore the encoding."""
         if cls.acts_on not in get_args(ActsOn):
             allowed = ", ".join(get_args(ActsOn))
-            raise UserError(f"position {kind_of(cls)}: acts_on {cls.acts_on!r}; allowed: {allowed}")
+            raise UserError(f"position {kind_of(cls)}: acts_on is {cls.acts_on!r}; allowed: {allowed}")
 
     @property
     def is_shared(self) -> bool:
-        """Whether all layers add one common table to their scores."""
+        """Whether all layers share one table of terms that they add to their scores."""
         return False
 
     def rotated(self, width: int) -> float:
-        """Return the number of rotated dimensions among `width` dimensions, for encodings that rotate queries and
-        keys."""
+        """Return how many of `width` dimensions the encoding rotates, if it rotates queries and keys."""
         return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
-        """Return the number of parameters in the table that the whole model shares, for the embedding or for the
-        scores of all layers."""
+        """Return the number of parameters in the table that all layers share, or in the table of position embeddings.
+        Return 0 if there is none."""
         return 0
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
-        """Return the number of parameters in the table that each layer has for its scores."""
+        """Return the number of parameters in each layer's own table of terms added to its scores. Return 0 if there is
+        none."""
         return 0
 
     @property
     def learns_scores(self) -> bool:
-        """Whether the encoding adds learned numbers to scores."""
+        """Whether the encoding adds learned terms to the scores."""
         return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
@@ -78,7 +78,7 @@ class Position(Registered):
 
 
 class NoPosition(Position):
-    """No position information except what the causal mask gives (NoPE)."""
+    """No position encoding. Only the causal mask tells the model about the order of tokens (NoPE)."""
 
     kind: Literal["none"] = "none"
     display_name: ClassVar[str] = "NoPE"
@@ -94,10 +94,10 @@ class Sinusoidal(Position):
     theta: Theta = 10000.0
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
-    """Order of the features. `interleaved`: the sine and cosine of each frequency side by side (Vaswani 2017).
-    `halves`: all sines, then all cosines."""
+    """Order of the features. `interleaved`: the sine and the cosine of each frequency are adjacent (Vaswani 2017).
+    `halves`: all sines come first, then all cosines."""
     offset: Index = 0
-    """Number of positions skipped before the first token (XGLM: 2)."""
+    """Number added to the position, which counts from 0 (XGLM: 2)."""
 
 
 class Learned(Position):
@@ -123,14 +123,14 @@ class Shaw(Position):
     acts_on: ClassVar[ActsOn] = "scores"
     reads_queries: ClassVar[bool] = True
     max_distance: Width = 16
-    """Distance in tokens from which all distances share the last vector."""
+    """Distance limit in tokens. This distance and all larger ones share the last vector."""
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         return (self.max_distance + 1) * query_width
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the stored bytes: the distance of every query-key pair, the queries as one matrix, and their products
-        with every vector."""
+        """Return the bytes of three stored tensors: the distance of every query-key pair, a copy of the queries, and
+        the products of the queries with the vectors of all distances."""
         queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
         return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
 
@@ -147,7 +147,7 @@ class T5(Position):
     """Number of buckets of distances. In each direction that a query sees, half of the buckets hold one distance
     each. The others are spaced logarithmically up to max_distance."""
     max_distance: Length = 128
-    """Distance in tokens from which all distances share the last bucket."""
+    """Distance limit in tokens. This distance and all larger ones share the last bucket."""
     shared: bool = True
     """Whether all layers share one table of biases. false: each layer has its own table."""
 
@@ -177,8 +177,8 @@ class Alibi(Position):
     display_name: ClassVar[str] = "ALiBi"
     acts_on: ClassVar[ActsOn] = "scores"
     max_bias: Positive = 8.0
-    """Largest exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power of
-    two, slopes are interleaved as in the paper."""
+    """Constant in the exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power
+    of two, slopes are interleaved as in the paper."""
     form: Literal["distance", "falcon"] = "distance"
     """Form of the bias. `distance`: -slope * |distance|, added to the scaled scores. `falcon`: slope * key position,
     both rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
@@ -189,7 +189,7 @@ class Alibi(Position):
 
 
 class NoScaling(Settings):
-    """No change of RoPE's angles."""
+    """No scaling: RoPE's rotation angles stay unchanged."""
 
     kind: Literal["none"] = "none"
 
@@ -205,7 +205,8 @@ class LinearScaling(Settings):
 class DynamicNTK(Settings):
     """Dynamic NTK: once the sequence is longer than the original maximum length, theta grows with it.
 
-    Cached decoding then differs from one full pass by design, because earlier keys were rotated with another theta.
+    By design, decoding with a cache then gives different results than one full pass, because earlier keys were rotated
+    with a different theta.
     """
 
     kind: Literal["dynamic"] = "dynamic"
@@ -228,34 +229,37 @@ class Llama3Scaling(Settings):
     high_freq_factor: Positive = 4.0
     """Divisor that sets the lower limit: wavelengths below original_max_seq_len / high_freq_factor stay unchanged."""
     original_max_seq_len: Length = 8192
-    """Maximum sequence length in tokens before the scaling."""
+    """Maximum sequence length in tokens in the original training run."""
 
 
 class Yarn(Settings):
-    """YaRN (Peng 2023): each pair of dimensions is interpolated depending on how often it rotates within the original
-    maximum length."""
+    """YaRN (Peng 2023): the frequencies of slow pairs of dimensions are divided by a factor, and those of fast pairs
+    stay unchanged. The speed of a pair is its number of rotations within the original maximum length."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
     """Ratio of the new maximum length to the maximum length in the original training run."""
     original_max_seq_len: Length
-    """Maximum sequence length in tokens before the scaling."""
+    """Maximum sequence length in tokens in the original training run."""
     beta_fast: Positive = 32.0
-    """Number of rotations within the original length above which a pair of dimensions stays unchanged."""
+    """Number of rotations within the original maximum length above which the frequency of a pair of dimensions stays
+    unchanged."""
     beta_slow: Positive = 1.0
-    """Number of rotations within the original length below which a pair of dimensions is interpolated in full."""
+    """Number of rotations within the original maximum length below which the frequency of a pair of dimensions is
+    divided by the whole factor."""
     truncate: bool = True
-    """Whether the range of interpolated pairs between beta_slow and beta_fast is rounded outward to whole pairs."""
+    """Whether the range of pairs between beta_fast and beta_slow, whose frequencies are partly reduced, is rounded
+    outward to whole pairs."""
     attention_factor: Positive | None = None
     """Factor on the cosines and sines. null: 0.1 ln(factor) + 1."""
 
 
 class Longrope(Settings):
-    """LongRoPE (Ding 2024): each pair of dimensions has its own divisor of the frequency, from one list for short and
-    one for long sequences.
+    """LongRoPE (Ding 2024): the frequency of each pair of dimensions is divided by its own number. There is one list of
+    these divisors for short sequences, and one for long sequences.
 
-    If a sequence crosses the original length, its cache would hold keys rotated with both lists. `generate` therefore
-    processes the whole sequence again at that length.
+    If a sequence grew beyond the original length, its cache would contain keys rotated with both lists. `generate`
+    therefore processes the whole sequence again when it crosses that length.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -274,11 +278,11 @@ class Longrope(Settings):
 
 
 class Proportional(Settings):
-    """p-RoPE: only the fastest pairs of dimensions rotate; the others stay unrotated (Barbero 2024)."""
+    """p-RoPE: only the pairs of dimensions with the highest frequencies are rotated (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
     turning: Annotated[float, Field(gt=0, lt=1)]
-    """Fraction of the pairs of dimensions that rotate."""
+    """Fraction of the pairs of dimensions that are rotated."""
 
     def rotated_pairs(self, n: int) -> int:
         return int(self.turning * n // 2)
@@ -299,15 +303,15 @@ class Rope(Position):
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the dimensions of each head that rotates: the first int(head_dim * fraction) dimensions."""
+    """Fraction of the dimensions of each head that are rotated: the first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
     """Dimensions that rotate together as a pair. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i +
     1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
-    """Order of the rotation and the norm of queries and keys: the rotation comes after or before the norm (Hunyuan:
+    """Order of the rotation and the norm of queries and keys: the rotation comes after the norm or before it (Hunyuan:
     before)."""
     scaling: RopeScaling = NoScaling()
-    """Scaling of the rotation angles for sequences longer than those in training."""
+    """Scaling of the rotation angles for sequences longer than those of the original training run."""
 
     def rotated(self, width: int) -> float:
         return width * self.fraction

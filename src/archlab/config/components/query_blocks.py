@@ -1,6 +1,7 @@
 """Division of a sequence into blocks of queries, each compared only with the keys that its queries may see.
 
-This module computes with plain numbers. Kernels use the blocks, and the costs count the computed pairs without torch.
+Kernels use the blocks. Cost estimates use them, too, to count the computed query-key pairs. For this reason, this
+module does not use torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,18 +10,18 @@ from dataclasses import dataclass, replace
 from archlab.config.components.visibility import Visibility, reaches_all
 
 BLOCK = 192
-"""Number of queries in a block of a windowed attention. A window of W tokens then costs as much as W + 191 keys per
-query.
+"""Number of queries in a block of a windowed attention. With a window of W tokens, the queries of a block see W + 191
+keys in total, and the kernel compares each query with all of them.
 
-From 192 queries on, torch's kernel for CPUs handles 64 queries at a time instead of 32, which makes its backward pass
+From 192 queries on, torch's kernel for CPUs processes 64 queries at a time instead of 32, which makes its backward pass
 faster.
 """
 
 
 @dataclass(frozen=True)
 class SharedKeys:
-    """Keys that every block sees: in each period of `period` keys, all but the first `first` keys. Only keys below
-    position `end` count."""
+    """Keys that every block sees. Keys are divided into periods of `period` keys, and all keys of a period except its
+    first `first` keys are shared. Only keys at positions below `end` count."""
 
     period: int
     first: int
@@ -46,8 +47,8 @@ class QueryBlocks:
     n_keys: int
     """Number of keys of each block, without the shared keys."""
     shared: SharedKeys | None = None
-    """Keys that every block sees in addition to its own. If a shared key is also among the block's own keys, one
-    copy is masked."""
+    """Keys that every block sees in addition to its own. If a shared key is also one of the block's own keys, one of
+    the two copies is masked."""
     is_alike: bool = True
     """Whether all blocks have the same mask."""
     is_causal: bool = False
@@ -73,8 +74,8 @@ class QueryBlocks:
 def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
     """Return the blocks of a sequence of `length` tokens without a prefix.
 
-    Return None if blocks save nothing: if a query sees keys all over the sequence, as with a stride, or in both
-    directions without a limit.
+    Return None if blocks would save nothing. This is so if queries can see keys anywhere in the sequence, for example
+    with a stride or with two-sided attention without a window.
     """
     is_one_sided = rule.visibility != "two_sided"
     if is_one_sided and reaches_all(rule, length):
@@ -95,13 +96,14 @@ def is_worth_cutting(rule: Visibility, length: int) -> bool:
 
 
 def blocks_in_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
-    """Return the parts of a sequence's blocks that fall into the given runs of queries, in the order of the runs."""
+    """Return only the parts of the blocks whose queries are in one of the `runs`, in the order of the runs. A run is a
+    range of query positions."""
     return [part for run in runs for block in blocks for part in _of_run(block, run)]
 
 
 def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
-    """Yield the blocks inside the range unchanged. If an end of the range cuts a block, yield a smaller block with only
-    the queries in the range."""
+    """Yield the blocks whose queries are all in the run. If a block is only partly in the run, yield a smaller block
+    with the queries in the run."""
     size, end = blocks.size, blocks.first + blocks.count * blocks.size
     first, last = max(run.start, blocks.first), min(run.stop, end)
     while first < last:
@@ -135,9 +137,10 @@ def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> 
 
 
 def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlocks]:
-    """Return one block with the first queries, followed by blocks that see only a window of earlier keys.
+    """Return one block with the first queries, followed by blocks that see only a window of earlier keys and the global
+    tokens.
 
-    The first queries see all earlier tokens, either in the window or as global tokens.
+    The first block sees all earlier tokens, because each of them is in the window or a global token.
     """
     head = min(window + max(global_tokens - 1, 0), length)
     first = _whole(0, 1, head) if head <= window else QueryBlocks(0, 1, head, 0, head)

@@ -1,4 +1,4 @@
-"""Parts that recurrent mixers share: convolutions over a few tokens, scans in chunks, and norms with a gate."""
+"""Parts that recurrent mixers share: convolutions over a few tokens, scans in chunks, and gated norms."""
 
 import math
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import Positive
 
 CHUNK = 64
-"""Largest number of tokens that a scan processes at once with matrix products. The state is passed from chunk to
-chunk."""
+"""Largest number of tokens in a chunk. A scan processes a chunk with matrix products, and passes the state on to the
+next chunk."""
 
 KernelSize = Annotated[int, Field(ge=2, le=1000)]
-"""Kernel size of a causal convolution: the number of tokens that it sees, the current one included. Published models
-have up to 7."""
+"""Kernel size of a causal convolution: the number of tokens that it sees, including the current token. Published models
+have kernel sizes of up to 7."""
 
 
 def chunking(seq_len: int) -> tuple[int, int]:
-    """Return the number of chunks and the number of tokens per chunk. The number of chunks is the smallest that CHUNK
-    allows, and tokens are divided evenly among them. The last chunk may not be full."""
+    """Return the number of chunks and the number of tokens per chunk. There are as few chunks as possible with at most
+    CHUNK tokens each. Tokens are divided evenly among them, but the last chunk may be smaller."""
     n = max(1, math.ceil(seq_len / CHUNK))
     return n, max(1, math.ceil(seq_len / n))
 
@@ -42,7 +42,7 @@ class GatedRMSNorm(AnyNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input and the value that the weight multiplies are stored."""
+        """Return 2, because the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -53,7 +53,7 @@ GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
 
 
 def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
-    """Return a convolution over `taps` tokens, separate for each channel."""
+    """Return the operation of a convolution over `taps` tokens, computed separately for each channel."""
     return Operation(
         "convolutions",
         "mixer",
@@ -68,8 +68,8 @@ def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *
 def scanning(
     model_pass: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
 ) -> Operation:
-    """Return the operation of a scan. `flops` and `saved` are FLOPs and stored values per sequence. `read` and
-    `written` are values per token."""
+    """Return the operation of a scan. `flops` is the number of FLOPs and `saved` the number of stored values per
+    sequence. `read` and `written` are numbers of values per token."""
     states = model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
     return Operation(
         "scans",
@@ -83,7 +83,7 @@ def scanning(
 
 
 def gated(model_pass: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
-    """Yield the product x silu(z) and its norm. Training stores z, its silu and x in float32."""
+    """Yield the operations of the gate, x silu(z), and of the norm. Training stores z, silu(z) and x in float32."""
     saved = 3 * model_pass.rows * width * FLOAT32_BYTES
     yield model_pass.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
     yield from model_pass.norm(norm, width, weights)

@@ -13,19 +13,20 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Width
 class RGLRU(Mixer):
     """RG-LRU, the mixer of Griffin (De 2024): the state of each channel decays at a rate that depends on the input.
 
-    At each token, S <- a S + sqrt(1 - a^2) i u. The gates r and i are sigmoid(W u + b), and a = exp(-8 r
-    softplus(Lambda)). A projection computes u, and the output is multiplied by a gate and projected.
+    At each token, S <- a S + sqrt(1 - a^2) i u, where the input u comes from a projection and a convolution. The gates
+    r and i are sigmoid(W u + b), and a = exp(-8 r softplus(Lambda)). The state is multiplied by another gate and
+    projected to the output.
     """
 
     kind: Literal["rglru"] = "rglru"
     display_name: ClassVar[str] = "RG-LRU"
     lru_width: Derived[Width] = DERIVED
-    """Number of channels, each with one number as its state. null: d_model."""
+    """Number of channels, each with a scalar state. null: d_model."""
     n_heads: Heads = 1
     """Number of groups of consecutive channels. The gates of a channel read only the channels of its group
     (RecurrentGemma: 256 channels per group)."""
     taps: KernelSize = 4
-    """Number of tokens, the current one included, that the convolution of u sees."""
+    """Kernel size of the convolution of u: the number of tokens that it sees, including the current token."""
 
     def resolve(self, d_model: int) -> Self:
         return self.model_copy(update={"lru_width": self.lru_width or d_model})
@@ -51,8 +52,8 @@ class RGLRU(Mixer):
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations, which are the same in every counting. The scan has no matrix products, only
-        element-wise sums: one round for each doubling of the number of tokens."""
+        """Yield the operations, which are the same for every kind of counting. The scan has no matrix products. It adds
+        elements in ceil(log2(tokens)) rounds, but in at least one."""
         width = self.lru_width
         conv, states = self.state(site, 0)
         yield model_pass.product("mixer", site.d_model, 2 * width, bias=2 * width)
@@ -62,7 +63,7 @@ class RGLRU(Mixer):
         yield model_pass.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
         doublings = max(1, math.ceil(math.log2(model_pass.tokens)))
         summed = model_pass.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
-        # Stored in float32: nine numbers between u, the decays and the added inputs, and three for each doubling.
+        # Stored in float32: nine values per channel for u, decays and inputs, and three for each doubling.
         saved = (9 + 3 * doublings) * model_pass.rows * width * FLOAT32_BYTES
         kept = model_pass.texts * states.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
         yield summed._replace(kept=kept, saved=saved)

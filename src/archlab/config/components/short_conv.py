@@ -15,7 +15,7 @@ class ShortConv(Mixer):
     kind: Literal["short_conv"] = "short_conv"
     display_name: ClassVar[str] = "short conv"
     taps: KernelSize = 3
-    """Number of tokens, the current one included, that the convolution sees."""
+    """Kernel size of the convolution: the number of tokens that it sees, including the current token."""
     bias: bool = False
     """Whether all projections and the convolution have biases."""
 
@@ -40,7 +40,6 @@ class ShortConv(Mixer):
         return ShortConvShare.model_construct(**dict(self), n_devices=tensor)
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations, which are the same in every counting."""
         d = site.d_model
         (conv,) = self.state(site, 0)
         yield model_pass.product("mixer", d, 3 * d, bias=3 * d * self.bias)
@@ -54,7 +53,7 @@ class ShortConv(Mixer):
 
 
 class ShortConvShare(ShortConv):
-    """Channels of a short convolution that one device computes if several devices divide them."""
+    """Part of a short convolution that one device computes if several devices divide the channels among them."""
 
     n_devices: int
     """Number of devices that divide the channels among them."""

@@ -1,7 +1,8 @@
-"""Rules for which keys a query sees. Masks, caches and FLOP counts all use them.
+"""Rules that determine which keys a query sees. Masks, caches and FLOP counts all use them. Positions count from the
+start of the sequence, or from the start of the document if a sequence consists of several packed documents.
 
-Positions count from the start of the sequence, or of the document if several are packed. This module does not import
-torch at run time, so that costs can be computed quickly. The functions work on tensors and on arrays.
+This module does not import torch at run time, so that costs can be computed quickly. The functions accept tensors and
+arrays.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -30,21 +31,21 @@ class BlockSparse(Settings):
 
 
 class Visibility(Settings):
-    """Fields of an attention that determine which keys a query sees: in which direction, and how far."""
+    """Fields of an attention component that determine which keys a query sees: in which direction, and how far."""
 
     visibility: Literal["causal", "prefix", "two_sided"] = "causal"
     """Direction in which a query sees keys. `causal`: its own key and earlier keys. `prefix`: in addition, later
     keys within the prefix of the sequence, whose length is an argument of each pass (prefix LM, Raffel 2020).
     `two_sided`: all earlier and later keys, as in an encoder."""
     window: Length | None = None
-    """Size w of the attention window in tokens: a query sees the keys at a distance below w, its own included, in
-    each visible direction. null: no window."""
+    """Size w of the attention window in tokens: a query sees its own key and the nearest w - 1 keys in each visible
+    direction. null: no window."""
     stride: Annotated[Index, Field(ge=2)] | None = None
     """Stride s of dilated attention in tokens: keys beyond the window are visible if their distance is divisible by
     s. null: no keys beyond the window."""
     global_tokens: Index = 0
-    """Number of global tokens at the start of a sequence. They see all tokens, and all tokens see them, regardless of
-    the window (Longformer)."""
+    """Number of global tokens at the start of a sequence (Longformer). In each visible direction, they see all tokens
+    and all tokens see them, regardless of the window."""
     blocks: BlockSparse | None = None
     """Fixed sparse blocks that replace a window. null: no blocks."""
 
@@ -61,8 +62,8 @@ class Visibility(Settings):
 def visible(rule: Visibility, query: "Positions", key: "Positions", prefix: "Positions | int" = 0) -> "Positions":
     """Return a boolean tensor or array: true if the query at position `query` sees the key at position `key`.
 
-    The positions broadcast. `prefix` is the number of first tokens that see each other in both directions; only the
-    visibility `prefix` uses it.
+    The positions broadcast. `prefix` is the length of the prefix, whose tokens see each other in both directions. It is
+    used only if `visibility` is `prefix`.
     """
     if rule.visibility == "two_sided":
         return _in_reach(rule, query, key)
@@ -102,15 +103,16 @@ def hidden_keys(rule: Visibility, seq_len: int) -> MaskKind:
 
 
 def reaches_all(rule: Visibility, seq_len: int) -> bool:
-    """Return whether, within `seq_len` tokens, every query reaches all keys in its visible directions."""
+    """Return whether, within `seq_len` tokens, no window or block hides a key from a query. The direction in which
+    queries see keys is not considered."""
     if rule.blocks is not None:
         return rule.blocks.size >= seq_len
     return rule.window is None or rule.window >= seq_len
 
 
 def keys_kept(rule: Visibility, context: int) -> int:
-    """Return the number of keys that a cache must store after `context` tokens. If only the keys of the window or block
-    are visible later, a cache stores only these."""
+    """Return the number of keys that a cache must store after `context` tokens. If later tokens can see only the keys
+    of the window or block, only these keys are stored."""
     if rule.blocks is not None and not rule.blocks.summary:
         return min(context, rule.blocks.size)
     bounded = rule.window is not None and rule.stride is None and not rule.global_tokens
@@ -120,7 +122,7 @@ def keys_kept(rule: Visibility, context: int) -> int:
 def visible_pairs(rule: Visibility, seq_len: int) -> int:
     """Return the number of visible query-key pairs in a sequence of `seq_len` tokens without a prefix.
 
-    The number equals the sum of the mask, but is computed without the mask.
+    This is the number of true elements of the mask, but is computed without creating the mask.
     """
     before = _pairs_before(rule, seq_len)
     if rule.visibility != "two_sided":
@@ -141,7 +143,7 @@ def _pairs_before(rule: Visibility, seq_len: int) -> int:
         earlier = _blocks_before(seq_len, size)
         return _up_to(seq_len) - size * earlier + summary * earlier
     window = min(rule.window or seq_len, seq_len)
-    beyond = seq_len - window  # queries that see a whole window and have keys behind it
+    beyond = seq_len - window  # number of queries with earlier keys beyond the window
     pairs = _up_to(window) + beyond * window
     # Queries with at most as many keys behind the window as there are global keys.
     few = min(rule.global_tokens, beyond)

@@ -1,9 +1,9 @@
 """Work of a pass, operation by operation: FLOPs and bytes moved.
 
-In matrix products, a multiplication with its addition counts as two FLOPs. In other operations, each operation on one
-element counts as one FLOP, including elementary functions such as exp, tanh or a division. Bytes are those that each
-operation reads and writes once. This assumes that no hardware cache keeps data between operations, and that operations
-are fused only within one kernel.
+In matrix products, a multiplication and the addition of its result count as two FLOPs. In other operations, each
+operation on one element counts as one FLOP, including divisions and elementary functions such as exp or tanh. Each
+operation reads its inputs and writes its outputs once. This assumes that no hardware cache keeps data between
+operations, and that operations are fused only within one kernel.
 """
 
 from collections import Counter
@@ -16,16 +16,17 @@ from archlab.config.components.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
 """Way to count work. `visible`: the work that the architecture needs. `computed`: the work that the training kernels
-do, including unnecessary work. `packed`: like `computed`, but each window holds several documents, so that all masks
-differ."""
+do, including unnecessary work. `packed`: like `computed`, but each sequence consists of several packed documents, so
+that each sequence has its own mask."""
 
 OperationKind = Literal[
     "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
     "loss", "optimiser",
 ]  # fmt: skip
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
-"""Kinds of operations. `products`: with weight matrices. `attention`: products of queries, keys and values. `scans`:
-in recurrent mixers. `element-wise`: rotations, gates, additions to the stream, reordering of rows."""
+"""Kinds of operations. `products`: products with weight matrices. `attention`: products of queries and keys, and of
+attention weights and values. `scans`: scans of recurrent mixers. `element-wise`: rotations, gates, additions to the
+stream, reordering of rows."""
 
 FLOAT32_BYTES = 4
 
@@ -43,7 +44,7 @@ class Operation(NamedTuple):
     weights: float = 0.0
     """Bytes of parameters that the operation reads."""
     kept: float = 0.0
-    """Bytes read from tensors that earlier passes stored: keys and values, or states."""
+    """Bytes read from tensors that earlier passes stored, such as keys and values, or the states of mixers."""
     moved: float = 0.0
     """Bytes of activations that the operation reads and writes."""
     saved: float = 0.0
@@ -55,7 +56,7 @@ class Operation(NamedTuple):
     """Number of identical operations that this one represents."""
 
     def repeated(self, n: int) -> "Operation":
-        """Return one operation with the costs of `n` operations like this one."""
+        """Return one operation with the total costs of `n` operations like this one."""
         *numbers, times = self[2:]
         return Operation(self.kind, self.part, *(n * number for number in numbers), times=n * times)
 
@@ -70,16 +71,16 @@ class Pass:
 
     texts: int
     tokens: int
-    held: int = 0
+    n_cached: int = 0
     """Number of tokens of each sequence that are already in a cache."""
     is_cached: bool = False
-    """Whether layers use a cache, that is, keep tensors for later passes."""
+    """Whether layers use a cache, which keeps keys, values and states for later passes."""
     counting: Counting = "visible"
     bytes_each: int = 2
     """Bytes per element of weights, activations and cached tensors."""
     is_training: bool = False
-    """Whether this is a training pass, in which the residual stream and its norms are in float32. In other passes
-    all tensors have one dtype."""
+    """Whether this is a training pass. In a training pass, the residual stream and its norms are in float32. In other
+    passes, all tensors have the same dtype."""
 
     @property
     def stream_bytes(self) -> int:
@@ -93,7 +94,7 @@ class Pass:
     @property
     def context(self) -> int:
         """Number of tokens of each sequence after the pass."""
-        return self.held + self.tokens
+        return self.n_cached + self.tokens
 
     @property
     def mask_pairs(self) -> int:
@@ -103,10 +104,10 @@ class Pass:
     def product(
         self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
     ) -> Operation:
-        """Return the product of every row with a matrix [d_in, d_out]. `bias` is the number of biases.
+        """Return the multiplication of each row by a matrix of shape [d_in, d_out]. `bias` is the number of bias
+        elements.
 
-        The input of the product is stored for the backward pass, unless `shares_input` says that an earlier product
-        stores it.
+        The input is stored for the backward pass, unless `shares_input` says that an earlier multiplication stores it.
         """
         rows = self.rows if rows is None else rows
         return Operation(
@@ -120,12 +121,13 @@ class Pass:
         )
 
     def attention(self, part: str, n_heads: int, head_dim: int, *, kept: float = 0, saved: float = 1) -> Operation:
-        """Return causal attention, in which every token attends to itself and to all earlier tokens.
+        """Return the operation of causal attention, in which every token attends to itself and to all earlier tokens.
 
-        Scores and weights are written to memory, including those of hidden pairs. `saved` is the number of values per
-        pair that are stored for the backward pass. `kept` is the number of bytes read from a cache.
+        Scores and attention weights are written to memory for all query-key pairs, including hidden ones. `saved` is
+        the number of values per pair that are stored for the backward pass. `kept` is the number of bytes read from a
+        cache.
         """
-        visible = self.tokens * (self.held + (self.tokens + 1) / 2)
+        visible = self.tokens * (self.n_cached + (self.tokens + 1) / 2)
         whole = self.texts * n_heads * self.tokens * self.context
         width = n_heads * head_dim
         return Operation(
@@ -141,8 +143,8 @@ class Pass:
     def norm(
         self, norm: AnyNorm, width: float, weights: int | None = None, *, shares_input: bool = False
     ) -> Iterator[Operation]:
-        """Yield a norm over `width` features of each row. `weights` is the number of its parameters; None derives it
-        from `width`.
+        """Yield the operation of a norm over `width` features of each row. `weights` is the number of parameters of the
+        norm; None derives it from `width`.
 
         The input of the norm is stored for the backward pass, unless `shares_input` says that an earlier norm stores
         it.
@@ -175,9 +177,10 @@ class Pass:
         weights: int = 0,
         saved: float = 0,
     ) -> Operation:
-        """Return an operation with `flops` FLOPs on each of `width` elements of each row.
+        """Return an element-wise operation with `flops` FLOPs per element, on `width` elements of each row.
 
-        For each element, `read` values are read, `written` are written, and `saved` are stored for the backward pass.
+        `read`, `written` and `saved` are the numbers of values per element that are read, written, and stored for the
+        backward pass.
         """
         numbers = self.rows * width
         return Operation(

@@ -1,7 +1,7 @@
 """Contract between archlab and user-defined classes, and checks of the values that user code returns.
 
-The annotations of archlab's base classes are the contract. A method that overrides a base-class method must return the
-annotated type, and a class variable must have the annotated type.
+The contract consists of the type annotations in archlab's base classes. A method that overrides a base-class method
+must return the annotated type, and a class variable must have the annotated type.
 """
 
 import re
@@ -22,7 +22,7 @@ class ContractError(UserError):
 
 
 Refuse = Callable[[type, str], ContractError]
-"""Function that returns the error for a class that breaks its contract, given the class and the reason."""
+"""Function that takes a class that breaks its contract, and the reason. It returns the error to raise."""
 
 _LONGEST = 60
 
@@ -37,7 +37,7 @@ def short(value: Any) -> str:
 
 def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """Call a user's function. If the function does not accept these arguments, raise the error that `refuse` returns.
-    Other errors of the function pass through."""
+    Errors raised inside the function are not caught."""
     try:
         return function(*arguments, **keywords)
     except TypeError as error:

@@ -1,5 +1,5 @@
-"""Merging and removal of raw config values. The fields that a section may have depend on its kind, such as
-`norm.kind`."""
+"""Merging and removal of raw config values, that is, of values before validation. Merging depends on the kinds of
+sections, such as `norm.kind`, because each kind has its own fields."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Raw = dict[str, Any]
 
 
 MOST_DEPTH = 100
-"""Largest allowed nesting depth of raw values. A config has depth 6."""
+"""Largest allowed nesting depth of raw values. A typical config has a depth of 6."""
 
 
 def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
@@ -47,11 +47,11 @@ def _unite(a: Raw, b: Raw, at: str) -> None:
 
 
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
-    """Return `over` merged over `base`.
+    """Return `base` updated with the values of `over`, section by section.
 
     If `over` changes the kind of a section (`norm.kind`), keys that only the old kind has are dropped. If neither
-    `base` nor `over` names a kind, the default kind of the field is used. A string is read as a kind (`position:
-    alibi`).
+    `base` nor `over` names a kind, the default kind of the field is used. In place of a section, a string is read as
+    its kind, such as `position: alibi`.
     """
     out, fields = dict(base), schema.model_fields
     for key, value in over.items():
@@ -80,11 +80,11 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
 
 
 def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None, at: str = "") -> Raw:
-    """Return the nested overrides `over` merged over `below`. Both may be parts of a config.
+    """Return the nested overrides `below` updated with `over`. Neither needs to be a complete config.
 
-    If `over` changes a kind, fields of `below` that the new kind lacks are dropped; without a schema, all fields of
-    `below` are dropped. Raise UserError if `over` sets a field inside a value that is not a section. `at` is the path
-    of the section, for messages.
+    If `over` changes the kind of a section, fields of `below` that the new kind lacks are dropped. Without a schema,
+    all fields of that section in `below` are dropped. Raise UserError if `over` sets a field inside a value that is not
+    a section. `at` is the path of the section, for messages.
     """
     out = dict(below)
     for key, value in over.items():
@@ -115,10 +115,10 @@ def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
 
 
 def _dropped_fields(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
-    """Return the fields of the old kind whose values do not carry over to the new kind.
+    """Return the names of the old kind's fields whose values are dropped when the kind changes.
 
-    Between archlab's kinds, fields of the same name carry over. If one of the kinds is user-defined, only fields from a
-    common base class do.
+    If both kinds are archlab's own, fields that both kinds have keep their values. If one of the kinds is user-defined,
+    only fields from a common base class keep their values.
     """
     if old is new:
         return set()
@@ -160,8 +160,8 @@ def _drop(section: Raw, path: Sequence[str]) -> None:
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
     """Return the config class of a field's value.
 
-    If a section has several kinds, this is the class of the kind that `raw` names. If `raw` names no kind, it is the
-    kind of the default, or otherwise the first kind.
+    If a section has several kinds, return the class of the kind that `raw` names. If `raw` names no kind, use the
+    default kind, or the first kind if there is no default.
     """
     variants = _variants(field)
     if not variants:
@@ -186,7 +186,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
 
 @cache
 def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
-    """Return the value type of a field that maps names to sections, or None for any other field."""
+    """Return the type of a field's values if the field maps names to sections. Return None for any other field."""
     if get_origin(field.annotation) is not dict:
         return None
     value = FieldInfo.from_annotation(get_args(field.annotation)[1])
@@ -204,11 +204,12 @@ class FieldPlace(NamedTuple):
 def fields_below(
     schema: type[BaseModel], at: str = "", within: tuple[type[BaseModel], ...] = ()
 ) -> Iterator[FieldPlace]:
-    """Yield every field that a section can have, including the fields of all kinds.
+    """Yield every field that a section can have, including the fields of all its kinds.
 
     Paths start with `at`. If a field maps names to sections, the fields of these sections are yielded twice: with
-    `NAME` in their paths, and without it. `within` lists the classes of the enclosing sections. A class inside itself,
-    such as an MLP made of MLPs, is skipped to prevent endless recursion.
+    `NAME` in their paths, and without it. `within` lists the classes of the enclosing sections. If a section contains
+    sections of its own class, such as an MLP made of MLPs, these inner sections are skipped to prevent endless
+    recursion.
     """
     for name, field in schema.model_fields.items():
         yield FieldPlace(at + name, schema, name)
@@ -226,7 +227,8 @@ def kind_names(field: FieldInfo | None) -> list[str]:
 
 
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
-    """Return the config classes that a field's value may have: one per kind of a section, or none for a plain value."""
+    """Return the config classes that a field's value may have: one class for each kind of a section, or no class for a
+    plain value."""
     if root := _root(field):
         return tuple(kinds(root).values())
     parts = (field.annotation, *get_args(field.annotation))
@@ -240,7 +242,7 @@ def _root(field: FieldInfo) -> type[Registered] | None:
 
 @cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
-    """Return the names of a section's fields that are `Derived` or contain a section with `Derived` fields."""
+    """Return the names of a section's fields that are `Derived`, or that contain a section with a `Derived` field."""
     places = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
     return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 

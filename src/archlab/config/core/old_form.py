@@ -1,6 +1,6 @@
 """Older form of a user-defined kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-The files of older runs and studies contain this form. The names of runs are still computed from this form.
+The files of older runs and studies contain this form, and the names of runs are still computed from it.
 """
 
 from typing import Any
@@ -12,9 +12,11 @@ _SECTIONS: tuple[Section, ...] = ("mlp", "mixer", "optimizer")
 
 
 def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
-    """Return the current form of a value: `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
+    """Convert a value from the older form to the current form: `{kind: plugin, name: mine, options: {rate: 2}}` becomes
+    `{kind: mine, rate: 2}`.
 
-    A part such as `{options: {rate: 2}}` is also accepted. `kind_below` is the kind to assume if the value names none.
+    A part of a section, such as `{options: {rate: 2}}`, is also converted. If the value names no kind, `kind_below` is
+    its kind.
     """
     options = value.get("options")
     is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
@@ -28,9 +30,10 @@ def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any
 
 
 def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
-    """Return whether both values have the older form of the same kind, so that they can be merged without conversion.
+    """Return whether both values have the older form and the same kind.
 
-    Digests of existing studies depend on merging them in this form.
+    Such values are merged without conversion to the current form, because the digests of existing studies were computed
+    that way.
     """
     same = {"kind": below.get("kind"), "name": below.get("name")} | over
     return "options" in over and same["kind"] == below.get("kind") == "plugin" and same["name"] == below.get("name")
@@ -41,14 +44,14 @@ def from_old_path(path: str) -> str:
 
 
 def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the older form of a value: `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate:
-    2}`."""
+    """Convert a value from the current form to the older form: `{kind: mine, rate: 2}` becomes `{kind: plugin, name:
+    mine, options: {rate: 2}}`."""
     options = {key: item for key, item in value.items() if key != "kind"}
     return {"kind": "plugin", "name": value["kind"], "options": options}
 
 
 def in_old_form(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a config with its user-defined MLPs, mixers and optimizers in the older form."""
+    """Return the values of a config. User-defined MLPs, mixers and optimizers are in the older form."""
     users = {(kind.section, kind_of(kind)) for kind in users_kinds() if kind.section in _SECTIONS}
 
     def changed(value: Any, section: str) -> Any:

@@ -1,7 +1,6 @@
 """Plug-ins: a user's own Python modules, which add kinds of components, optimizers, outcomes and other sections.
 
-The `plugins` field of a config names the modules. Reading the config imports them, in every process that receives the
-config.
+The `plugins` field of a config names the modules. A process that reads the config imports them.
 """
 
 import hashlib
@@ -31,8 +30,8 @@ _read: dict[str, str] = {}
 
 
 def plugin_of(plugins: Iterable[str], config: type[Registered]) -> str | None:
-    """Return the plug-in that registered a kind, itself or in a module of its package. Return None if no plug-in
-    did."""
+    """Return the plug-in that registered a kind. If the plug-in is a package, any of its modules may have registered
+    the kind. Return None if no plug-in did."""
     modules = registry.modules_of(config)
     return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
 
@@ -50,7 +49,8 @@ def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Return the plug-in names for a config in `folder`, and the contents of the files to copy there, by file name.
+    """Return the plug-in names to write to a config in `folder`, and a dict from the names of the files to copy there
+    to their contents.
 
     Installed modules are named but not copied. A file that is already in the folder keeps its name.
     """
@@ -67,15 +67,15 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, b
 def import_if_possible(plugins: Iterable[str]) -> None:
     """Import the plug-ins that raw values name, and ignore those that cannot be imported.
 
-    The import precedes merging, because merging needs the fields of each kind. Validation later reports each plug-in
-    that cannot be imported, together with all other problems.
+    Plug-ins are imported before configs are merged, because merging needs the fields of each kind. Validation later
+    reports each plug-in that cannot be imported, together with all other problems.
     """
     with suppress(UserError):
         resolve_and_import(tuple(plugins))
 
 
 def import_plugins(plugins: Iterable[str]) -> None:
-    """Import the plug-ins that this process has not imported, and files that have changed since their import.
+    """Import the plug-ins that this process has not imported yet, and files that have changed since they were imported.
 
     Files are given by their full paths. Raise UserError before any code runs if a plug-in is missing or not trusted.
     """
@@ -90,7 +90,7 @@ def import_plugins(plugins: Iterable[str]) -> None:
 
 def _content(file: Path) -> bytes:
     if not file.is_file():
-        raise UserError(f"plugins: {file}: no such file; put it there, or give its new path")
+        raise UserError(f"plugins: {file}: no such file; restore it, or set `plugins` to its new path")
     return read_bytes(file)
 
 

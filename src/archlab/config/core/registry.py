@@ -32,8 +32,8 @@ Section = Literal[
 """Names of the sections to which a user's file may add kinds."""
 
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
-"""Registered classes by section, kind and module. A user's file and its copy in a run's folder are two modules, which
-may both register the same kind."""
+"""Registered classes by section, kind and module. A user's file and its copy in a run's folder are two modules, and
+both may register the same kind."""
 
 _caches: list[Any] = []
 
@@ -45,7 +45,7 @@ _digests: dict[str, str] = {}
 _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 Check = Callable[..., Any]
-"""Function that checks the result of a user-defined implementation."""
+"""Function that checks what the implementation of a user-defined kind returns."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
@@ -65,7 +65,7 @@ def kind_of(config: type[Base]) -> str:
 
 
 def is_open(config: type[Base]) -> bool:
-    """Return whether a class represents all kinds that derive from it."""
+    """Return whether a class represents a whole section, or a group of its kinds, instead of a single kind."""
     return hasattr(config, "section") and not kind_of(config)
 
 
@@ -116,8 +116,8 @@ class Registered(Settings):
         """Raise UserError if the section does not allow the class variables of a new kind."""
 
     def __hash__(self) -> int:
-        """Return the hash of the values. If a user-defined field holds a list or mapping, return the hash of the JSON
-        instead."""
+        """Return a hash of the values. If a user-defined field holds a list or mapping, which has no hash, return a
+        hash of the JSON instead."""
         try:
             return hash((type(self), *self.__dict__.values()))
         except TypeError:
@@ -125,7 +125,8 @@ class Registered(Settings):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate by looking up the kind each time, because kinds may be registered later."""
+        """Return a schema that looks up the kind at each validation, because kinds may be registered after the schema
+        is created."""
         if not is_open(cls):
             try:
                 return handler(source)
@@ -136,10 +137,10 @@ class Registered(Settings):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the union of the kinds, with the default first.
+        """Return a JSON schema that is the union of all kinds, with the default kind first.
 
-        A section may contain sections of the same root class, such as an MLP made of MLPs. Only the kind names of the
-        inner sections are described.
+        A section may contain sections of the same root class, such as an MLP made of MLPs. For these inner sections,
+        the schema contains only the names of the kinds.
         """
         if not is_open(cls):
             return handler(schema)
@@ -210,15 +211,15 @@ def implementation_of(config: type[Base]) -> Callable[..., Any]:
 
 
 def make(config: Base, *arguments: Any, check: Check | None = None) -> Any:
-    """Call the implementation of a config with the config and `arguments`. `check` is passed on to `call`."""
+    """Call the implementation of a config's kind with the config and `arguments`. `check` is passed to `call`."""
     return call(type(config), config, *arguments, check=check)
 
 
 def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
     """Call the implementation of a kind and return its result.
 
-    For a user-defined kind, return `check(kind, result, *arguments)` instead. `check` returns the result, or raises
-    `breach` if the result does not fit the section.
+    If the kind is user-defined and `check` is given, return `check(kind, result, *arguments)` instead of the result.
+    `check` returns the result, or raises `breach` if the result does not fit the section.
     """
     implementation = implementation_of(kind)
     if check is None or not is_users(kind):
@@ -228,7 +229,8 @@ def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
 
 @cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
-    """Return the classes that derive from `root` by kind, in the order of their registration, but with `none` last."""
+    """Return a dict from the names of kinds to the classes that derive from `root`. They are in the order of their
+    registration, but `none` is last."""
     classes: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
     known = [(kind, config) for kind, config in classes.items() if issubclass(config, root)]
     return dict(sorted(known, key=lambda item: item[0] == "none"))
@@ -246,7 +248,7 @@ def is_users(config: type[Base]) -> bool:
 
 def check_implemented(module: str) -> None:
     """Raise UserError if the module registered a kind without an implementation. Kinds that derive from archlab's kinds
-    inherit one."""
+    inherit an implementation."""
     classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in classes:
         contract.check_defined(config, breach)
@@ -284,7 +286,7 @@ def file_of(config: type[Base]) -> str:
 
 
 def source_digest(config: type[Registered]) -> str:
-    """Return the digest of the file that defines a user's class. The digest dates from the import of the file."""
+    """Return the digest that the file of a user-defined class had when it was imported."""
     return _digests.get(config.__module__, "")
 
 

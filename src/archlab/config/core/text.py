@@ -86,7 +86,7 @@ def _text(value: str) -> str:
 
 def _line(value: str) -> str:
     if match := re.search("[\n\t]", value):
-        raise ValueError(f"{value!r} has {_named(match[0])}; allowed: one line of text")
+        raise ValueError(f"{value!r} has {_named(match[0])}; write the text on one line")
     return _text(value)
 
 

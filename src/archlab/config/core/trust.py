@@ -1,4 +1,5 @@
-"""Trust in plug-ins. A plug-in may run if the user names it, or if archlab copied it into its folder on this machine.
+"""Trust in plug-ins. A plug-in may run if the user names it, or if it is in a folder into which archlab copied it on
+this machine.
 
 A config names plug-ins, and reading the config imports them. A user names a plug-in on the command line, in Python, or
 in a YAML file given by its path. A user who gives only a folder has not decided to run the code in the folder, which
@@ -17,7 +18,7 @@ from archlab.errors import UserError
 from archlab.files import expand_user, real_path, state_folder, write_page
 
 TRUST = "ARCHLAB_TRUST"
-"""Environment variable. If its value is 1, every plug-in may run. Worker processes inherit the variable."""
+"""Name of an environment variable. If its value is 1, every plug-in may run. Worker processes inherit the variable."""
 
 _named: set[str] = set()
 """Full paths of files, and names of modules, that the user named in this process."""
@@ -31,16 +32,17 @@ def accept(*sources: str | Path) -> None:
 
 
 def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
-    """If the user named `file`, record that the user also named `sources`, because the file names them."""
+    """If the user named `file`, record that the user also named `sources`, which are the plug-ins that the file
+    names."""
     if _full_name(file) in _named:
         accept(*sources)
 
 
 def remember(plugins: Iterable[str]) -> None:
-    """Let later processes of this user import these plug-ins, which archlab is copying into a folder.
+    """Allow later processes of this user to import these plug-ins, which archlab is copying into a folder.
 
-    The record is a folder with one file per fingerprint, so that several processes can add to it at once. If the record
-    cannot be written, later processes ask for --trust.
+    The record of allowed plug-ins is a folder with one file per fingerprint, so that several processes can add to it at
+    the same time. If the record cannot be written, later processes ask for --trust.
     """
     for plugin in plugins:
         with suppress(UserError, OSError):

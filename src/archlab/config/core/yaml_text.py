@@ -1,10 +1,12 @@
-"""YAML 1.2 for configs. Only plain values and text keys are allowed, and the limits are higher than any config needs.
+"""YAML 1.2 for configs. Only plain values are allowed, and keys must be text. Sizes are limited, but no config comes
+near the limits.
 
 PyYAML implements YAML 1.1, in which `010` is 8, `1:30` is 90 and `on` is true. This module combines PyYAML's parser
-with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name the file and the line.
+with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) are supported. Errors name the file and the
+line.
 
 If libyaml is installed, it parses the text first, because it is twenty times as fast as PyYAML's own parser. If libyaml
-refuses the text, PyYAML's own parser parses it again, because its errors are easier to translate.
+reports an error, PyYAML's own parser parses the text again, because its error messages are easier to translate.
 """
 
 import re
@@ -22,12 +24,14 @@ from archlab.errors import UserError
 from archlab.files import MEBIBYTE, read_text
 
 MOST_BYTES = MEBIBYTE
-"""Largest allowed size of a YAML file in bytes. No config is as large, and a larger file would take seconds to read."""
+"""Largest allowed size of a YAML file in bytes. Configs are much smaller, and reading a larger file would take
+seconds."""
 MOST_VALUES = 50_000
-"""Largest allowed number of values in a YAML file, with aliases expanded. A pattern of 10,000 layers fits."""
+"""Largest allowed number of values in a YAML file, with aliases expanded. A pattern of 10,000 layers stays below this
+limit."""
 LONG_TEXT = 1000
-"""Number of characters for which a long string counts as one more value, so that aliases of long strings are limited
-too."""
+"""Length in characters that counts as one more value towards MOST_VALUES. This limits the total length of long strings
+that aliases repeat."""
 MOST_DIGITS = 300
 """Largest allowed number of digits in a number. No config field can hold a longer number."""
 
@@ -81,21 +85,22 @@ _PLAIN_WORDS: tuple[tuple[str, str, bool], ...] = (
     ("expected alphabetic or numeric", "`*` or `&` without a name; put text that begins with either in quotes", False),
     ("expected the node content", "a value is missing, or a special character is not in quotes", False),
 )
-"""Translation of PyYAML's errors: pattern of the error, message for the user, and whether the message names the line
-where the wrong part begins. If false, it names the line where PyYAML stopped."""
+"""Translations of PyYAML's errors: the pattern of the error, the message for the user, and a boolean. If it is true,
+the message names the line where the invalid part begins. If it is false, the message names the line where PyYAML
+stopped."""
 
 
 class _Node(NamedTuple):
     value: Any
     size: int
-    """Number of values inside the node, itself included, with aliases expanded."""
+    """Number of values in the node, including itself, with aliases expanded."""
     height: int
-    """Depth of nesting inside the node."""
+    """Nesting depth of the node's content."""
 
 
 class _Builder:
-    """Builder of plain values from parser events. Aliases share one value, but each alias counts towards the limits as
-    if the value were written out."""
+    """Builder that turns parser events into plain Python values. All aliases of an anchor share one value. For the
+    limits, each alias counts as if the value were written out."""
 
     def __init__(self, text: str, source: str, loader: Any) -> None:
         self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)
@@ -244,12 +249,12 @@ def read_yaml(path: Path | Traversable) -> Raw:
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
         actual = "nothing" if value is None else type(value).__name__
-        raise UserError(f"{path}: expected keys and values, found {actual}")
+        raise UserError(f"{path}: expected a mapping such as `key: value`, found {actual}")
     return value
 
 
 def first_comment(path: Path | Traversable) -> str:
-    """Return the first line of a file without `#` if the line is a comment, otherwise an empty string."""
+    """Return the first line of a file without its `#` if the line is a comment. Otherwise, return an empty string."""
     line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
@@ -263,12 +268,12 @@ for pattern, _ in _CORE:
 
 
 def to_yaml(value: Raw) -> str:
-    """Return the value as YAML. Keys keep their order, and short lists are written on one line."""
+    """Convert a value to YAML. Keys keep their order, and short lists are written on one line."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
 
 
 def to_yaml_line(value: Any) -> str:
-    """Return a value as YAML writes it after `key:` on one line. A string is returned without quotes."""
+    """Convert a value to one line of YAML, as it would follow `key:`. A string is returned without quotes."""
     if isinstance(value, str):
         return value
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)

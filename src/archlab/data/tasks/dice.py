@@ -1,4 +1,7 @@
-"""Random numbers for windows. The numbers of window i depend only on seed, split, i and the name of the draw."""
+"""Random numbers for windows.
+
+The numbers of window i depend only on the seed, the split, i and the name of a random stream.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ _BLOCK = 4
 class Dice:
     """Random numbers for the windows `first` to `first + count` (exclusive), one row per window.
 
-    Each name has its own random stream, so that a change in one draw does not change the others.
+    The argument `name` of each method selects a random stream. A task uses a different stream for each random choice,
+    so that a change to one choice does not affect the others.
     """
 
     seed: int

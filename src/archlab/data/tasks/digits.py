@@ -9,6 +9,6 @@ MOST_NUMBERS = 2**62
 def digits(numbers: np.ndarray, base: int, n: int) -> np.ndarray:
     """Return the last n digits of each number as int64 [..., n].
 
-    The least significant digit comes first, so that digits that vary come before digits that are always 0.
+    The least significant digit comes first. If all numbers are small, the digits that are always 0 are thus at the end.
     """
     return np.stack([numbers // base**i % base if base**i < MOST_NUMBERS else 0 * numbers for i in range(n)], axis=-1)

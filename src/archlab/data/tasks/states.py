@@ -1,4 +1,4 @@
-"""State-tracking task: elements of a permutation group, and from time to time their product so far."""
+"""State-tracking task: elements of a permutation group, interrupted by questions about their product so far."""
 
 from functools import cache
 from itertools import permutations
@@ -16,8 +16,9 @@ _ASK = 1
 def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens and the mask of answers, both [windows, length].
 
-    The state starts as the identity and is kept after each answer. Element i of the group has token 2 + i. An answer
-    is the product of all elements so far, which has one of the last tokens of the vocabulary.
+    The state is the product of all elements since the beginning of the window. It is not reset after an answer. Element
+    i of the group is written as token 2 + i. An answer is the state, written as one of the last tokens of the
+    vocabulary.
     """
     table, first_state = _products(task.objects), vocab_size - task.answers(vocab_size)
     lengths = 1 + dice.below("lengths", length // 3 + 1, task.steps)

@@ -13,10 +13,10 @@ from archlab.data.tasks.windows import windows
 from archlab.data.training_data import HeldOut, Windows
 
 STREAMS = 1_000_000
-"""Number of streams of held-out windows for the seeds of studies. Each seed uses its own stream."""
+"""Number of random streams from which studies take held-out windows. Each seed of a study uses its own stream."""
 
 N_FOLDS = 2 * STREAMS
-"""Number of all streams of held-out windows. They act as folds: the first STREAMS of them are test folds."""
+"""Total number of random streams of held-out windows. Each stream is a fold. The first STREAMS folds are test folds."""
 
 DEFAULT_HELD_OUT_TOKENS = 65_536
 """Default number of held-out tokens. A task can generate any number of them."""
@@ -29,7 +29,7 @@ class TaskData:
     task: Task
     vocab_size: int
     fold: int
-    """Index of the stream of held-out windows."""
+    """Index of the random stream from which held-out windows are generated."""
 
     @property
     def fingerprint(self) -> str:

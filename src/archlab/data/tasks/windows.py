@@ -20,8 +20,8 @@ def windows(
 ) -> Windows:
     """Return the windows `first` to `first + count` (exclusive) of a split.
 
-    Training and held-out windows come from different random streams and are equal only by chance. Raise UserError if
-    the task does not fit into `seq_len` or `vocab_size`.
+    Training and held-out windows come from different random streams and are identical only by chance. Raise UserError
+    if the task does not fit into `seq_len` or `vocab_size`.
     """
     check(task, seq_len, vocab_size)
     tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size, check=_check_windows)

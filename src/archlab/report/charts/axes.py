@@ -20,6 +20,8 @@ LENGTH = (
 
 _KIB = 1024
 
+_FEWEST_TICKS = 2
+
 
 def plain(low: float, high: float, most: int = 5) -> list[float]:
     """Return at most `most` evenly spaced round ticks from `low` to `high`. Their spacing is 1, 2 or 5 times a power of
@@ -34,11 +36,13 @@ def plain(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
-    """Return ticks for a logarithmic axis from `low` to `high`: round multiples of powers of ten. If these are more
-    than `most`, only powers of ten or some of them are returned."""
+    """Return round multiples of powers of ten between the two ends. If there would be too many ticks, some powers are
+    left out. If the ends are too close for two such ticks, return those of a linear axis."""
     powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
         ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
+        if len(ticks) < _FEWEST_TICKS:
+            return plain(low, high)
         if len(ticks) <= most:
             return ticks
     return powers[:: math.ceil(len(powers) / most)]

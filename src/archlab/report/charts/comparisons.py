@@ -117,7 +117,7 @@ def _needed(rows: Sequence[ChartRow]) -> int:
     return _LETTER * (max(len(row["arm"]) + len(row["text"]) for row in rows) + 2)
 
 
-def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.LayerChart:
+def taller_if_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.LayerChart:
     """Return the chart with enough height for wrapped labels.
 
     If the width of the chart is fixed, the height is set here. Otherwise, the page sets the height when the chart is

@@ -86,7 +86,7 @@ class YAxis:
 
 def curves(
     arms: Sequence[str],
-    means: Sequence[ChartRow],
+    mean_rows: Sequence[ChartRow],
     diverged: Sequence[ChartRow],
     vertical: Axis,
     *,
@@ -104,20 +104,20 @@ def curves(
     triangle for one of the `marks`, is beyond the axis, it is drawn at the edge. If `named_beside` is True, each name
     is drawn beside the end of its line. Return None if no name has two means and no run diverged.
     """
-    last = max((row["tokens"] for row in means or diverged), default=0)
+    last = max((row["tokens"] for row in mean_rows or diverged), default=0)
     begin = last // 2 if second_half else 0
-    means, diverged = ([row for row in rows if row["tokens"] >= begin] for rows in (means, diverged))
+    mean_rows, diverged = ([row for row in rows if row["tokens"] >= begin] for rows in (mean_rows, diverged))
     if vertical.is_logarithmic:  # such an axis has no place for 0
-        means = [row for row in means if row["low"] > 0]
-    lines = means or [row for row in diverged if row["low"] > 0 or not vertical.is_logarithmic]
-    per_name = Counter(row["arm"] for row in means)
+        mean_rows = [row for row in mean_rows if row["low"] > 0]
+    lines = mean_rows or [row for row in diverged if row["low"] > 0 or not vertical.is_logarithmic]
+    per_name = Counter(row["arm"] for row in mean_rows)
     if not lines or (not diverged and max(per_name.values()) < 2):
         return None
-    single_means = [row for row in means if per_name[row["arm"]] == 1]
+    single_means = [row for row in mean_rows if per_name[row["arm"]] == 1]
     low, high = _range_of_ends(lines) if second_half else _range_of_lines(lines)
     y = YAxis(vertical.title, vertical.unit, *padded(low, high, vertical.is_logarithmic), vertical.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
-    base = chart_of(means).encode(x=x, color=color(arms), tooltip=tooltip("arm", "text"))
+    base = chart_of(mean_rows).encode(x=x, color=color(arms), tooltip=tooltip("arm", "text"))
     height = tall_enough(height, len(arms)) if named_beside else height
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
@@ -126,7 +126,7 @@ def curves(
         *([_points(single_means, x, y, arms)] if single_means else []),
         *_diverged(diverged, x, y, arms),
         *_marked([row for row in marks if row["tokens"] >= begin], x, y, arms),
-        *([names([*diverged, *means], y, width, height, arms)] if named_beside else []),
+        *([names([*diverged, *mean_rows], y, width, height, arms)] if named_beside else []),
     ]
     description = f"{vertical.title} over training tokens: one line per name, in a band from lowest to highest value"
     return layered(layers, description, height, width).add_params(single_out())

@@ -71,10 +71,16 @@ def _row(label: str, plans: Sequence[TrainingPlan], cell: Callable[[TrainingPlan
     return (label, *(cell(plan) for plan in plans))
 
 
+_LABELS = {"weights, gradients, averages": "weights, gradients, optimizer state"}
+"""Labels of parts of the memory whose JSON key is different."""
+
+
 def _memory(plans: Sequence[TrainingPlan]) -> Iterator[Sequence[str]]:
     for part in plans[0].memory:
         if any(plan.memory[part] for plan in plans):
-            yield _row(part, plans, lambda p, part=part: binary(p.memory[part]) if p.memory[part] else "-")
+            yield _row(
+                _LABELS.get(part, part), plans, lambda p, part=part: binary(p.memory[part]) if p.memory[part] else "-"
+            )
 
 
 def _sending(plan: TrainingPlan) -> str:

@@ -45,7 +45,7 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         (f"training, windows of {cost.training_window:,} tokens", ""),
         [
             *_training_flops(cost),
-            ("weights, gradients, averages in float32", binary(memory.total)),
+            ("weights, gradients, optimizer state, float32", binary(memory.total)),
             *_step_memory(cost),
         ],
     )
@@ -212,6 +212,8 @@ class CostQuantity(NamedTuple):
     label: str
     of: Callable[[Cost], float]
     unit: Unit
+    json_key: str | None = None
+    """Key in the JSON output. Default: the label."""
 
 
 WHOLE = (
@@ -221,16 +223,36 @@ WHOLE = (
     CostQuantity("weights", lambda c: c.weight_bytes, binary),
     CostQuantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
     CostQuantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
-    CostQuantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
+    CostQuantity(
+        "weights, gradients, optimizer state",
+        lambda c: c.training_memory.total,
+        binary,
+        "weights, gradients, averages",
+    ),
 )
 """Quantities that depend neither on the context nor on the batch size."""
 
 AT_A_POINT = (
     CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
     CostQuantity("KV cache and states", lambda c: c.kv_cache_bytes + c.recurrent_bytes, binary),
-    CostQuantity("moved by a decoding step", lambda c: _bytes(c.work.get("decoding", [])), binary),
-    CostQuantity("its FLOPs per byte", lambda c: matrix_flops_per_byte(c.work.get("decoding", [])), _number),
-    CostQuantity("FLOPs per byte of prefill", lambda c: matrix_flops_per_byte(c.work["prefill"]), _number),
+    CostQuantity(
+        "bytes moved, decoding step",
+        lambda c: _bytes(c.work.get("decoding", [])),
+        binary,
+        "moved by a decoding step",
+    ),
+    CostQuantity(
+        "FLOPs per byte, decoding",
+        lambda c: matrix_flops_per_byte(c.work.get("decoding", [])),
+        _number,
+        "its FLOPs per byte",
+    ),
+    CostQuantity(
+        "FLOPs per byte, prefill",
+        lambda c: matrix_flops_per_byte(c.work["prefill"]),
+        _number,
+        "FLOPs per byte of prefill",
+    ),
 )
 
 
@@ -270,7 +292,8 @@ def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
 def ratios(cost: Cost, first: Cost) -> dict[str, float | None]:
     """Return every quantity of `cost` divided by the same quantity of `first`. Both are for the same context and batch
     size. A ratio is None if its divisor is zero."""
-    return {q.label: q.of(cost) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
+    quantities = (*WHOLE, *AT_A_POINT)
+    return {q.json_key or q.label: q.of(cost) / q.of(first) if q.of(first) else None for q in quantities}
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
@@ -279,14 +302,11 @@ def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
     yield _speed("decoding", costs, device)
 
 
-_DONE: dict[PassName, str] = {"prefill": "read", "decoding": "written", "training": "trained"}
-
-
 def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[str]:
     speeds = [
         ideal(c.work[name], device, c.dtype, c.tokens[name]).tokens_per_second if name in c.work else 0.0 for c in costs
     ]
-    return _ratios(f"tokens/s {_DONE[name]}, {device.name}", speeds, si)
+    return _ratios(f"tokens/s, {name}, {device.name}", speeds, si)
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:

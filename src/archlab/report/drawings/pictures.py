@@ -7,10 +7,12 @@ from typing import Any, Literal
 import altair as alt
 import torch
 
+from archlab.config.components.activation import activation_named
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import T5, Alibi, Rope
 from archlab.config.io import build_config
 from archlab.config.schema import Config
+from archlab.evidence.topics import topics
 from archlab.exchange.configs import load_config
 from archlab.infer.probe import probe_starts, rope_products
 from archlab.model.activations import make_activation
@@ -21,7 +23,7 @@ from archlab.model.rotary import rotation
 from archlab.model.router import collected_loads
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
-from archlab.report.charts.marks import DASHED, HEIGHT, chart_of, dash_turns, layered
+from archlab.report.charts.marks import DASHED, HEIGHT, ON_A_PHONE, chart_of, dash_turns, layered
 from archlab.report.drawings.attention import CYCLES, cycle_visibility, head_sharing
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
@@ -39,8 +41,9 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
         **{f"{placement}-norm": f"model.norm.placement={placement}" for placement in placements},
         **{f"parallel-{kind}": f"model.block.parallel={kind}" for kind in ("shared", "separate")},
     }
+    titles = {picture: topic.title for _, topic in topics() for picture in topic.pictures}
     return {
-        **{name: partial(_block, name, override) for name, override in blocks.items()},
+        **{name: partial(_block, titles[name], override) for name, override in blocks.items()},
         **{f"mask-{name}": partial(cycle_visibility, name) for name in CYCLES},
         "activations": activation_curves,
         "rotation": rotations,
@@ -54,8 +57,8 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
     }
 
 
-def _block(name: str, override: str) -> Svg:
-    return block_diagram(load_config("tiny-llama", override), name)
+def _block(title: str, override: str) -> Svg:
+    return block_diagram(load_config("tiny-llama", override), title)
 
 
 Points = Sequence[Mapping[str, Any]]
@@ -72,11 +75,14 @@ def lines(
 ) -> alt.Chart:
     """Return a chart with one line per value of `line`, in the order in which these values occur in `points`.
 
-    Each line has its own color and dash pattern. Lines are cut off at the ends of the axes.
+    Each line has its own color and dashes. Several lines have a legend. Nothing is drawn beyond the axes.
+    `description` is the caption on the page.
     """
     names = list(dict.fromkeys(point["line"] for point in points))
     dash_patterns = dash_turns(len(names))
-    legend_of_lines = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
+    columns: Any = alt.ExprRef(f"{ON_A_PHONE} ? 2 : 4")
+    key = alt.Legend(title=legend, orient="bottom", columns=columns, symbolType="stroke", symbolSize=500)
+    legend_of_lines = key if len(names) > 1 else None
     color = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=legend_of_lines)
     dashed = alt.StrokeDash(
         "line:N", scale=alt.Scale(domain=names, range=dash_patterns), sort=None, legend=legend_of_lines
@@ -87,8 +93,9 @@ def lines(
 
 
 _REACH, _STEP = 4.0, 0.1
-SHOWN_ACTIVATIONS = ("relu", "gelu", "silu", "relu_squared", "sigmoid", "elu", "softplus", "xielu")
-"""Activations that are drawn. Every other activation looks almost like one of these."""
+SHOWN_ACTIVATIONS = ("gelu", "silu", "relu_squared", "sigmoid", "elu", "softplus", "xielu", "relu")
+"""Activations that are drawn. Every other activation looks almost like one of these. ReLU is dotted and comes last,
+because other lines run along it."""
 
 
 def activation_points(names: Iterable[str]) -> list[dict[str, float | str]]:
@@ -113,7 +120,11 @@ def activation_curves() -> alt.Chart:
     """Draw the activations in SHOWN_ACTIVATIONS."""
     x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
-    return lines(activation_points(SHOWN_ACTIVATIONS), x, y, "Activation functions")
+    points = [
+        {**point, "line": activation_named(str(point["line"])).display_name}
+        for point in activation_points(SHOWN_ACTIVATIONS)
+    ]
+    return lines(points, x, y, "Activation functions. The learned constants of xIELU have their initial values.")
 
 
 _ROTATED_WIDTH, _POSITIONS, _PAIRS_SHOWN = 64, 128, 6
@@ -131,7 +142,7 @@ def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSI
     n_pairs = cos_TP.shape[-1]
     pairs = sorted({round(i * (n_pairs - 1) / (_PAIRS_SHOWN - 1)) for i in range(_PAIRS_SHOWN)})
     return [
-        {"line": f"pair {pair + 1}", "x": t, "y": value}
+        {"line": f"pair {pair}", "x": t, "y": value}
         for pair in pairs
         for t, value in enumerate(cos_TP[:, pair].tolist())
     ]
@@ -152,16 +163,24 @@ def product_points() -> list[dict[str, float | str]]:
 def rotations() -> alt.Chart:
     """Draw RoPE's rotations in an attention head with 64 dimensions."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
-    y = alt.Y("y:Q").axis(title="cosine of the angle", tickCount=5)
-    return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions")
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.1, 1.1], nice=False)).axis(title="cosine of the angle", tickCount=5)
+    description = (
+        f"Cosine of the angle by which RoPE turns a few of the {_ROTATED_WIDTH // 2} pairs of a head with "
+        f"{_ROTATED_WIDTH} dimensions, with theta {Rope().theta:,.0f}. Pair 0 is the fastest."
+    )
+    return lines(rotation_points(Rope()), x, y, description)
 
 
 def rotated_products() -> alt.Chart:
     """Draw the mean dot product of a query and an identical key over their distance. The product falls more slowly if
     theta is larger."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
-    y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
-    return lines(product_points(), x, y, "Product of a query and an identical key over their distance, under RoPE")
+    y = alt.Y("y:Q").axis(title="q·k as a share of that at distance 0", tickCount=5)
+    description = (
+        "Mean product of a random query and an identical key under RoPE over their distance, in a head with "
+        f"{_ROTATED_WIDTH} dimensions."
+    )
+    return lines(product_points(), x, y, description)
 
 
 _HEADS, _ALIBI_LENGTH, _T5_LENGTH = 8, 64, 256
@@ -192,14 +211,15 @@ def alibi_biases() -> alt.Chart:
     """Draw ALiBi's biases, with one line per head."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
-    return lines(alibi_points(), x, y, "ALiBi's biases over distance")
+    return lines(alibi_points(), x, y, f"ALiBi's bias of each of {_HEADS} heads over the distance.")
 
 
 def t5_buckets() -> alt.Chart:
     """Draw T5's buckets. The first buckets hold one distance each, and later buckets hold more and more distances."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
-    y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
-    return lines(t5_points(), x, y, "T5's buckets over distance", interpolate="step-after")
+    y = alt.Y("y:Q").axis(title="bucket", tickCount=5)
+    description = "T5's bucket for each distance. Each head learns one bias per bucket."
+    return lines(t5_points(), x, y, description, interpolate="step-after")
 
 
 _SERVED = "llama-3-8b"
@@ -223,7 +243,8 @@ def decoding_intensity() -> alt.Chart:
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="batch (sequences)", values=list(_BATCHES))
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="FLOPs per byte moved", tickCount=4, format="~s")
     points = intensity_points(load_config(_SERVED))
-    return lines(points, x, y, f"Arithmetic intensity of decoding with {_SERVED}", legend="context")
+    description = f"FLOPs per byte that {_SERVED} moves for each generated token in bfloat16, by batch and context."
+    return lines(points, x, y, description, legend="context")
 
 
 _LAYERS, _CONTEXT = 12, 64
@@ -246,7 +267,7 @@ def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[
     return [
         {"line": name, "x": layer, "y": value}
         for name, start in probe_starts(configs, _CONTEXT).items()
-        for layer, value in enumerate(start.probed.of_layers["gradient"], 1)
+        for layer, value in enumerate(start.probed.layer_values["gradient"], 1)
         if value is not None
     ]
 
@@ -255,7 +276,11 @@ def start_gradients() -> alt.Chart:
     """Draw the gradient norm in each layer of an untrained transformer with 12 layers."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="norm of the gradient", tickCount=4, format="~g")
-    return lines(gradient_points(), x, y, "Gradient over depth at initialization, with pre-norm and post-norm")
+    description = (
+        f"Norm of each layer's gradient before the first update, in a model with {_LAYERS} layers, LayerNorm and a "
+        "ReLU MLP. Weights and tokens are random."
+    )
+    return lines(gradient_points(), x, y, description)
 
 
 _EXPERTS, _ACTIVE, _TOKENS = 8, 2, 512
@@ -294,4 +319,8 @@ def router_loads() -> alt.LayerChart:
     y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)
     even = chart_of([{"share": _ACTIVE / _EXPERTS}])
     layers = [bars.encode(x=x, y=y), even.mark_rule(strokeDash=DASHED, style="notch").encode(y="share:Q")]
-    return layered(layers, "Loads of a router's experts")
+    description = (
+        f"Share of {_TOKENS} tokens that each of {_EXPERTS} experts receives if {_ACTIVE} process each token. Weights "
+        "and tokens are random. The dashed line is an equal share."
+    )
+    return layered(layers, description)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from archlab.code import HOME
 from archlab.report.guide.reference import address_of_code
+from archlab.report.html import unbroken
 
 _NO_PAGE = "notebook"
 """Name of the only document without a page. It contains dated findings for contributors."""
@@ -47,9 +48,9 @@ class Links(NamedTuple):
     """Functions that adapt a document's links, pictures and field names to the site."""
 
     page: Callable[[str], str | None]
-    """Map the address of a link to the address of a page on the site, or to None if the site has no such page."""
-    title: Callable[[str], str]
-    """Map the text of a link to the text that the site shows. If it is the file name of a document, the site shows the
+    """Map the address of a link to its page on the site, or to None if the site has no page for it."""
+    title: Callable[[str, str], str]
+    """Map the text and the address of a link to its text on the site. The file name of a document becomes the
     document's title."""
     image: Callable[[str], str]
     """Map the address of a picture to the picture as a data URL, because pages load no other files."""
@@ -107,9 +108,10 @@ def links_from(here: PurePosixPath) -> Links:
         linked = normpath(here / path).removesuffix(".md")
         return f"{address(linked)}{hash_}{place}" if linked in documents() else None
 
-    def title(text: str) -> str:
-        linked = normpath(here / text).removesuffix(".md")
-        return text_of(linked).partition("\n")[0].removeprefix("# ") if linked in documents() else text
+    def title(text: str, href: str) -> str:
+        linked = normpath(here / href.partition("#")[0]).removesuffix(".md")
+        is_file_name = text.endswith(".md") and linked in documents()
+        return text_of(linked).partition("\n")[0].removeprefix("# ") if is_file_name else text
 
     def image(source: str) -> str:
         drawn = (documents_folder() / here / source).read_bytes()
@@ -178,14 +180,14 @@ def _label_cells(tokens: Sequence[Token]) -> None:
 
 
 def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
-    """Yield the tokens with their links adapted to the site. Schema fields become links to their explanation. Links to
-    files without a page become plain text."""
-    address: str | None = None
+    """Yield the tokens, with links to pages of the site and to schema fields. Other links become plain text."""
+    href, address = "", None
     in_link = False
     for child in children:
         match child.type:
             case "link_open":
-                address, in_link = links.page(str(child.attrGet("href"))), True
+                href, in_link = str(child.attrGet("href")), True
+                address = links.page(href)
                 if address is None:
                     continue
                 child.attrSet("href", address)
@@ -194,7 +196,7 @@ def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
                 if address is None:
                     continue
             case "text" if in_link and address is not None:
-                child.content = links.title(child.content)
+                child.content = links.title(child.content, href)
             case "image":
                 child.attrSet("src", links.image(str(child.attrGet("src"))))
             case "code_inline" if not in_link and (field := links.field(child.content)):
@@ -207,5 +209,5 @@ def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
 
 def _html(tokens: list[Token]) -> Markup:
     html = _DOCUMENT.renderer.render(tokens, _DOCUMENT.options, {})
-    html = html.replace("<table>", '<div class="scroll" tabindex="0">\n<table class="prose">')
+    html = unbroken(html).replace("<table>", '<div class="scroll" tabindex="0">\n<table class="prose">')
     return Markup(html.replace("</table>", "</table>\n</div>").replace("<pre>", '<pre tabindex="0">'))

@@ -7,13 +7,16 @@ import altair as alt
 from markupsafe import Markup
 
 from archlab.config.core.base import Base
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import cited, claims
 from archlab.evidence.ledger import ledger, measured, published
-from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
-from archlab.evidence.topics import Chapter, Topic, chapters
+from archlab.evidence.look_up import explaining
+from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
+from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger.words import in_a_line, measured_line, published_line
+from archlab.report.ledger.words import in_short, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Map the name of a picture to the function that draws it. The function returns an SVG, or a chart that takes its
@@ -34,7 +37,7 @@ class TopicEntry(Base):
     The address is None for a field of a custom kind of layer.
     """
     compared: list[str]
-    """Column headings of the cost table. Each stands for a model, such as `with it` and `without`."""
+    """Headings of the compared models: the topic, the choice it is compared with, and the latter at equal size."""
     rows: list[tuple[str, ...]]
     """Rows of the cost table. Empty if the topic does not change any cost, or is not a choice about the model."""
     equal_size: str
@@ -42,9 +45,9 @@ class TopicEntry(Base):
     papers: list[str]
     """Published results about the topic."""
     here: list[str]
-    """Results about the topic from archlab's own runs."""
-    claims: list[tuple[int, str]]
-    """For each claim about the topic, its number, and a line with its statement and archlab's results."""
+    """Effects of the topic in archlab's own runs."""
+    claims: list[tuple[int, str, str]]
+    """Number and name of each claim about the topic, and archlab's verdict with its caveat."""
     sources: str
     """Citations of the topic's sources, separated by semicolons."""
 
@@ -69,6 +72,7 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
         "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
         "svgs": {name: Markup(svg) for name, svg in pictures_drawn.items() if isinstance(svg, str)},
         "charts": charts,
+        "captions": {name: chart["description"] for name, chart in charts.items()},
         "base": BASE,
         "context": CONTEXT,
     }
@@ -76,6 +80,24 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
 
 def _named(chapter: Chapter) -> list[str]:
     return [name for topic in chapter.topics.values() for name in topic.pictures]
+
+
+def _other_choice(topic: Topic) -> str:
+    """Return the choice that a topic's cost is compared with: another topic, settings, or tiny-llama as it is."""
+    config = flatten(resolved(configured(topic.against)))
+    changed = {path: config[path] for path, value in topic.fields.items() if config.get(path, value) != value}
+    titles = {name: topic.title for name, topic in topics()}
+    names = list(explaining(changed, config))
+    are_numbers = any(type(value) in (int, float) for value in changed.values())
+    if names and len(names) <= _MOST_TITLES and titles.keys() >= {*names} and not are_numbers:
+        return ", ".join(titles[name] for name in names)
+    if not topic.against:
+        return BASE
+    return ", ".join(f"{path.rpartition('.')[2]}={to_yaml_line(value)}" for path, value in changed.items()) or "without"
+
+
+_MOST_TITLES = 2
+"""Maximum number of titles in the heading of a column."""
 
 
 def _entry(name: str, topic: Topic) -> TopicEntry:
@@ -86,13 +108,13 @@ def _entry(name: str, topic: Topic) -> TopicEntry:
         name=name,
         topic=topic,
         used=used,
-        used_in_words=in_words(used) if used else "",
+        used_in_words=in_words(used, topic.counted) if used else "",
         settings=[(setting, address_of_code(setting)) for setting in topic.settings],
-        compared=list(priced_models),
+        compared=[topic.title, _other_choice(topic), "equal size"][: len(priced_models)],
         rows=price_rows(priced_models),
         equal_size=equal_size(topic),
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],
-        claims=[(entry.claim.number, in_a_line(entry)) for entry in entries],
+        claims=[(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries],
         sources="; ".join(source.located for source in cited(topic.sources)),
     )

@@ -4,12 +4,12 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import repeat
 from textwrap import dedent, indent
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from archlab.config.core.registry import cache_of_kinds
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.study.authoring import SCHEMAS
 
@@ -41,9 +41,12 @@ class ReferencePage(NamedTuple):
         return [(group.path, group.path) for group in self.groups if group.path]
 
 
-@cache_of_kinds
+@cache
 def reference_pages() -> list[ReferencePage]:
-    """Return the pages of the reference: a config's top-level fields, each of its sections, and a study."""
+    """Return the pages of the reference: a config's top-level fields, each of its sections, and a study.
+
+    The first call decides which kinds they have. Call it before studies are read, because studies may bring plug-ins.
+    """
     config, study = (list(groups(field_help(SCHEMAS[kind]))) for kind in ("config", "study"))
     return [
         ReferencePage(
@@ -67,7 +70,9 @@ def groups(fields: dict[str, FieldHelp]) -> Iterator[Group]:
     sections inside it."""
     inside: dict[str, list[FieldHelp]] = {}
     for path, field in fields.items():
-        inside.setdefault(path.rpartition(".")[0], []).append(field)
+        section, _, name = path.rpartition(".")
+        if f"{section}.NAME.{name}" not in fields:
+            inside.setdefault(section, []).append(field)
     for path, members in inside.items():
         plain = [field for field in members if field.path not in inside]
         plain.sort(key=lambda field: not field.path.endswith(".kind"))
@@ -85,7 +90,7 @@ def addresses(pages: Sequence[ReferencePage]) -> dict[str, str]:
     }
 
 
-@cache_of_kinds
+@cache
 def config_addresses() -> dict[str, str]:
     """Map each field of a config to the address of its explanation."""
     return addresses(reference_pages()[:-1])

@@ -1,7 +1,7 @@
 """The site of the guide: its parts, pages, index and bibliography."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -50,6 +50,9 @@ class SitePart(NamedTuple):
         return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
 
 
+PageLink = tuple[str, str]
+"""Address and title of a page."""
+
 Page = tuple[str, str, dict[str, Any]]
 """A page of the site: its address, the name of its template, and the template's values."""
 
@@ -60,18 +63,28 @@ def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -
     `commands` (the help of all commands) and `python_api` are Markdown.
     """
     make_folder(folder)
+    reference_pages()  # before the ledger reads studies, whose plug-ins are not part of the reference
     rendered = {address(name): document(name) for name in documents()}
-    links = links_from(PurePosixPath())
-    rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api, links)}
+    links, generated = links_from(PurePosixPath()), {COMMANDS: commands, PYTHON: python_api}
+    rendered |= {place: render(_DOCUMENT.sub(r"[\1](\1)", text), links) for place, text in generated.items()}
+    all_parts = parts({place: text.title for place, text in rendered.items()})
     common = {
-        "parts": parts({place: text.title for place, text in rendered.items()}),
+        "parts": all_parts,
+        "neighbors": neighbors(all_parts),
         "chapters": chapters(),
         "chapter_addresses": chapter_addresses(),
     }
     for place, template, values in _pages(rendered, pictures):
         write_atomic(folder / place, render_page(f"guide_{template}", here=place, **common, **values))
-    write_atomic(folder / LEDGER, ledger_page.render(ledger(), guide=INDEX))
+    write_atomic(folder / LEDGER, ledger_page.render(ledger(), here=LEDGER, **common))
     return folder / INDEX
+
+
+def neighbors(all_parts: Sequence[SitePart]) -> dict[str, tuple[PageLink | None, PageLink | None]]:
+    """Map the address of each page to the previous page and the next page, in the order of the parts."""
+    pages = [(INDEX, "archlab guide"), *(page for part in all_parts for page in part.pages.items())]
+    around = zip([None, *pages], pages, [*pages[1:], None], strict=False)
+    return {page[0]: (before, after) for before, page, after in around}
 
 
 def _pages(rendered: dict[str, Rendered], pictures: Draws) -> Iterator[Page]:
@@ -109,7 +122,9 @@ def parts(titles: Mapping[str, str]) -> list[SitePart]:
             "lecture",
             "Lecture",
             "Every architectural choice: its formula, what it does, why people use it, which models use it, what it "
-            "costs, and a command to try it. Counts and costs are computed from the configs of published models.",
+            "costs, and a command to try it. Counts and costs are computed from the configs of published models. "
+            "“Unverified” lists models that make the choice according to a source that archlab could not check. The "
+            "brackets after a paper's numbers say how they were read: a secondary source repeats them from the paper.",
             {chapter_addresses()[name]: chapter.title for name, chapter in chapters().items()},
         ),
         SitePart("ledger", "Ledger", "Claims about architectures, and what was found.", {LEDGER: "The ledger"}),
@@ -134,16 +149,19 @@ def _part(group: DocumentGroup, titles: Mapping[str, str]) -> SitePart:
     return SitePart(slug(group.title), group.title, group.about, pages)
 
 
+_DOCUMENT = re.compile(r"docs/(\w+\.md)")
+"""Path of a document in help pages and docstrings."""
+
 _NUMBER = re.compile(r"arXiv (\d{4}\.\d{5})")
 
 
-def bibliography() -> dict[str, list[tuple[str, str]]]:
-    """Map each source to the pages that cite it, as (title, address). The sources are in alphabetical order."""
-    places: dict[str, list[tuple[str, str]]] = {}
+def bibliography() -> dict[str, list[PageLink]]:
+    """Map each source, in alphabetical order, to the titles and addresses of the pages that cite it."""
+    places: dict[str, dict[PageLink, None]] = {}
     for keys, link in _citing():
         for key in dict.fromkeys(keys):
-            places.setdefault(citation(sources()[key]), []).append(link)
-    return dict(sorted(places.items(), key=lambda item: item[0].lower()))
+            places.setdefault(citation(sources()[key]), {})[link] = None
+    return {source: [*places[source]] for source in sorted(places, key=str.lower)}
 
 
 def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import copysign, expm1, log1p
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -24,9 +24,9 @@ from archlab.report.charts.comparisons import (
     caps,
     dots,
     ground,
-    higher_where_narrow,
     intervals,
     place_on_axis,
+    taller_if_narrow,
     texts,
 )
 from archlab.report.charts.marks import ChartRow, Width, layered, tooltip
@@ -40,6 +40,10 @@ from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
 """Map a unit to a chart title. Outcomes with these units are shown as fractions of the reference's mean."""
+
+
+_BETWEEN_LABELS = 6
+"""Smallest distance between the labels of an axis, in pixels. On a phone, labels in between are left out."""
 
 
 class Panel(NamedTuple):
@@ -57,8 +61,8 @@ def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
     return write_page(path, render(entries))
 
 
-def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """Return the page as HTML. If the ledger is part of a guide, `guide` is the address of the guide's first page."""
+def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
+    """Return the page as HTML. `guide` holds the values of the guide's templates, if the ledger is part of a guide."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -69,7 +73,7 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,
-        guide=guide,
+        **{"parts": [], "neighbors": {}, "here": "", **guide},
         panels=drawn,
     )
 
@@ -150,7 +154,7 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
         *texts(panel.rows, width),
     ]
     description = f"Measured differences in {panel.outcome.title} for all predictions, with their intervals"
-    return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
+    return taller_if_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 
 def _symlog_axis(panel: Panel) -> XAxis:
@@ -167,9 +171,9 @@ def _symlog_axis(panel: Panel) -> XAxis:
     scale = alt.Scale(type="symlog", constant=near, domain=[low, high], nice=False)
     title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
     at, absolute = both_sides(low, high, near), not panel.is_relative
-    return XAxis(
-        low, high, scale, axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
-    )
+    ticks = axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
+    ticks["labelOverlap"], ticks["labelSeparation"] = "greedy", _BETWEEN_LABELS
+    return XAxis(low, high, scale, ticks)
 
 
 def _ends(rows: Sequence[ChartRow]) -> Iterator[float]:

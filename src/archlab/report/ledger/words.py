@@ -12,7 +12,7 @@ from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.results import RunInfo
 from archlab.evidence.verdicts import Agreement, ClaimAtScale, ClaimVerdict, JudgedExpectation
 from archlab.pricing.units import count
-from archlab.study.formatting import plural, span
+from archlab.study.formatting import margin_of, plural, span
 from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "commonly said", "found here")
@@ -80,15 +80,27 @@ def verdicts(entry: LedgerEntry) -> str:
 
 
 def in_a_line(entry: LedgerEntry) -> str:
-    """Return a line such as `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But:
-    ...`.
+    """Return a line such as `4. gates: Gated MLPs beat plain ones. Verdict: supported (5 of 5 predictions as claimed).
+    But: ...`.
 
     The verdict covers all predictions of the claim, some of which may not be about the current topic.
     """
-    claim, result = entry.claim, found_here(entry.found[0])
-    here = f"{verdicts(entry).replace(chr(10), ', ')}{result and f'; {result}'}"
-    findings = f"Our result for the whole claim: {here}."
-    return f"{claim.number}. {claim.name}: {claim.statement} {findings} But: {claim.caveat_in_short}."
+    claim, example = entry.claim, decisive(entry.found[0])
+    for_example = f" For example: {example}." if example else ""
+    return (
+        f"{claim.number}. {claim.name}: {claim.statement} {_verdict_sentence(entry)}{for_example} "
+        f"But: {claim.caveat_in_short}."
+    )
+
+
+def in_short(entry: LedgerEntry) -> str:
+    """Return the verdict and its caveat, such as `Verdict: supported (5 of 5 predictions as claimed). But: ...`."""
+    return f"{_verdict_sentence(entry)} But: {entry.claim.caveat_in_short}."
+
+
+def _verdict_sentence(entry: LedgerEntry) -> str:
+    numbers = counts(entry.found[0]).replace(" as claimed", " predictions as claimed", 1)
+    return f"Verdict: {verdicts(entry).replace(chr(10), ', ')}{numbers and f' ({numbers})'}."
 
 
 def found_here(result: ClaimAtScale) -> str:
@@ -97,12 +109,12 @@ def found_here(result: ClaimAtScale) -> str:
 
 
 def counts(result: ClaimAtScale) -> str:
-    """Return a phrase such as `2 of 4 as claimed, 1 undecided, 1 untested`, or "" if nothing was run."""
+    """Return a phrase such as `2 of 4 as claimed, 1 undecided, 1 could not be tested`, or "" if nothing was run."""
     tested = [judged for judged in result.judged if not judged.is_counted]
-    numbers = Counter("untested" if judged.untested else _SIDES[judged.found] for judged in tested)
+    numbers = Counter("could not be tested" if judged.untested else _SIDES[judged.found] for judged in tested)
     if len(tested) == numbers["not run"]:
         return ""
-    others = [kind for kind in ("undecided", "against the claim", "untested", "not run") if numbers[kind]]
+    others = [kind for kind in ("undecided", "against the claim", "could not be tested", "not run") if numbers[kind]]
     words = [f"{numbers['as claimed']} of {len(tested)} as claimed", *(f"{numbers[kind]} {kind}" for kind in others)]
     return ", ".join(words)
 
@@ -147,7 +159,8 @@ def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     """Return a row of the table of predictions, with the columns of EXPECTED."""
     needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
     margin = judged.expected.margin or (judged.comparison.margin if judged.comparison and needs else None)
-    margin = f" (margin {margin:g})" if margin else ""
+    unit = judged.outcome.unit if judged.outcome else "rate"
+    margin = f" (margin {margin_of(margin, unit).replace(' pp', ' percentage points')})" if margin else ""
     return _what(judged, judged.expected.outcome), f"{judged.expected.verdict}{margin}", judged.effect, judged.why
 
 

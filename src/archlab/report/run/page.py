@@ -45,13 +45,13 @@ def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
         {mode: colors(len(runs), mode) for mode in MODES},
         runs=runs,
         refresh_seconds=refresh_seconds,
-        columns=COLUMNS,
+        columns=[_UNITS.get(column, column) for column in COLUMNS] if runs[0].measure == "bits_per_byte" else COLUMNS,
         rows=run_rows(runs, longest=200),
         measured=[quantity for quantity, _ in drawn],
         depth_probes=depth,
         time_probes=time,
         differences=differing([flatten(resolved(run.config)) for run in runs]),
-        environments=differing([run.environment for run in runs], all_fields=True),
+        environments=differing([flatten(run.environment) for run in runs], all_fields=True),
         configs=[to_yaml(resolved(run.config)) for run in runs],
         marked=any(run.spikes for run in runs),
         noted=[(run.name, note) for run in runs for note in run.notes()],
@@ -61,6 +61,9 @@ def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
 
 COLUMNS = ("run", "status", "steps", "held out", "loss", "tok/s", "spikes", "left")
 
+
+_UNITS = {"held out": "held out, bits per byte", "loss": "loss, nats per token"}
+"""Headings on the page of columns whose values have no unit."""
 
 _LONGEST = 22
 """Maximum number of characters in a name. It leaves room for the other columns in a line of 80 characters."""

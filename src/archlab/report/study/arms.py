@@ -16,10 +16,10 @@ from archlab.report.charts.comparisons import (
     caps,
     dots,
     ground,
-    higher_where_narrow,
     intervals,
     off_axis,
     place_on_axis,
+    taller_if_narrow,
     texts,
 )
 from archlab.report.charts.marks import ChartRow, Width, color, layered, tooltip
@@ -93,7 +93,7 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
         *texts(rows, width),
     ]
     description = f"{summary.outcome.title} of every arm, with the 95% interval of its mean"
-    return higher_where_narrow(layered(layers, description, ROW * len(rows), width), rows)
+    return taller_if_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
 def differences(
@@ -139,7 +139,7 @@ def forest(
         *texts(rows, width),
     ]
     description = "Paired difference of every arm from its reference, with its interval"
-    return higher_where_narrow(layered(layers, description, ROW * len(rows), width), rows)
+    return taller_if_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
 def _values(rows: Sequence[ChartRow]) -> list[float]:

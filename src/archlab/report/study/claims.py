@@ -15,7 +15,7 @@ from archlab.pricing.units import seconds, si
 from archlab.report.ledger.words import at_scale, found_here, verdict
 from archlab.report.text_table import FIXED
 from archlab.study.forecast import Forecast, ListedStudy
-from archlab.study.formatting import listed, plural
+from archlab.study.formatting import contrast_text, listed, plural
 from archlab.study.record import StudySummary
 
 _MOST = 6
@@ -94,11 +94,17 @@ def basis(pace: Pace | None) -> str:
 def predicted(study: str, claim: Claim) -> str:
     """Return predictions such as `swiglu better, relu worse in training_speed`."""
     predictions = (
-        f"{expectation.arm} {expectation.verdict}" + (f" in {expectation.outcome}" if expectation.outcome else "")
+        f"{_named(expectation.arm)} {expectation.verdict}"
+        + (f" in {expectation.outcome}" if expectation.outcome else "")
         for expectation in claim.expected
         if expectation.study == study
     )
     return ", ".join(predictions)
+
+
+def _named(arm: str) -> str:
+    """Return the name of an arm or contrast, with a colon if the name has several words."""
+    return f"{contrast_text(arm)}:" if " " in arm else arm
 
 
 def _labeled_lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:

@@ -136,17 +136,19 @@ def sweep_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def _sweep_rows_of(label: str, points: Sequence[SweepPoint]) -> list[ChartRow]:
-    means = {point.value: fmean(losses) for point in points if len(losses := _finished(point)) == len(point.losses)}
-    best = min(means, key=lambda value: means[value], default=None)
+    mean_losses = {
+        point.value: fmean(losses) for point in points if len(losses := _finished(point)) == len(point.losses)
+    }
+    best = min(mean_losses, key=lambda value: mean_losses[value], default=None)
     edges = (points[0].value, points[-1].value)
     return [
         {
             "arm": label,
             "value": point.value,
-            "mean": means.get(point.value),
+            "mean": mean_losses.get(point.value),
             "diverged": f"{len(point.losses) - len(_finished(point))} of {len(point.losses)} diverged",
             "mark": None if point.value != best else "edge" if best in edges else "optimum",
-            "text": _sweep_text(point, means.get(point.value), point.value == best, best in edges),
+            "text": _sweep_text(point, mean_losses.get(point.value), point.value == best, best in edges),
         }
         for point in points
     ]
@@ -186,8 +188,8 @@ def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
     cross at the edge of the chart marks a value at which a run diverged.
     """
     rows, arm_labels = tuning_rows(summary, field), list(labels(summary).values())
-    means = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]
-    y = YAxis(summary.evaluated, summary.evaluated, *padded(means[0], means[-1]))
+    mean_losses = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]
+    y = YAxis(summary.evaluated, summary.evaluated, *padded(mean_losses[0], mean_losses[-1]))
     worst = y.high if summary.evaluated == "bits per byte" else y.low
     values = [to_yaml_line(value) for value in grid_values(summary, field)]
     scale = alt.Scale(domain=values, padding=0.15)

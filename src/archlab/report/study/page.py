@@ -27,6 +27,7 @@ from archlab.report.study.grids import sweep, tuned_fields, tuning
 from archlab.report.study.sizes import over_sizes
 from archlab.study.formatting import (
     amount,
+    contrast_text,
     difference,
     diverged,
     interval,
@@ -72,6 +73,7 @@ def render(summary: StudySummary) -> str:
         count,
         to_yaml,
         amount,
+        contrast_text,
         difference,
         interval,
         with_unit,

@@ -10,7 +10,7 @@ from archlab.report.charts.marks import ChartRow
 from archlab.report.study.arms import labels
 from archlab.report.study.grids import sweep_rows
 from archlab.report.text_table import FIXED, fitted
-from archlab.study.formatting import amount, difference, diverged_seeds, interval, p_value, verdict
+from archlab.study.formatting import amount, contrast_text, difference, diverged_seeds, interval, p_value, verdict
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
 
@@ -70,7 +70,10 @@ def factor_table(summary: StudySummary, width: int) -> Table:
     compared = [(contrast.name, contrast.comparison) for contrast in summary.contrasts if contrast.comparison]
     unit = summary.outcome.unit
     headings = ("factor", "minus", "difference [interval]", "p Holm", "verdict")
-    rows = [(name, c.reference, _effect(c, unit), _p_holm(c), c.verdict) for name, c in compared]
+    rows = [
+        (contrast_text(name), contrast_text(c.reference), _effect(c, unit), _p_holm(c), c.verdict)
+        for name, c in compared
+    ]
     styles = [_STYLES.get(c.verdict, "") for _, c in compared]
     return _table(headings, rows, width, left=("factor", "minus", "verdict"), styles=styles)
 
