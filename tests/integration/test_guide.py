@@ -120,7 +120,7 @@ def test_the_ledger_has_the_navigation_of_the_guide(site: dict[str, Page]):
 def test_links_to_documents_have_their_titles(site: dict[str, Page]):
     """`plugins.md` in a tutorial is a link to ../plugins.md."""
     words = site["researcher.html"].words
-    assert "Copy two code blocks from Add your own component into files" in " ".join(words.split())
+    assert "copy two code blocks from Add your own component into files" in " ".join(words.split())
     assert "drawing.html" in site["reference-commands.html"].links
     assert "docs/drawing.md" not in site["reference-commands.html"].words
 

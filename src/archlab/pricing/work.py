@@ -141,7 +141,7 @@ def after_layers(model: ModelConfig, model_pass: Pass, rows: int) -> Iterator[Op
     if before := before_head(model):
         yield model_pass.product("head", before.d_in, before.d_out, bias=before.n_biases, rows=rows)
     if head.transform:
-        rows_only = replace(model_pass, texts=rows, tokens=1, held=0)
+        rows_only = replace(model_pass, texts=rows, tokens=1, n_cached=0)
         yield from rows_only.activation("head", head.transform.activation, width)
         yield from rows_only.norm(model.norm if head.transform.norm else NoNorm(), width)
     pieces = ceil(rows / rows_at_once(vocab, "cpu"))

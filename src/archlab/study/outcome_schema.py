@@ -1,7 +1,4 @@
-"""Outcomes that a study can measure, and by which its arms are compared.
-
-An outcome has one value per seed, per round of timing, or per arm.
-"""
+"""Outcomes that a study can measure, and by which its arms are compared."""
 
 from collections.abc import Callable
 from string import Formatter

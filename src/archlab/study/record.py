@@ -185,8 +185,7 @@ class DocumentView(Base):
     difference: float
     """Bits per byte of the arm minus those of the reference, over all documents."""
     low: float
-    """Lower end of the 95% interval of `difference`. It reflects the choice of documents, but not the noise of
-    seeds."""
+    """Lower end of the 95% interval of `difference`, for the choice of documents but not of seeds."""
     high: float
     """Upper end of the 95% interval of `difference`."""
     lowest: list[DocumentDifference]
@@ -196,10 +195,7 @@ class DocumentView(Base):
 
 
 class ProbedArm(Base):
-    """Probe values of an arm during training, keyed by the names in docs/probes.md.
-
-    Each value is the mean over the seeds, rounded to four digits. It is null if the value of any seed is not finite.
-    """
+    """Mean probe values of an arm over seeds, keyed by the names in docs/probes.md. null if a value is not finite."""
 
     seeds: list[int]
     """Seeds that finished. If none finished: all seeds that diverged."""
@@ -208,8 +204,7 @@ class ProbedArm(Base):
     at_end: dict[str, list[float | None]]
     """Values of each measure at the last probe, one per layer."""
     over_time: dict[str, list[float | None]]
-    """Value of each measure at each probe. Values of layers are averaged, but `largest_score` and `largest_load` are
-    maxima over layers. Measures of the whole model are included."""
+    """Value of each measure at each probe: a mean over layers, or a maximum for `largest_score` and `largest_load`."""
 
 
 class ArmSummary(OutcomeStatistics):
@@ -341,10 +336,8 @@ class StudySummary(Base):
         return list(self.study.get("sizes", ()))
 
     def frame(self) -> list[dict[str, Any]]:
-        """Return one row per arm and ended seed, with all outcomes and factors. pandas and polars accept this list.
-
-        For outcomes without one value per seed, each row holds the arm's mean.
-        """
+        """Return one row per arm and ended seed, with all outcomes and factors, for pandas or polars. If an outcome has
+        no value per seed, each row holds the arm's mean."""
         return [
             {
                 "arm": arm.name,

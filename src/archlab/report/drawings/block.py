@@ -129,8 +129,7 @@ def _sizes(model: ModelConfig) -> str:
 
 
 class _Column(NamedTuple):
-    """Column of the diagram. It holds the first branch of every stage, or the second branch of every stage, and so
-    on."""
+    """Column of the diagram, which holds the n-th branch of every stage."""
 
     middle: float
     width: float
@@ -141,8 +140,7 @@ class _Column(NamedTuple):
 
 
 class _BranchBoxes(NamedTuple):
-    """Boxes of one branch, from the point at which it reads the residual stream to the point at which its output is
-    added."""
+    """Boxes of one branch, from its input to the point at which its output is added."""
 
     branch: Branch
     before: Boxed | None
@@ -354,10 +352,7 @@ def _starts(layer_boxes: _Stages, stage: Sequence[_BranchBoxes], fork: float) ->
 
 
 def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence[float]) -> Iterator[Shape]:
-    """Yield the wires that add the outputs of branches, from the last column to the residual stream.
-
-    Each output is added to the sum that arrives from its right.
-    """
+    """Yield the wires that add the outputs of branches, from the last column to the residual stream."""
     pluses = [stream, *middles]
     for place, up in enumerate(risen):
         x, is_last = middles[place], place == len(risen) - 1
@@ -380,8 +375,7 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
 
 
 def take_turns(kinds: Sequence[str]) -> bool:
-    """Return whether a kind of layer occurs again after a different kind. `kinds` lists the kind of every layer, in
-    order."""
+    """Return whether a kind of layer occurs again after a different kind. `kinds` has one kind per layer."""
     return len(_runs(kinds)) > len(set(kinds))
 
 

@@ -72,7 +72,7 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
         "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
         "svgs": {name: Markup(svg) for name, svg in pictures_drawn.items() if isinstance(svg, str)},
         "charts": charts,
-        "captions": {name: chart["description"] for name, chart in charts.items()},
+        "captions": {name: chart.to_dict()["description"] for name, chart in charts.items()},
         "base": BASE,
         "context": CONTEXT,
     }
