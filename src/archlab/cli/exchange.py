@@ -30,7 +30,7 @@ def import_folder(hf_folder: str, /, *, out: Path) -> None:
     """
     with doing(f"importing {hf_folder}"):
         family = import_model(hf_folder, out)
-    print(f"imported as {family}; not trained here yet")
+    print(f"imported as {family}; archlab has not trained it further yet")
     print(out)
 
 

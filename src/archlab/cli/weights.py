@@ -16,11 +16,11 @@ from archlab.training.schedule import warmup_steps
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:
-    """Raise UserError if a training run in `out` would ignore the weights of CONFIG, or of a folder that CONFIG names
-    as its `base`.
+    """Raise UserError if a new run would ignore the weights of CONFIG, or of a folder that CONFIG names as its `base`.
 
-    A run in `out` with a checkpoint resumes from the checkpoint. If CONFIG is a file (config.yaml, config.json), it has
-    no weights. The message contains two commands: one trains those weights, the other starts from random weights.
+    A new run starts from random weights. There is no error if `out` already has a checkpoint, from which the run
+    resumes, or if CONFIG is a file (config.yaml, config.json), because a file has no weights. The message contains two
+    commands: one trains the weights of CONFIG, the other starts from random weights.
     """
     if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return

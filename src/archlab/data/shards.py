@@ -92,7 +92,7 @@ class Manifest(Base):
     """
     tokenizer_sha256: str
     folds: Annotated[tuple[FoldShards, ...], Field(min_length=1)]
-    """Folds, each of which can be held out."""
+    """The parts into which the documents are divided. Each fold can be held out for evaluation."""
     stretches: bool = False
     """Whether folds are contiguous stretches of the text instead of whole documents.
 

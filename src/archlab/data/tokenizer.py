@@ -59,7 +59,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     than LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
     """
     if vocab_size < SMALLEST_VOCAB:
-        minimum = f"{SMALLEST_VOCAB} or more (256 bytes and {END_OF_TEXT})"
+        minimum = f"{SMALLEST_VOCAB} or more (a token for each of 256 bytes, and {END_OF_TEXT})"
         raise UserError(f"vocab_size is {vocab_size}; allowed: {minimum}")
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")

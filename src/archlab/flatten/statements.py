@@ -124,7 +124,7 @@ class Statements(Evaluator):
         self.body.steps.append(step)
 
     def _initial(self, name: str, value: ast.expr | None) -> None:
-        """Record which parameters are initialized to a constant, from the attribute `constants` of a module.
+        """Read the attribute `constants` of a module, and record which parameters it initializes to a constant.
 
         The flattened file contains no other initial values.
         """

@@ -199,7 +199,7 @@ class Constant:
     theirs: str
     value: float
     when: Callable[[LayerConfig], bool]
-    """Function that returns whether the files store the number for a layer."""
+    """Function that takes a layer and returns whether the files store `value` for it."""
 
 
 def constant_values(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:

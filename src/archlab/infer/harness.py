@@ -1,4 +1,4 @@
-"""Interface of archlab's models to lm_eval, EleutherAI's evaluation harness (Gao 2021).
+"""Adapter with which lm_eval, EleutherAI's evaluation harness (Gao 2021), runs archlab's models.
 
 Importing this module registers the model type `archlab` in lm_eval.
 """

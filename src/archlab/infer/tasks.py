@@ -25,14 +25,14 @@ def run_tasks(
     path: str, tasks: Sequence[str], *, shots: int | None = None, limit: int | None = None, include: Path | None = None,
     tokenizer: Path | None = None, fresh: bool = False,
 ) -> TaskScores:  # fmt: skip
-    """Evaluate a model on tasks of lm_eval.
+    """Evaluate a model on lm_eval tasks.
 
     `path` and `tokenizer` are arguments of `ArchlabLM`. `shots` is the number of few-shot examples, and `limit` the
     number of questions per task. `include` is a folder that defines additional tasks. Answers are cached in the user's
     cache folder under the model's fingerprint, so copies of the same model share them. `fresh` deletes the model's
     cached answers first.
 
-    Raise UserError if lm_eval is not installed, for an unknown task, and for a model that cannot be evaluated.
+    Raise UserError if lm_eval is not installed, if a task is unknown, or if the model cannot be evaluated.
     """
     try:
         from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]

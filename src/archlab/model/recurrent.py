@@ -125,7 +125,7 @@ class Gate(nn.Module):
     """Gate without a norm: x silu(z)."""
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """Return x silu(z) in at least float32. The arguments and the result are [..., width]."""
+        """Return `x * silu(z)`, computed in float32 or wider. The arguments and the result are [..., width]."""
         return at_least_float32(x) * F.silu(at_least_float32(z))
 
 

@@ -75,7 +75,7 @@ class Parallel:
         return nearer.get(way, self.tensor * self.replicas)
 
     def group_span(self, way: str) -> int:
-        """Return the number of consecutive devices that contain a whole group of the dimension `way`."""
+        """Return how many consecutive devices one group spans. `way` is the kind of parallelism: tensor, shard, …"""
         return self.neighbor_distance(way) * getattr(self, way)
 
 

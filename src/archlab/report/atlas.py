@@ -1,5 +1,5 @@
-"""Page about the atlas of published architectures. Its charts show how often each choice is made per year, and the
-proportions of models by year and by size."""
+"""Page about the atlas of published architectures. Its charts show how common each choice is in each year, and
+how the proportions of models, such as width to depth, vary with the year and the size."""
 
 import math
 from collections import Counter, defaultdict

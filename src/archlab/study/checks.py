@@ -168,7 +168,7 @@ def _decided_elsewhere(section: str, overrides: Raw) -> Iterator[Problem]:
 
 
 def _decided_message(field: str) -> str:
-    return f"is set by the study's {DECIDED_BY[field]} for all arms; remove it"
+    return f"is set by the study's {DECIDED_BY[field]} for all arms; remove this setting"
 
 
 _TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)

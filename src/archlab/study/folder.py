@@ -173,7 +173,7 @@ def added_later(planned: Collection[int], compared: Collection[int]) -> list[str
     verb = "was" if len(added) == 1 else "were"
     return [
         f"{len(added)} of the {len(compared)} compared seeds {verb} not planned before the first result; if seeds "
-        "are chosen after a look at the results, more than 5% of studies of equal arms find a difference"
+        "are chosen after a look at the results, more than 5% of studies find a difference where there is none"
     ]
 
 

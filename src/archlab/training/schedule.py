@@ -98,7 +98,7 @@ def _why(old: TrainConfig, new: TrainConfig, same: int) -> str:
         difference = f"a longer run has different learning rates from step {same + 1:,} on"
         return (
             f"with train.schedule={old.schedule}, {difference}; "
-            "only runs with schedule constant, or with wsd before its decay, can be extended"
+            "only runs with train.schedule=constant, or with wsd before the decay starts, can be extended"
         )
     if (before := warmup_steps(old)) != (now := warmup_steps(new)):
         began = f"the run began with {before:,} of {old.steps:,}"

@@ -99,8 +99,8 @@ class _Node(NamedTuple):
 
 
 class _Builder:
-    """Builder that turns parser events into plain Python values. All aliases of an anchor share one value. For the
-    limits, each alias counts as if the value were written out."""
+    """Builder that turns parser events into plain Python values. All aliases of an anchor share one value. The
+    limits on the size of a file count each alias as if its value were written out again."""
 
     def __init__(self, text: str, source: str, loader: Any) -> None:
         self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)

@@ -45,11 +45,10 @@ def of_models(probes: Mapping[str, ProbeValues]) -> Table:
 
 
 def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) -> Iterator[Table]:
-    """Yield a table of the dot products under RoPE by distance, with one column per config. Yield nothing if no config
-    uses RoPE.
+    """Yield a table of query-key dot products under RoPE, by distance. Yield nothing if no config uses RoPE.
 
-    `products_by_config` maps the name of a config to pairs (distances, products), one for each kind of layer that uses
-    RoPE.
+    `products_by_config` maps the name of each config to a list of pairs (distances, products), one for each kind of
+    layer that uses RoPE.
     """
     columns = {
         name if len(kinds) == 1 else f"{name}, {i + 1}.": dict(zip(*curve, strict=True))
