@@ -134,7 +134,7 @@ def test_a_kill_while_it_is_extended_leaves_a_run_that_goes_on_as_either(text, t
             ("train.warmup=2",),
             (),
             "with train.schedule=cosine, a longer run has different learning rates from step 4 on; "
-            "only runs with schedule constant, or with wsd before its decay, can be extended",
+            "only runs with train.schedule=constant, or with wsd before the decay starts, can be extended",
         ),
         (("train.schedule=linear", "train.warmup=0"), (), "with train.schedule=linear, a longer run has different"),
         (

@@ -97,7 +97,7 @@ class HeadTransform(nn.Module):
         self.norm = make_norm(config.norm if transform.norm else NoNorm(), width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Apply the layer: [B, T, D] -> [B, T, E]. E is the width of the output matrix's input."""
+        """Apply the layer: [B, T, D] -> [B, T, E], where E is the input width of the output matrix."""
         return self.norm(self.activation(self.dense(x_BTD)))
 
 
