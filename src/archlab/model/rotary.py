@@ -39,7 +39,8 @@ class Rotation:
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
     """Return the rotation of vectors with `width` dimensions at the given positions.
 
-    `lengths_BT` holds, for each position, the length of its sequence, on which some scalings of RoPE depend. Angles are computed in float32, or in `dtype` if it is wider.
+    `lengths_BT` holds, for each position, the length of its sequence, on which some scalings of RoPE depend. Angles are
+    computed in float32, or in `dtype` if `dtype` is wider.
     """
     rotating = width if config.fraction == 1 else int(width * config.fraction)
     pairs = torch.arange(rotating // 2, device=positions_BT.device, dtype=wide(dtype))
