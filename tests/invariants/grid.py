@@ -217,6 +217,7 @@ FACTORS: dict[str, list[Any]] = {
         NOTHING,
         _layers("local: {attention.window: 2}, full: {}, pattern: [local, full]"),
         _layers("a: {position.kind: none}, b: {}, pattern: [b, a]"),
+        _layers("first: {block.attention_norm: false}, rest: {}, pattern: [first, rest]"),
         _layers("a: {position: {kind: rope, theta: 7}}, b: {}, pattern: [a, b]"),
         _layers(
             "a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"

@@ -476,7 +476,7 @@ def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, c
     assert abs(found["with it"].parameters - found["without"].parameters) == matrix
     assert found["equal size"].parameters == pytest.approx(found["with it"].parameters, abs=matrix / 50)
     assert main(["explain", name]) == 0
-    assert f"model.mlp.d_ff={TOPICS[name].resized['model.mlp.d_ff']} (same " in capsys.readouterr().out
+    assert f"model.mlp.d_ff={TOPICS[name].resized['model.mlp.d_ff']}, for the same" in capsys.readouterr().out
 
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):

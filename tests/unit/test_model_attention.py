@@ -43,7 +43,7 @@ def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
 def at(config: LayerConfig, first: int) -> Context:
     """Return the context of a pass over tokens at positions first, first + 1, ..., without earlier tokens."""
     positions = first + torch.arange(T)[None]
-    return ForwardPass(positions, torch.full((1, 1), first + T), None, False, None, None, torch.float64).context(
+    return ForwardPass(positions, torch.full((1, 1), first + T), None, False, False, None, None, torch.float64).context(
         config, {}
     )
 

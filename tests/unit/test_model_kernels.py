@@ -68,7 +68,9 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
         for kernel in KERNELS
         for kv_heads in ([2] if kernel == "flex" else [4, 2, 1])
         for masked, biased, sunk, cap in product((False, True), (False, True), (False, True), (None, 0.8))
-        if not RULES[kernel].lacks(KernelNeeds(softcap=cap is not None, bias=biased, masked=masked, sinks=sunk))
+        if not RULES[kernel].lacks(
+            KernelNeeds(softcap=cap is not None, bias=biased, mask="other" if masked else "causal", sinks=sunk)
+        )
     ],
 )
 def test_kernels_are_the_formula(
@@ -205,7 +207,7 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
         ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU | {"gradients": True}, ["blocked", "products", "sdpa", "reference"]),
-        (CPU | {"gradients": True, "masked": True}, ["blocked", "sdpa", "reference"]),
+        (CPU | {"gradients": True, "mask": "other"}, ["blocked", "sdpa", "reference"]),
         (CPU | {"sinks": True}, ["blocked", "sdpa", "reference"]),
         ({"softcap": True, "dropout": True}, ["blocked", "reference"]),
     ],
@@ -240,19 +242,19 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
         ({"softcap": True, "float64": True}, reference),
-        ({"masked": True}, flex),
-        ({"masked": True, "is_cut": True, "gradients": True, "sinks": True}, flex),
-        ({"masked": True, "is_cut": True, "dropout": True}, blocked),
-        ({"masked": True, "is_cut": True, "width": 256}, blocked),
-        ({"masked": True, "is_cut": True, "softcap": True, "on_cuda": False}, blocked),
-        ({"masked": True, "is_cut": True, "bias": True}, sdpa),
-        ({"masked": True, "is_cached": True}, sdpa),
-        ({"masked": True, "on_cuda": False}, sdpa),
+        ({"mask": "other"}, flex),
+        ({"mask": "other", "is_cut": True, "gradients": True, "sinks": True}, flex),
+        ({"mask": "other", "is_cut": True, "dropout": True}, blocked),
+        ({"mask": "other", "is_cut": True, "width": 256}, blocked),
+        ({"mask": "other", "is_cut": True, "softcap": True, "on_cuda": False}, blocked),
+        ({"mask": "other", "is_cut": True, "bias": True}, sdpa),
+        ({"mask": "other", "is_cached": True}, sdpa),
+        ({"mask": "other", "on_cuda": False}, sdpa),
         (SHORT, products),
         (SHORT | {"queries": 513}, sdpa),
         (SHORT | {"products_up_to": 0}, sdpa),
         (SHORT | {"gradients": False}, sdpa),
-        (SHORT | {"masked": True}, sdpa),
+        (SHORT | {"mask": "other"}, sdpa),
         (SHORT | {"softcap": True}, reference),
     ],
 )
@@ -266,7 +268,7 @@ def test_a_call_asks_by_its_tensors() -> None:
     assert asked == KernelNeeds(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
         asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact > 0), is_cached=True)
-    assert asked == KernelNeeds(softcap=True, masked=True, width=8, on_cuda=False, is_cached=True)
+    assert asked == KernelNeeds(softcap=True, mask="other", width=8, on_cuda=False, is_cached=True)
 
 
 def test_a_kernel_that_is_none() -> None:

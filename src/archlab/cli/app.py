@@ -63,8 +63,8 @@ VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
 HELP = """Compare architectures of decoder-only language models.
 
-CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
-(`owner/name@revision`). `key=value` after CONFIG changes a field: `model.norm.kind=layernorm`.
+CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id.
+`model.norm.kind=layernorm` after CONFIG changes a field.
 
 `archlab COMMAND --help` shows examples. `ARCHLAB_PAGER=cat` turns off the pager.
 """

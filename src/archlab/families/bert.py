@@ -113,6 +113,7 @@ FAMILY = Family(
         "cls.predictions.bias",  # with an untied head, the class does not use it
         "cls.predictions.decoder.bias",  # with a tied head, it is a copy of cls.predictions.bias
     ),
+    prefix="bert.",
     no_effect=frozenset({"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
                          "pooler_size_per_head", "pooler_type"}),
 )  # fmt: skip

@@ -42,5 +42,6 @@ FAMILY = Family(
     ],
     buffers=("embeddings.position_ids",),
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    prefix="distilbert.",
     no_effect=frozenset({"qa_dropout", "seq_classif_dropout"}),
 )

@@ -46,5 +46,6 @@ FAMILY = Family(
         Row("generator_lm_head.bias", "head.bias"),
     ],
     buffers=("embeddings.position_ids",),
+    prefix="electra.",
     no_effect=frozenset({"summary_last_dropout"}),
 )

@@ -102,6 +102,7 @@ FAMILY = Family(
         Row("decoder.weight", "head.weight"),
         Row("decoder.bias", "head.bias"),
     ],
+    prefix="model.",
     no_effect=frozenset({
         "initializer_cutoff_factor", "cls_token_id", "mlp_dropout", "classifier_pooling", "deterministic_flash_attn",
         "classifier_dropout", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",

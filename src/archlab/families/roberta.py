@@ -50,5 +50,6 @@ FAMILY = Family(
         "lm_head.bias",
         "lm_head.decoder.bias",
     ),
+    prefix="roberta.",
     other_model_types=("xlm-roberta",),
 )

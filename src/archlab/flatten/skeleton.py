@@ -34,7 +34,7 @@ class Decoder(nn.Module):
         """Return the embedded tokens with their positions: [B, T] -> [B, T, D]."""
         x_BTD = self.embedding(tokens_BT)
         if self.segments is not None:
-            x_BTD = x_BTD + self.segments(None)
+            x_BTD = x_BTD + self.segments(torch.zeros_like(tokens_BT))
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(positions_BT, x_BTD.dtype)
         return self.summed(x_BTD)

@@ -65,9 +65,9 @@ class SegmentEmbedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.embedding.segments, config.added_width))
 
-    def forward(self, segments_BT: Tensor | None) -> Tensor:
-        """Look up segments: [B, T] int64 -> [B, T, D]. None means that all tokens belong to the first segment."""
-        return self.weight[0] if segments_BT is None else F.embedding(segments_BT, self.weight)
+    def forward(self, segments_BT: Tensor) -> Tensor:
+        """Look up segments: [B, T] int64 -> [B, T, D]."""
+        return F.embedding(segments_BT, self.weight)
 
 
 class Summed(nn.Module):
@@ -241,12 +241,13 @@ class Decoder(nn.Module):
         part: SequenceShard | None = None,
     ) -> Tensor:
         """Run the layers without checking inputs or counting cached tokens. Only this part is worth compiling."""
-        x_BTD = self.embedding(tokens_BT if part is None else part.own(tokens_BT))
+        own_BT = tokens_BT if part is None else part.own(tokens_BT)
+        x_BTD = self.embedding(own_BT)
         this_pass = start_pass(tokens_BT, documents, lengths, prefix, cache, x_BTD.dtype)
         if part is not None:
             this_pass = this_pass.of(part)
         if self.segments is not None:
-            x_BTD = x_BTD + self.segments(segments)
+            x_BTD = x_BTD + self.segments(torch.zeros_like(own_BT) if segments is None else segments)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
         x_BTD = self.summed(x_BTD)
