@@ -63,7 +63,7 @@ def test_the_command_prints_a_row_for_each_prediction(folder: Path, capsys: pyte
 
 def test_texts_and_models_that_cannot_be_filled_are_refused(folder: Path) -> None:
     model, codec = load_hf(folder), load_codec(folder)
-    with pytest.raises(UserError, match=r"--text has no mask token; write \[MASK\] where"):
+    with pytest.raises(UserError, match=r"the text has no mask token; write \[MASK\] where"):
         fill(model, codec, "The cat sat.")
     with pytest.raises(UserError, match="learned positions end at max_seq_len = 16"):
         fill(model, codec, "[MASK] " * 20)

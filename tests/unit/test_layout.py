@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import archlab
+from archlab.code import normalized
 from archlab.config.core.yaml_text import read_yaml
 from archlab.families.registry import FAMILIES
 
@@ -131,21 +132,7 @@ def test_every_folder_has_its_place():
 
 def test_what_sums_over_components_names_none():
     files = [*(HOME / "pricing").glob("*.py"), HOME / "config" / "describe.py"]
-    assert [file.name for file in files if re.search("attention|mamba|moe|T5", _code_without_prose(file))] == []
-
-
-def _code_without_prose(file: Path) -> str:
-    """Return the code of a module without comments and docstrings."""
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [part for part in body if not is_docstring(part)] or [ast.Pass()]  # pyright: ignore
-    return ast.unparse(tree)
-
-
-def is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    assert [file.name for file in files if re.search("attention|mamba|moe|T5", normalized(file.read_text()))] == []
 
 
 def defined(file: Path) -> set[str]:

@@ -23,17 +23,14 @@ class NarrowSum:
         hf["embedding_size"] = model.embedding.width or model.d_model
 
 
-SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-"""Defaults that differ from BERT's."""
-
 FAMILY = Family(
     model_type="electra",
     architecture="ElectraForMaskedLM",
     fields=[
-        *(
-            Key(part.hf_key, part.field, SIZES[part.hf_key]) if isinstance(part, Key) and part.hf_key in SIZES else part
-            for part in FIELDS
-        ),
+        *FIELDS,
+        Key("hidden_size", "d_model", 256),
+        Key("num_attention_heads", "attention.n_heads", 4),
+        Key("intermediate_size", "mlp.d_ff", 1024),
         NarrowSum(),
         HeadDense("gelu"),
     ],

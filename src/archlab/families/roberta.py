@@ -31,7 +31,7 @@ FAMILY = Family(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
     fields=[
-        *(part for part in FIELDS if getattr(part, "hf_key", "") not in ("max_position_embeddings", "vocab_size")),
+        *FIELDS,
         Key("vocab_size", "vocab_size", 50265),
         PositionsAfterPadding(),
         HeadDense("gelu"),

@@ -42,7 +42,7 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
     masked = [i for i, token in enumerate(encoded.ids) if token == codec.special.mask]
     if not masked:
         mask = codec.tokenizer.id_to_token(codec.special.mask)
-        raise UserError(f"--text has no mask token; write {mask} where the model shall fill in a token")
+        raise UserError(f"the text has no mask token; write {mask} where the model shall fill in a token")
     device = model.embedding.weight.device
     tokens_1T, segments_1T = (torch.tensor([ids], device=device) for ids in (encoded.ids, encoded.type_ids))
     segments = segments_1T if model.config.embedding.segments else None

@@ -137,7 +137,7 @@ class Head(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder-only Transformer: tokens -> logits.
+    """Transformer with one stack of layers, a decoder or an encoder: tokens -> logits.
 
     `seed` determines the initial parameters; with None, the parameters are not initialized. `kernel` names the way to
     compute attention (see kernels.py). Raise ConfigError if the config breaks a rule.
