@@ -247,6 +247,18 @@ def test_one_that_the_training_removes_meanwhile_is_passed_over(saved, monkeypat
     assert seen[0].parent.name == "step-00000003"
 
 
+def test_a_file_that_vanishes_while_it_is_opened_is_an_error_of_the_user(saved, monkeypatch):
+    """safetensors opens a file, and torch opens it again to map it. Training may remove the checkpoint in between."""
+
+    def vanishing(path):
+        path.unlink()
+        return torch.UntypedStorage.from_file(str(path), False, 8)
+
+    monkeypatch.setattr(checkpoint, "load_file", vanishing)
+    with pytest.raises(UserError, match="No such file"):
+        load_weights(saved, Decoder(config().model))
+
+
 @pytest.mark.parametrize("drop", ["norm.weight", "layers.1.mlp.up.weight"])
 def test_an_optimizer_without_one_of_the_parameters_is_refused(saved, drop):
     """AdamW would silently start from zero for it."""

@@ -107,6 +107,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: damaged: {error}") from None
     except OSError as error:  # its message does not name the file
         raise UserError(f"{path}: {error.strerror or error}") from None
+    except RuntimeError as error:  # torch opens the file a second time, and it may be gone by then
+        raise UserError(f"{path}: {error}") from None
 
 
 def step_folder(folder: Path, step: int) -> Path:
