@@ -32,7 +32,7 @@ def layer(attention: Raw, position: Raw) -> LayerConfig:
 
 def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
     """Return the layer's attention in float64 with random parameters: a sink of 0 or a norm weight of 1 would hide errors."""
-    module = make_component(config.attention, replace(config.site, kernel=kernel)).double().eval()
+    module = make_component(config.attention, replace(config.site_of("attention"), kernel=kernel)).double().eval()
     with torch.no_grad():
         for parameter in module.parameters():
             drawn = torch.from_numpy(RNG.normal(size=parameter.shape))
@@ -172,7 +172,7 @@ def test_absorbing_is_for_few_new_tokens() -> None:
 
 
 def _latent(config: LayerConfig) -> tuple[Any, Site]:
-    return config.attention, config.site
+    return config.attention, config.site_of("attention")
 
 
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])

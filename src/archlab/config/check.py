@@ -11,6 +11,7 @@ from archlab.config.core.base import Base
 from archlab.config.core.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MISSING, Problem, explain, is_under, raise_problems
+from archlab.config.rules.encoder_rules import ENCODER_LAYER_RULES, ENCODER_RULES, encoder_problems
 from archlab.config.rules.layer_kinds import layer_problems, replaced_in_every_layer
 from archlab.config.rules.layer_rules import LAYER_RULES
 from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
@@ -80,7 +81,10 @@ def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
 def _model_problems(model: ModelConfig, bad: Sequence[str] = ()) -> list[Problem]:
     layer_rules, model_rules = (
         [rule for rule in rules if not is_under([f"model.{field}" for field in rule.reads], bad)]
-        for rules in (LAYER_RULES, MODEL_RULES)
+        for rules in ((*LAYER_RULES, *ENCODER_LAYER_RULES), (*MODEL_RULES, *ENCODER_RULES))
     )
+    of_encoder = [] if is_under(["model.encoder"], bad) else list(encoder_problems(model, layer_rules))
+    if of_encoder:  # the other rules need a valid encoder
+        model = model.model_copy(update={"encoder": None})
     broken = [Problem(f"model.{rule.field}", m) for rule in model_rules if (m := rule.broken(model))]
-    return [*layer_problems(model, layer_rules), *broken]
+    return [*layer_problems(model, layer_rules), *broken, *of_encoder]

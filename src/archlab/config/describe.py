@@ -2,7 +2,7 @@
 
 from archlab.config.components.norm import Norm
 from archlab.config.components.position import ON_ATTENTION, Rope
-from archlab.config.layers import LayerConfig, layer_runs
+from archlab.config.layers import COMPONENTS, LayerConfig, layer_runs
 from archlab.config.model_schema import ModelConfig
 
 
@@ -25,12 +25,16 @@ def layer_table(model: ModelConfig) -> list[dict[str, str]]:
 
 
 def _branches(layer: LayerConfig) -> dict[str, str]:
-    return {heading: words for branch in layer.branches for heading, words in branch.component.describe().items()}
+    columns = dict[str, str]()
+    for branch in layer.branches:
+        described = branch.component.describe()
+        columns |= {"cross": described["q/kv/dim"]} if branch.site.reads_source else described
+    return columns
 
 
 def _position(layer: LayerConfig) -> str:
     position = layer.position
-    if position.acts_on in ON_ATTENTION and not any(component.score_heads for component in layer.components):
+    if position.acts_on in ON_ATTENTION and not any(getattr(layer, name).score_heads for name in COMPONENTS):
         return "-"
     return f"rope {position.theta:g}" if isinstance(position, Rope) else position.kind
 

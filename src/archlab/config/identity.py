@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from archlab.config.core.merge import Raw, expand
-from archlab.config.layers import resolve, resolve_layers
+from archlab.config.layers import resolve, resolve_encoder, resolve_layers
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 
@@ -20,7 +20,8 @@ NO_EFFECT_ON_RESULT = (
 def resolved(config: Config) -> Raw:
     """Return plain values with every derived field filled in. Loading these values gives an equivalent config."""
     raw = config.model_dump(mode="json")
-    whole = resolve(config.model).model_copy(update={"layers": resolve_layers(config.model)})
+    parts = {"layers": resolve_layers(config.model), "encoder": resolve_encoder(config.model)}
+    whole = resolve(config.model).model_copy(update=parts)
     raw["model"] = whole.model_dump(mode="json")
     if raw["model"]["layers"]:
         raw["model"]["layers"] = expand(raw["model"]["layers"])

@@ -7,26 +7,42 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.component import MLP, Absent, Attention, Component, Mixer, Site, expect
+from archlab.config.components.component import (
+    MLP,
+    Absent,
+    Attention,
+    Component,
+    Mixer,
+    NoAttention,
+    Site,
+    StateTensor,
+    expect,
+)
 from archlab.config.components.dense import Dense
 from archlab.config.components.dropout import Dropout
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import BlockNorm, NoNorm
-from archlab.config.components.position import Position
+from archlab.config.components.position import NoPosition, Position
 from archlab.config.components.visibility import Visibility
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import Base, Overrides
 from archlab.config.core.merge import derived_fields, expand, merge
-from archlab.config.model_schema import Block, Layers, ModelConfig
+from archlab.config.model_schema import Block, Encoder, Layers, ModelConfig
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """Sections of `model` that are components, in their order within a layer."""
+
+PLACES = ("attention", "mixer", "cross", "mlp")
+"""Names of all components of a layer, in their order. `cross` is the cross-attention of a model with an encoder."""
 
 PER_LAYER = ("norm", "block", *COMPONENTS, "position", "dropout")
 """Sections of `model` that a layer kind may override."""
 
 
 _ONLY_KIND = "layer"
+_SERIAL = (("attention", "mixer"), ("cross",), ("mlp",))
+"""Components of each stage in a layer that is not parallel."""
+_ALL_VISIBLE = {"visibility": "two_sided", "window": None, "stride": None, "global_tokens": 0, "blocks": None}
 
 
 class Branch(NamedTuple):
@@ -34,8 +50,9 @@ class Branch(NamedTuple):
     stream."""
 
     name: str
-    """Name of the component's section, which is also the name of its module."""
+    """Name of the component, which is also the name of its module: one of PLACES."""
     component: Component
+    site: Site
     multiplier: float
     """Factor on the branch's output before it is added to the stream."""
     norms: tuple[str, ...]
@@ -43,6 +60,11 @@ class Branch(NamedTuple):
     shares the normalized input of the stage's first branch."""
     shares_input: bool
     """Whether the branch reads the normalized input of the stage's first branch."""
+
+    def state(self, capacity: int, source: int) -> tuple[StateTensor, ...]:
+        """Return the tensors that the component caches over up to `capacity` tokens, or over the `source` tokens of a
+        source text that it reads."""
+        return self.component.state(self.site, source if self.site.reads_source else capacity)
 
 
 class LayerConfig(Base):
@@ -59,18 +81,20 @@ class LayerConfig(Base):
     position: Position
     mlp: MLP
     dropout: Dropout
+    cross: Attention = NoAttention()
+    """Cross-attention to the encoder's output. `none` in a model without encoder, and in the encoder itself."""
 
     @property
     def stages(self) -> tuple[tuple[Branch, ...], ...]:
         """Stages of the layer in order. The branches of one stage read the same stream, and the sum of their outputs is
         added to the stream.
 
-        Attention and mixer form the first stage, behind one norm, and the MLP forms the second. A parallel block has
-        only one stage.
+        Attention and mixer form the first stage, behind one norm. Cross-attention and the MLP each form a stage of
+        their own. A parallel block has only one stage.
         """
-        present = [name for name in COMPONENTS if not isinstance(getattr(self, name), Absent)]
+        present = [name for name in PLACES if not isinstance(getattr(self, name), Absent)]
         if self.block.parallel == "none":
-            groups = [[name for name in present if name != "mlp"], [name for name in present if name == "mlp"]]
+            groups = [[name for name in present if name in stage] for stage in _SERIAL]
         else:
             groups = [present]
         return tuple(tuple(self._stage(group)) for group in groups if group)
@@ -86,40 +110,42 @@ class LayerConfig(Base):
             missing = {"before"} if shares else set[str]()
             missing |= set() if is_first else {"stream"}
             slots = tuple(slot for slot in filled if slot not in missing)
-            multiplier = getattr(self.block, f"{name}_multiplier")
-            yield Branch(name, getattr(self, name), multiplier, slots, shares)
+            multiplier = getattr(self.block, f"{'attention' if name == 'cross' else name}_multiplier")
+            yield Branch(name, getattr(self, name), self.site_of(name), multiplier, slots, shares)
 
     @property
     def branches(self) -> tuple[Branch, ...]:
         return tuple(branch for stage in self.stages for branch in stage)
 
-    @property
-    def site(self) -> Site:
+    def site_of(self, name: str) -> Site:
+        """Return the site of a component. Cross-attention has no position encoding."""
+        if name == "cross":
+            return Site(self.d_model, self.norm, NoPosition(), self.dropout, reads_source=True)
         return Site(self.d_model, self.norm, self.position, self.dropout)
 
     @property
-    def components(self) -> tuple[Component, ...]:
-        return tuple(getattr(self, name) for name in COMPONENTS)
+    def _placed(self) -> tuple[tuple[str, Component, Site], ...]:
+        return tuple((name, getattr(self, name), self.site_of(name)) for name in PLACES)
 
     def parameters(self) -> Counter[str]:
         """Return the parameter counts by row of the parameter table, including those of the norms around branches."""
         counts = Counter[str]()
-        for component in self.components:
-            counts.update(component.parameters(self.site))
+        for _, component, site in self._placed:
+            counts.update(component.parameters(site))
         counts["norms"] += self._norms_around()
         return counts
 
     def in_matrices(self) -> int:
-        return sum(component.in_matrices(self.site) for component in self.components)
+        return sum(component.in_matrices(site) for _, component, site in self._placed)
 
     def parameters_per_device(self, tensor: int) -> int:
         """Return the number of parameters on each of `tensor` devices that divide the components among them (tensor
         parallelism)."""
-        shares = (branch.component.share(tensor) for branch in self.branches)
-        return self._norms_around() + sum(sum(share.parameters(self.site).values()) for share in shares)
+        shares = (branch.component.share(tensor).parameters(branch.site) for branch in self.branches)
+        return self._norms_around() + sum(sum(share.values()) for share in shares)
 
     def active_parameters(self) -> int:
-        return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
+        return self._norms_around() + sum(b.component.active_parameters(b.site) for b in self.branches)
 
     def work(self, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations of this pass: those of components, of the norms around them, and of additions to the
@@ -128,8 +154,8 @@ class LayerConfig(Base):
         For dropout, only the factor per element that training stores is counted.
         """
         share = {branch.name for branch in self.branches if branch.shares_input}
-        for name, component in zip(COMPONENTS, self.components, strict=True):
-            work = iter(component.work(self.site, model_pass))
+        for name, component, site in self._placed:
+            work = iter(component.work(site, model_pass))
             if name in share:  # the first branch of the stage already stores this input
                 yield next(work)._replace(saved=0.0)
             yield from work
@@ -179,15 +205,59 @@ def resolve_layers(model: ModelConfig) -> Layers | None:
     return Layers.model_validate({**kinds, "pattern": model.layers.pattern})
 
 
+def resolve_encoder(model: ModelConfig) -> Encoder | None:
+    """Return the encoder's section. Add derived fields to its overrides if their values differ from those of
+    `resolve(model)`. Return None without an encoder."""
+    encoder = encoder_of(model)
+    if model.encoder is None or encoder is None:
+        return None
+    own, cross = expand(model.encoder.overrides), expand(model.encoder.cross)
+    resolved_cross = cross_attention(model).resolve(model.d_model)
+    of_cross = _differing(resolved_cross, resolve(model).attention)
+    overrides = _plus_derived(own, resolve(encoder), resolve(model))
+    return Encoder.model_validate({**overrides, "n_layers": encoder.n_layers, "cross": {**of_cross, **cross}})
+
+
 def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) -> Overrides:
-    changed = resolve(with_overrides(model, change))
+    return _plus_derived(change, resolve(with_overrides(model, change)), common)
+
+
+def _plus_derived(change: Overrides, changed: ModelConfig, common: ModelConfig) -> Overrides:
     for section in COMPONENTS:
-        own_section, common_section = getattr(changed, section), getattr(common, section)
-        values = {name: getattr(own_section, name) for name in derived_fields(type(own_section))}
-        differing = {n: v for n, v in values.items() if v != getattr(common_section, n, None)}
-        if differing:
+        if differing := _differing(getattr(changed, section), getattr(common, section)):
             change = {**change, section: {**differing, **change.get(section, {})}}
     return change
+
+
+def _differing(section: Component, common: Component) -> Overrides:
+    """Return the derived fields of a section whose values differ from those of the common section."""
+    values = {name: getattr(section, name) for name in derived_fields(type(section))}
+    return {name: value for name, value in values.items() if value != getattr(common, name, None)}
+
+
+def encoder_of(model: ModelConfig) -> ModelConfig | None:
+    """Return the encoder as a model of its own, whose layers see both directions; None without an encoder. Raise
+    pydantic's ValidationError if its overrides are wrong."""
+    if model.encoder is None:
+        return None
+    raw: dict[str, Any] = model.model_dump(exclude={"layers", "encoder"})
+    own = {"n_layers": model.encoder.n_layers, "attention": {"visibility": "two_sided"}}
+    return ModelConfig.model_validate(merge(merge(raw, own, ModelConfig), expand(model.encoder.overrides), ModelConfig))
+
+
+def stacks(model: ModelConfig) -> tuple[ModelConfig, ...]:
+    """Return the encoder, if there is one, and the model, each with its own layers."""
+    encoder = encoder_of(model)
+    return (model,) if encoder is None else (encoder, model)
+
+
+def cross_attention(model: ModelConfig) -> Attention:
+    """Return the cross-attention of the model's layers; none without an encoder. Raise pydantic's ValidationError if
+    its overrides are wrong."""
+    if model.encoder is None:
+        return NoAttention()
+    raw = {**model.attention.model_dump(), **_ALL_VISIBLE, "temperature": None, **expand(model.encoder.cross)}
+    return MultiHead.model_validate(raw)
 
 
 def layer_configs(model: ModelConfig) -> tuple[LayerConfig, ...]:
@@ -213,9 +283,11 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
 
 
 def sees_as(model: ModelConfig, visibility: str) -> bool:
-    """Return whether any layer has a component with this `visibility`."""
-    components = (branch.component for layer in distinct_layers(model) for branch in layer.branches)
-    return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in components)
+    """Return whether any layer has a component with this `visibility` of the layer's own tokens. Layers of an encoder
+    that the model reads do not count."""
+    branches = (branch for layer in distinct_layers(model) for branch in layer.branches if not branch.site.reads_source)
+    rules = (branch.component for branch in branches)
+    return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in rules)
 
 
 def final_norm(model: ModelConfig) -> BlockNorm:
@@ -256,6 +328,6 @@ def _kind_names(model: ModelConfig) -> Iterator[str]:
 
 def _layer(kind: str, model: ModelConfig) -> LayerConfig:
     resolved = resolve(model)
-    return LayerConfig.model_validate(
-        {"kind": kind, "d_model": model.d_model, **{name: getattr(resolved, name) for name in PER_LAYER}}
-    )
+    sections = {name: getattr(resolved, name) for name in PER_LAYER}
+    cross = cross_attention(model).resolve(model.d_model)
+    return LayerConfig.model_validate({"kind": kind, "d_model": model.d_model, **sections, "cross": cross})

@@ -152,8 +152,31 @@ class Layers(Settings):
         return dict(self.__pydantic_extra__)
 
 
+class Encoder(Settings):
+    """Encoder that reads a source text, and the attention through which the decoder reads the encoder's output.
+
+    Apart from its own fields, the section may contain overrides of `model` for the layers of the encoder, such as
+    `mlp.d_ff` or `position.kind`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    n_layers: Depth
+    """Number of encoder layers. All of them are alike, and their tokens see each other in both directions."""
+    cross: Overrides = Field(default_factory=dict)
+    """Overrides of `model.attention` for the cross-attention of the decoder, such as `n_kv_heads`. Every decoder layer
+    has cross-attention between attention and MLP. Its queries come from the decoder, and its keys and values come
+    from the encoder's output, without position encoding, window or temperature."""
+
+    @property
+    def overrides(self) -> Overrides:
+        """Overrides of `model` for the layers of the encoder."""
+        return dict(self.__pydantic_extra__)
+
+
 class ModelConfig(Settings):
-    """Architecture of one stack of layers: a decoder, or an encoder whose layers see both sides."""
+    """Architecture of one stack of layers, a decoder or an encoder; or of a decoder that reads from an encoder."""
 
     vocab_size: Width
     """Number of tokens in the vocabulary. The embedding matrix and the head have one row per token."""
@@ -186,6 +209,9 @@ class ModelConfig(Settings):
     """Standard deviations of initial weights, by role."""
     layers: Layers | None = None
     """Layer kinds and their pattern, if layers differ from each other. null: all layers are alike."""
+    encoder: Encoder | None = None
+    """Encoder of a source text, which the layers of `model` read through cross-attention (Vaswani 2017). null: no
+    encoder."""
     mup: MuP | None = None
     """Maximal update parametrization (muP), in which learning rates tuned at a small width hold at larger widths. null:
     the standard parametrization, in which the width affects only initial standard deviations, through the fan-in."""

@@ -250,7 +250,7 @@ class Session:
         model = self.model
         if self._step is None or piece_BN.shape[1] > 1 or prefix_B is not None:
             return model.head(model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1], model.embedding.weight)
-        check_inputs(model.config, piece_BN, cache=self.cache)
+        check_inputs(model.config, model.encoder_config, piece_BN, cache=self.cache)
         self.cache.begin(1)
         logits_BV = self._step(model, self._token_B1.copy_(piece_BN), self.cache)
         self.cache.end(1)

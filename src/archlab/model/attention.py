@@ -29,7 +29,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: MultiHead, site: Site) -> None:
         super().__init__()
         D, H, K = site.d_model, config.n_heads, config.n_kv_heads
-        self.config = config
+        self.config, self.reads_source = config, site.reads_source
         self.q = Projection(D, H * config.head_dim, bias=config.qkv_bias, role="input")
         self.k = Projection(D, K * config.head_dim, bias=config.qkv_bias, role="input")
         self.v = Projection(D, K * config.v_dim, bias=config.qkv_bias, role="input")
@@ -54,13 +54,14 @@ class MultiHeadAttention(nn.Module):
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
-        k_BKTC = self._split(self.k(x_BTD), self.config.head_dim)
-        v_BKTV = self._split(self.v(x_BTD), self.config.v_dim)
         q_BHTC = self._normed_and_rotated(q_BHTC, self.q_norm, context)
-        k_BKTC = self._normed_and_rotated(k_BKTC, self.k_norm, context)
         if self.config.temperature is not None:
             q_BHTC = _with_temperature(q_BHTC, self.config.temperature, context.positions_BT)
-        k_BKSC, v_BKSV = state.extend(k=k_BKTC, v=v_BKTV) if state else (k_BKTC, v_BKTV)
+        if self.reads_source:
+            k_BKSC, v_BKSV = self._keys_of_source(context, state)
+        else:
+            k_BKSC, v_BKSV = self._keys_and_values(x_BTD, context)
+            k_BKSC, v_BKSV = state.extend(k=k_BKSC, v=v_BKSV) if state else (k_BKSC, v_BKSV)
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
         )
@@ -76,6 +77,22 @@ class MultiHeadAttention(nn.Module):
         )
         mixed_BTE = self.sub_norm(mixed_BHTV.transpose(1, 2).flatten(-2))
         return self.out(self._gated(mixed_BTE, x_BTD))
+
+    def _keys_and_values(self, x_BSD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        k_BKSC = self._split(self.k(x_BSD), self.config.head_dim)
+        return self._normed_and_rotated(k_BKSC, self.k_norm, context), self._split(self.v(x_BSD), self.config.v_dim)
+
+    def _keys_of_source(self, context: Context, state: State | SequenceShard | None) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the source. With a cache, they are computed once, in the first pass."""
+        if context.source_BSD is None:
+            assert isinstance(state, State)
+            return state["k"], state["v"]
+        (source_BSD,) = as_autocast(context.source_BSD)
+        k_BKSC, v_BKSV = self._keys_and_values(source_BSD, context)
+        if isinstance(state, State):
+            state["k"].copy_(k_BKSC)
+            state["v"].copy_(v_BKSV)
+        return k_BKSC, v_BKSV
 
     def _split(self, x: Tensor, width: int) -> Tensor:
         """Split heads: [B, T, heads * width] -> [B, heads, T, width].

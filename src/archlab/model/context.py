@@ -12,9 +12,9 @@ from archlab.config.components.position import Alibi, Position
 from archlab.config.components.visibility import Visibility, hidden_keys, is_plain_causal
 from archlab.config.core.registry import make
 from archlab.config.layers import LayerConfig
-from archlab.model.masks import Mask, NoMask, Visible
+from archlab.model.masks import Mask, NoMask, TensorMask, Visible
 from archlab.model.rotary import Rotation, check_rotation
-from archlab.model.state import NO_STATES, Cache, State
+from archlab.model.state import NO_STATES, Cache, Source, State
 
 
 class Collected(UserDict[str, list[Tensor]]):
@@ -79,6 +79,11 @@ class Context:
     """Position bias to add to the attention scores if all layers share one; otherwise None."""
     collected: Collected | None
     """Container to which components add auxiliary losses and expert loads; None if they are not needed."""
+    source_BSD: Tensor | None = None
+    """Output of the encoder, from which cross-attention computes keys and values. None for other components, and if the
+    cache already contains these keys and values."""
+    cross: "Context | None" = None
+    """Context of the layer's cross-attention; None without an encoder."""
 
     def causal(self, state: State | None) -> Tensor:
         """Return a causal mask, [B or 1, T, S], for the attention of a plug-in.
@@ -112,6 +117,8 @@ class ForwardPass:
     """Length of each sequence's prefix, whose tokens see each other in prefix layers. None means no prefix."""
     cache: Cache | None
     dtype: torch.dtype
+    source: Source | None = None
+    """Source text that cross-attention reads; None without an encoder."""
     whole: "ForwardPass | None" = None
     """Forward pass of all tokens, if this pass contains only this process's tokens; otherwise None."""
     runs: tuple[range, ...] | None = None
@@ -153,9 +160,10 @@ class ForwardPass:
     ) -> Context:
         query_BT, T = self.positions_BT, self.positions_BT.shape[1]
         is_real_BT = query_BT >= 0 if self.is_padded else None
+        cross = None if self.source is None else _cross(self.source, query_BT, is_real_BT, collected)
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
-            return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
+            return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected, cross=cross)
         key_BS = self.whole.positions_BT if self.whole else query_BT
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
@@ -171,6 +179,7 @@ class ForwardPass:
             rotation=self._rotation(layer.position, attention.rotary_width),
             bias_BHTS=shared_bias(distance_BTS) if layer.position.is_shared and shared_bias is not None else None,
             collected=collected,
+            cross=cross,
         )
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
@@ -189,6 +198,14 @@ class ForwardPass:
         if position.acts_on != "queries":
             return None
         return make(position, width, self.positions_BT, self.lengths_BT, self.dtype, check=check_rotation)
+
+
+def _cross(source: Source, positions_BT: Tensor, is_real_BT: Tensor | None, collected: Collected | None) -> Context:
+    """Return the context of cross-attention. Every query sees the whole source."""
+    T, (B, S) = positions_BT.shape[1], source.is_real_BS.shape
+    mask = TensorMask(source.is_real_BS[:, None].expand(B, T, S)) if source.is_padded else None
+    mask = mask or NoMask(T, S, positions_BT.device)
+    return Context(positions_BT, is_real_BT, None, mask, None, None, None, collected, source.hidden_BSD)
 
 
 def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | None:

@@ -1,8 +1,10 @@
-"""The Transformer that a ModelConfig describes: a decoder, or an encoder such as BERT.
+"""The Transformer that a ModelConfig describes: a decoder, an encoder such as BERT, or both such as T5.
 
-Shapes: B batch, T tokens, D d_model, V vocabulary.
+Shapes: B batch, T tokens, S tokens of a source text, D d_model, V vocabulary.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -12,13 +14,13 @@ from torch import Tensor, nn
 from archlab.config.check import check_model
 from archlab.config.components.component import RoleName
 from archlab.config.components.norm import NoNorm
-from archlab.config.layers import final_norm, layer_configs
+from archlab.config.layers import encoder_of, final_norm, layer_configs
 from archlab.config.model_schema import HeadTransform as HeadTransformConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
-from archlab.model.context import Collected, SequenceShard, start_pass
+from archlab.model.context import Collected, ForwardPass, SequenceShard, start_pass
 from archlab.model.init import initialize
 from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
@@ -26,7 +28,7 @@ from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.projection import Projection, linear
-from archlab.model.state import NO_STATES, Cache
+from archlab.model.state import NO_STATES, Cache, Source, State
 
 
 class TokenEmbedding(nn.Module):
@@ -136,8 +138,53 @@ class Head(nn.Module):
         return linear(x_BTE, embedding_VE if self.weight is None else self.weight, self.bias)
 
 
-class Decoder(nn.Module):
-    """Transformer with one stack of layers, a decoder or an encoder: tokens -> logits.
+class Stack(nn.Module):
+    """Layers of an encoder or a decoder, with the positions before them and the norm after them."""
+
+    def add_layers(self, config: ModelConfig, kernel: str) -> None:
+        """Add the modules. Constructors of subclasses call this method, so that each decides their order."""
+        self.layer_configs = layer_configs(config)
+        self.first_alike = [self.layer_configs.index(layer) for layer in self.layer_configs]
+        self.positions = make_positions(config)
+        self.position_bias = make_shared_bias(config)
+        self.summed = Summed(config)
+        self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
+        self.norm = make_norm(final_norm(config), config.d_model)
+
+    def run(
+        self,
+        x_BTE: Tensor,
+        this_pass: ForwardPass,
+        collected: Collected | None,
+        states: Sequence[Mapping[str, State | SequenceShard]] | None = None,
+    ) -> Tensor:
+        """Return the hidden states after the final norm: embedded tokens [B, T, E] -> [B, T, D]. `states` holds one
+        mapping per layer, from branch names to states."""
+        if self.positions is not None:
+            x_BTE = x_BTE + self.positions(this_pass.positions_BT, x_BTE.dtype)
+        x_BTD = self.summed(x_BTE)
+        contexts = this_pass.contexts(self.layer_configs, self.first_alike, self.position_bias, collected)
+        for layer, context, of_layer in zip(self.layers, contexts, states or [NO_STATES] * len(contexts), strict=True):
+            x_BTD = layer(x_BTD, context, of_layer)
+        return self.norm(x_BTD)
+
+
+class Encoder(Stack):
+    """Encoder of a model that also has a decoder. It has positions, layers and a norm of its own, and reads tokens
+    through the decoder's embedding."""
+
+    def __init__(self, config: ModelConfig, kernel: str) -> None:
+        super().__init__()
+        self.add_layers(config, kernel)
+
+    def forward(self, x_BSE: Tensor, this_pass: ForwardPass, collected: Collected | None) -> Tensor:
+        """Return the output that cross-attention reads: embedded tokens [B, S, E] -> [B, S, D]."""
+        return self.run(x_BSE, this_pass, collected)
+
+
+class Decoder(Stack):
+    """Transformer that a config describes: tokens -> logits. It is a decoder, an encoder such as BERT, or a decoder
+    with an encoder such as T5.
 
     `seed` determines the initial parameters; with None, the parameters are not initialized. `kernel` names the way to
     compute attention (see kernels.py). Raise ConfigError if the config breaks a rule.
@@ -151,19 +198,19 @@ class Decoder(nn.Module):
             )
         check_model(config)
         self.config, self.origin = config, Origin()
-        self.layer_configs = layer_configs(config)
-        last_norm = final_norm(config)
-        self.first_alike = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
         self.segments = SegmentEmbedding(config) if config.embedding.segments else None
-        self.positions = make_positions(config)
-        self.position_bias = make_shared_bias(config)
-        self.summed = Summed(config)
-        self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
-        self.norm = make_norm(last_norm, config.d_model)
+        self.add_layers(config, kernel)
+        self.encoder_config = encoder_of(config)
+        self.encoder = Encoder(self.encoder_config, kernel) if self.encoder_config else None
         self.head = Head(config)
         if seed is not None:
             initialize(self, config, seed)
+
+    @property
+    def stacks(self) -> list[Stack]:
+        """The encoder, if there is one, and the decoder."""
+        return [self] if self.encoder is None else [self.encoder, self]
 
     def forward(
         self,
@@ -173,6 +220,8 @@ class Decoder(nn.Module):
         lengths: Tensor | None = None,
         segments: Tensor | None = None,
         prefix: Tensor | None = None,
+        source: Tensor | None = None,
+        source_lengths: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
     ) -> Tensor:
@@ -188,7 +237,11 @@ class Decoder(nn.Module):
         `prefix`, [B], is the length of each sequence's prefix, without padding. Prefix tokens see each other in both
         directions, in layers whose `attention.visibility` is prefix.
 
-        `cache` holds the previous tokens; the new tokens are added to it. A prefix must be read in one pass.
+        `source`, [B, S], holds the tokens that the encoder reads, in a model with an encoder. `source_lengths`, [B], is
+        the number of tokens in each row of the source. The rest of the row is padding, which no token sees.
+
+        `cache` holds the previous tokens; the new tokens are added to it. A prefix must be read in one pass. The source
+        is an argument of the first pass only, because the cache holds its keys and values.
 
         `collected` receives auxiliary losses and expert loads from components, by name.
         """
@@ -198,6 +251,8 @@ class Decoder(nn.Module):
             lengths=lengths,
             segments=segments,
             prefix=prefix,
+            source=source,
+            source_lengths=source_lengths,
             cache=cache,
             collected=collected,
         )
@@ -211,6 +266,8 @@ class Decoder(nn.Module):
         lengths: Tensor | None = None,
         segments: Tensor | None = None,
         prefix: Tensor | None = None,
+        source: Tensor | None = None,
+        source_lengths: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
         part: SequenceShard | None = None,
@@ -219,8 +276,15 @@ class Decoder(nn.Module):
 
         With `part`, return only the states of this process's tokens.
         """
-        inputs = {"documents": documents, "lengths": lengths, "segments": segments, "prefix": prefix}
-        check_inputs(self.config, tokens_BT, cache=cache, **inputs)
+        inputs = {
+            "documents": documents,
+            "lengths": lengths,
+            "segments": segments,
+            "prefix": prefix,
+            "source": source,
+            "source_lengths": source_lengths,
+        }
+        check_inputs(self.config, self.encoder_config, tokens_BT, cache=cache, **inputs)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
         x_BTD = self.through_layers(tokens_BT, cache=cache, collected=collected, part=part, **inputs)
@@ -236,6 +300,8 @@ class Decoder(nn.Module):
         lengths: Tensor | None = None,
         segments: Tensor | None = None,
         prefix: Tensor | None = None,
+        source: Tensor | None = None,
+        source_lengths: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
         part: SequenceShard | None = None,
@@ -244,16 +310,34 @@ class Decoder(nn.Module):
         own_BT = tokens_BT if part is None else part.own(tokens_BT)
         x_BTD = self.embedding(own_BT)
         this_pass = start_pass(tokens_BT, documents, lengths, prefix, cache, x_BTD.dtype)
+        if self.encoder is not None:
+            this_pass = replace(this_pass, source=self._source(source, source_lengths, cache, collected))
         if part is not None:
             this_pass = this_pass.of(part)
         if self.segments is not None:
             x_BTD = x_BTD + self.segments(torch.zeros_like(own_BT) if segments is None else segments)
-        if self.positions is not None:
-            x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
-        x_BTD = self.summed(x_BTD)
-        contexts = this_pass.contexts(self.layer_configs, self.first_alike, self.position_bias, collected)
-        none = NO_STATES if part is None else {"attention": part}
-        states = cache.layers if cache is not None else [none] * len(contexts)
-        for layer, context, of_layer in zip(self.layers, contexts, states, strict=True):
-            x_BTD = layer(x_BTD, context, of_layer)
-        return self.norm(x_BTD)
+        states = cache.layers if cache is not None else None
+        if part is not None:
+            states = [{"attention": part}] * len(self.layers)
+        return self.run(x_BTD, this_pass, collected, states)
+
+    def encode(self, source_BS: Tensor, lengths_B: Tensor | None = None, collected: Collected | None = None) -> Tensor:
+        """Return the encoder's output: tokens of the source, [B, S], to hidden states, [B, S, D]."""
+        assert self.encoder is not None
+        x_BSE = self.embedding(source_BS)
+        return self.encoder(x_BSE, start_pass(source_BS, None, lengths_B, None, None, x_BSE.dtype), collected)
+
+    def _source(
+        self, source_BS: Tensor | None, lengths_B: Tensor | None, cache: Cache | None, collected: Collected | None
+    ) -> Source:
+        if source_BS is None:
+            assert cache is not None
+            assert cache.source is not None
+            return cache.source
+        index_1S = torch.arange(source_BS.shape[1], device=source_BS.device)[None]
+        is_padded = lengths_B is not None
+        is_real_BS = index_1S < lengths_B[:, None] if is_padded else torch.ones_like(source_BS, dtype=torch.bool)
+        source = Source(is_real_BS, is_padded, self.encode(source_BS, lengths_B, collected))
+        if cache is not None:
+            cache.source = replace(source, hidden_BSD=None)
+        return source

@@ -12,12 +12,15 @@ from archlab.model.state import Cache
 
 def check_inputs(
     config: ModelConfig,
+    encoder: ModelConfig | None,
     tokens_BT: Tensor,
     *,
     documents: Tensor | None = None,
     lengths: Tensor | None = None,
     segments: Tensor | None = None,
     prefix: Tensor | None = None,
+    source: Tensor | None = None,
+    source_lengths: Tensor | None = None,
     cache: Cache | None = None,
 ) -> None:
     """Raise UserError if the arguments of a forward pass do not fit the model or each other."""
@@ -36,6 +39,11 @@ def check_inputs(
     longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
     if isinstance(config.position, Learned) and longest > config.max_seq_len:
         raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
+    _check_source(encoder, tokens_BT, documents, source, cache)
+    if source_lengths is not None:
+        if source is None:
+            raise UserError("source_lengths: passed without source; allowed: both or neither")
+        _check_row_lengths("source_lengths", source, source_lengths)
     if lengths is not None:
         _check_lengths(tokens_BT, documents, lengths, cache)
     if segments is not None:
@@ -52,11 +60,44 @@ def _check_lengths(tokens_BT: Tensor, documents: Tensor | None, lengths_B: Tenso
         )
     if documents is not None:
         raise UserError("lengths and documents were both passed; allowed: one of them (packed rows have no padding)")
+    _check_row_lengths("lengths", tokens_BT, lengths_B)
+
+
+def _check_row_lengths(name: str, tokens_BT: Tensor, lengths_B: Tensor) -> None:
     B, T = tokens_BT.shape
     if lengths_B.shape != (B,) or lengths_B.dtype not in WHOLE:
-        raise UserError(f"lengths: {list(lengths_B.shape)} of {lengths_B.dtype}; allowed: [{B}] of int64 or int32")
+        raise UserError(f"{name}: {list(lengths_B.shape)} of {lengths_B.dtype}; allowed: [{B}] of int64 or int32")
     if ((lengths_B < 1) | (lengths_B > T)).any():
-        raise UserError(f"lengths: {lengths_B.tolist()}; allowed: 1 to {T}, the number of tokens in a row")
+        raise UserError(f"{name}: {lengths_B.tolist()}; allowed: 1 to {T}, the number of tokens in a row")
+
+
+def _check_source(
+    encoder: ModelConfig | None,
+    tokens_BT: Tensor,
+    documents: Tensor | None,
+    source_BS: Tensor | None,
+    cache: Cache | None,
+) -> None:
+    if encoder is None:
+        if source_BS is not None:
+            raise UserError("source: the model has no encoder; it is allowed only if model.encoder is set")
+        return
+    if documents is not None:
+        raise UserError("documents: packed documents are not supported in a model with an encoder; allowed: None")
+    if cache is not None and cache.source is not None:
+        if source_BS is not None:
+            raise UserError("source: the cache already contains a source text; it is allowed only in the first pass")
+        return
+    if source_BS is None:
+        raise UserError("source: missing; a model with an encoder reads a source text: model(tokens, source=...)")
+    if source_BS.ndim != 2 or len(source_BS) != len(tokens_BT) or source_BS.dtype not in WHOLE or not source_BS.numel():
+        found = f"{list(source_BS.shape)} of {source_BS.dtype}"
+        raise UserError(f"source: {found}; allowed: a tensor [{len(tokens_BT)}, 1 or more] of int64 or int32")
+    S = source_BS.shape[1]
+    if isinstance(encoder.position, Learned) and encoder.max_seq_len < S:
+        raise UserError(f"source: {S} tokens, but learned positions end at max_seq_len = {encoder.max_seq_len}")
+    if cache is not None and cache.source_capacity != S:
+        raise UserError(f"source: {S} tokens; allowed: {cache.source_capacity}, for which the cache was made")
 
 
 def _check_segments(config: ModelConfig, tokens_BT: Tensor, segments_BT: Tensor) -> None:

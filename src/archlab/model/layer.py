@@ -28,16 +28,16 @@ class Layer(nn.Module):
 
     A serial layer has attention in one stage and the MLP in the next. In a parallel layer, both are branches of one
     stage. They read the output of the same norm, or each has its own norm. A recurrent mixer is a branch next to
-    attention, or replaces attention. With the norm placement `carried`, outputs are added to the output of `before`
+    attention, or replaces attention. In a decoder that reads an encoder, cross-attention has a stage between attention
+    and the MLP. With the norm placement `carried`, outputs are added to the output of `before`
     instead of x. The attribute `f` holds the module of branch f, and `f_norms` holds its norms.
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
         self.stages = layer.stages
-        site = replace(layer.site, kernel=kernel)
         for branch in layer.branches:
-            self.add_module(branch.name, make_component(branch.component, site))
+            self.add_module(branch.name, make_component(branch.component, replace(branch.site, kernel=kernel)))
         for branch in layer.branches:
             self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
         self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
@@ -60,7 +60,8 @@ class Layer(nn.Module):
         for branch in stage:
             component, norms = getattr(self, branch.name), self._norms(branch)
             read_BTD = normed_BTD if branch is stage[0] or branch.shares_input else norms.before(x_BTD)
-            output_BTD = norms.after(component(read_BTD, context, states.get(branch.name)))
+            own_context = context.cross if branch.name == "cross" else context
+            output_BTD = norms.after(component(read_BTD, own_context, states.get(branch.name)))
             sum_BTD = sum_BTD + self.dropout(scaled(output_BTD, branch.multiplier))
         return first.stream(sum_BTD)
 

@@ -7,6 +7,7 @@ token i has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -102,11 +103,23 @@ NO_STATES: Mapping[str, State] = {}
 """Empty mapping of states, for a layer without a cache."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """Source text of a forward pass, as the decoder sees it. Shapes: B batch, S tokens of the source."""
+
+    is_real_BS: Tensor
+    """Whether each token is not padding."""
+    is_padded: bool
+    """Whether the source may contain padding, which always comes after the text."""
+    hidden_BSD: Tensor | None
+    """Output of the encoder; None if a cache already contains the keys and values of the source."""
+
+
 class Cache:
     """Cache of a model: the states of all layers, for a batch of sequences with at most `capacity` tokens each.
 
-    `padding` is the number of padding tokens on the left of each sequence. Raise UserError if the model cannot have a
-    cache.
+    `padding` is the number of padding tokens on the left of each sequence. `source` is the number of tokens, with
+    padding, in each source text that an encoder reads. Raise UserError if the model cannot have such a cache.
     """
 
     def __init__(
@@ -115,6 +128,7 @@ class Cache:
         batch: int,
         capacity: int,
         *,
+        source: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         padding: Tensor | Sequence[int] | None = None,
@@ -124,6 +138,9 @@ class Cache:
                 "model.attention.visibility is two_sided: the model cannot have a cache, because later tokens change "
                 "the states of earlier ones; allowed: causal, prefix (`archlab fill` predicts masked tokens)"
             )
+        if (model.encoder is None) != (source == 0):
+            allowed = "0, because the model has no encoder" if model.encoder is None else "1 token or more"
+            raise UserError(f"source: {source} tokens of source text; allowed: {allowed}")
         if capacity < 1:
             raise UserError(f"capacity: {capacity}; allowed: 1 token or more")
         self._length = Length(torch.device(device))
@@ -131,7 +148,7 @@ class Cache:
             {
                 branch.name: State(tensors, batch, dtype, torch.device(device), self._length)
                 for branch in layer.branches
-                if (tensors := branch.component.state(layer.site, capacity))
+                if (tensors := branch.state(capacity, source))
             }
             for layer in layer_configs(model)
         ]
@@ -143,7 +160,9 @@ class Cache:
                 allowed = f"an integer >= 0 for each of {batch} texts"
                 raise UserError(f"padding: {padding_B.tolist()}; allowed: {allowed}")
             self.padding_B1, self.least_padding = padding_B[:, None], min(padding_B.tolist(), default=0)
-        self.model, self.batch, self.capacity = model, batch, capacity
+        self.model, self.batch, self.capacity, self.source_capacity = model, batch, capacity, source
+        self.source: Source | None = None
+        """Source text whose keys and values the cache contains; None before the first pass, or without an encoder."""
         self.is_padded, self.is_torn = padding is not None, False
 
     @property
@@ -174,7 +193,7 @@ class Cache:
         for tensor in self._tensors():
             tensor.zero_()
         self._length.set(0)
-        self.is_torn = False
+        self.is_torn, self.source = False, None
 
     @property
     def n_bytes(self) -> int:

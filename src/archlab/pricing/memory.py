@@ -67,7 +67,7 @@ def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]
         return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
         for branch in layer.branches:
-            yield from ((tensor, n) for tensor in branch.component.state(layer.site, context))
+            yield from ((tensor, n) for tensor in branch.component.state(branch.site, context))
 
 
 def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:

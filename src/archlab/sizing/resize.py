@@ -64,8 +64,8 @@ def at_width(config: Config, name: str, width: int) -> Config:
 
 def _check_all_follow(model: ModelConfig, name: str) -> None:
     for layer in distinct_layers(model):
-        for section, component in zip(COMPONENTS, layer.components, strict=True):
-            if not isinstance(component, _FOLLOW):
+        for section in COMPONENTS:
+            if not isinstance(component := getattr(layer, section), _FOLLOW):
                 problem = f"model.{section}.kind: {component.kind} has widths that do not depend on d_model"
                 raise UserError(f"{name}: {problem}; allowed here: multi-head attention, and MLPs")
     if model.embedding.width:

@@ -22,6 +22,7 @@ from archlab.training.summary import RunSummary
 
 _NEW_FIELDS = (
     ("model.mup", None),
+    ("model.encoder", None),
     ("model.embedding.segments", 0),
     ("model.embedding.widened", "tokens"),
     ("model.head.transform", None),

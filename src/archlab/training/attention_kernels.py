@@ -85,7 +85,7 @@ def attention_kernels(
         mask_kind = "other" if packed or runs is not None else hidden_keys(attention, seq_len)
         mask = Visible(attention, queries_1T, keys_1S, starts_BQ=starts_1T, is_whole=runs is None, runs=runs)
         needs = replace(
-            attention.kernel_needs(layer.site),
+            attention.kernel_needs(layer.site_of("attention")),
             mask=mask_kind,
             is_cut=mask_kind == "other" and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),

@@ -82,7 +82,7 @@ def check_shares(model: ModelConfig, n: int) -> None:
     for layer in distinct_layers(model):
         for branch in layer.branches:
             try:
-                branch.component.share(n).parameters(layer.site)
+                branch.component.share(n).parameters(branch.site)
             except UserError as error:
                 problems[str(error)] = Problem("parallel.tensor", f"{n}; model.{branch.name}: {error}")
         if layer.dropout.attention:
@@ -121,7 +121,7 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
                     f"model.{branch.name} is a component of a plug-in and may need tokens of other processes; "
                     "allowed with this component: 1"
                 )
-            elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
+            elif not isinstance(component, AnyAttention) and component.state(branch.site, 1):
                 reasons.append(
                     f"model.{branch.name} must read the tokens of a window in order; allowed with this component: 1"
                 )

@@ -151,7 +151,7 @@ def share_components(model: Decoder, mesh: DeviceMesh) -> None:
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for branch in config.branches:
             whole = getattr(layer, branch.name)
-            own = make_component(branch.component.share(group.size), config.site)
+            own = make_component(branch.component.share(group.size), branch.site)
             for name, module in list(own.named_modules()):
                 group.fit(whole.get_submodule(name), module)
             group.divide(whole, own)

@@ -33,6 +33,8 @@ class Site:
     dropout: Dropout = field(default_factory=Dropout)
     kernel: str = "auto"
     """Name of the layer's attention kernel (model/kernels.py)."""
+    reads_source: bool = False
+    """Whether the component is cross-attention, whose keys and values come from the encoder's output."""
 
 
 class StateTensor(NamedTuple):

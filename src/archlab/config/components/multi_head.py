@@ -198,9 +198,10 @@ class MultiHead(AnyAttention, _Shape):
         return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return the cached keys and values, which are those of the tokens that later tokens may see."""
-        slots = keys_kept(self, capacity)
+        """Return the cached keys and values: those of the tokens that later tokens may see. Cross-attention caches
+        those of all `capacity` tokens of the source, and their number never changes."""
+        slots = capacity if site.reads_source else keys_kept(self, capacity)
         return tuple(
-            StateTensor(name, (self.n_kv_heads, slots, width), per_token=True)
+            StateTensor(name, (self.n_kv_heads, slots, width), per_token=not site.reads_source)
             for name, width in (("k", self.head_dim), ("v", self.v_dim))
         )

@@ -151,7 +151,7 @@ def _kept(layer: LayerConfig, length: int) -> str:
     state_size = sum(
         np.prod(tensor.shape)
         for branch in layer.branches
-        for tensor in branch.component.state(layer.site, length)
+        for tensor in branch.component.state(branch.site, length)
         if not tensor.per_token
     )
     words = [f"{n_kept} of {length} keys"] if n_kept else []
