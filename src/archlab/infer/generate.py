@@ -46,6 +46,8 @@ def generate(
     seed: int | None = None,
     padding: Tensor | Sequence[int] | None = None,
     prefix: Tensor | Sequence[int] | None = None,
+    source: Tensor | None = None,
+    source_lengths: Tensor | None = None,
     end_of_text: int | Sequence[int] | None = None,
     prefill_chunk: int | None = None,
     compile: bool = False,
@@ -57,6 +59,8 @@ def generate(
     - `padding`: [B], number of padding tokens before each sequence (see `left_pad`).
     - `prefix`: [B], number of tokens at the start of each sequence that attend to each other in both directions. The
       model must have prefix layers (see `Decoder.forward`).
+    - `source`, `source_lengths`: source texts, [B, S], that an encoder reads, and their lengths without the padding
+      after them, [B] (see `Decoder.forward`). The sequences then begin with the token that begins a target text.
     - `end_of_text`: one or several EOS tokens. After any of them, the rest of the row is filled with the first one in
       the list.
     - `prefill_chunk`: maximum number of prompt tokens per forward pass. It limits memory and does not change the
@@ -69,18 +73,27 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
     session = Session(
-        model, tokens_BT, total, padding=padding, prefix=prefix, prefill_chunk=prefill_chunk, compile=compile
+        model,
+        tokens_BT,
+        total,
+        padding=padding,
+        prefix=prefix,
+        source=source,
+        source_lengths=source_lengths,
+        prefill_chunk=prefill_chunk,
+        compile=compile,
     )
     if session.room is not None and max_new_tokens > session.room:
         end = f"learned positions end at max_seq_len = {model.config.max_seq_len}"
         raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {session.room}, because {end}")
     for _ in session.write(max_new_tokens, sampling, end_of_text):
         pass
-    (end, *_) = (*_several(end_of_text), 0)
+    (end, *_) = (*tokens_of(end_of_text), 0)
     return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end)
 
 
-def _several(ends: int | Sequence[int] | None) -> tuple[int, ...]:
+def tokens_of(ends: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return EOS tokens as a tuple. Raise UserError if they are not token ids."""
     try:
         tokens = torch.as_tensor([] if ends is None else ends)
         is_valid = tokens.ndim <= 1 and (tokens.dtype in WHOLE or not tokens.numel())
@@ -134,6 +147,8 @@ class Session:
         *,
         padding: Tensor | Sequence[int] | None = None,
         prefix: Tensor | Sequence[int] | None = None,
+        source: Tensor | None = None,
+        source_lengths: Tensor | None = None,
         prefill_chunk: int | None = None,
         compile: bool = False,
     ) -> None:
@@ -144,7 +159,7 @@ class Session:
         - `compile`: whether to compile the decoding step. The first step then takes up to a minute, and each later step
           takes about half as long as without compilation. A later session reuses the compiled step if its capacity,
           rounded up to a multiple of `COMPILED_SLOTS`, is the same.
-        - `padding`, `prefix`, `prefill_chunk`: see `generate`.
+        - `padding`, `prefix`, `source`, `source_lengths`, `prefill_chunk`: see `generate`.
 
         Raise UserError for an invalid argument.
         """
@@ -169,7 +184,11 @@ class Session:
         like = {"dtype": weight.dtype, "device": weight.device}
         self.prefix_B = None if prefix is None else torch.as_tensor(prefix, device=weight.device)
         slots = capacity if not compile else ceil(capacity / COMPILED_SLOTS) * COMPILED_SLOTS
-        self.cache = Cache(model.config, B, slots, padding=padded_B, **like)
+        self._source = (source, source_lengths)
+        if source is not None:
+            self._check_ids(source)
+        n_source = 0 if source is None else source.shape[-1]
+        self.cache = Cache(model.config, B, slots, source=n_source, padding=padded_B, **like)
         self._paddings = set(self.padding_B.tolist())
         ropes = [layer.position for layer in model.layer_configs if isinstance(layer.position, Rope)]
         self._scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTK | Longrope)]
@@ -199,6 +218,13 @@ class Session:
             raise UserError(f"tokens: {problem}; allowed: [{len(self.padding_B)}, n] of integers")
         self._check_ids(tokens_BN)
         self._append(tokens_BN)
+
+    def reorder(self, rows_B: Tensor) -> None:
+        """Replace each sequence b, and its cache, by the sequence `rows_B[b]`."""
+        self._tokens_BS = self._tokens_BS[rows_B]
+        self.tokens_BT = self._tokens_BS[:, : self.tokens_BT.shape[1]]
+        self.padding_B = self.padding_B[rows_B]
+        self.cache.reorder(rows_B)
 
     def _check_ids(self, tokens_BN: Tensor) -> None:
         known = self.model.config.vocab_size
@@ -248,8 +274,12 @@ class Session:
     def _read(self, piece_BN: Tensor, prefix_B: Tensor | None) -> Tensor:
         """Read tokens into the cache. Return the logits after the last token, [B, V]."""
         model = self.model
-        if self._step is None or piece_BN.shape[1] > 1 or prefix_B is not None:
-            return model.head(model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1], model.embedding.weight)
+        source, source_lengths = self._source if self.cache.source is None else (None, None)
+        if self._step is None or piece_BN.shape[1] > 1 or not self.cache.length:
+            hidden_BND = model.hidden(
+                piece_BN, prefix=prefix_B, source=source, source_lengths=source_lengths, cache=self.cache
+            )
+            return model.head(hidden_BND[:, -1], model.embedding.weight)
         check_inputs(model.config, model.encoder_config, piece_BN, cache=self.cache)
         self.cache.begin(1)
         logits_BV = self._step(model, self._token_B1.copy_(piece_BN), self.cache)
@@ -282,7 +312,7 @@ class Session:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-        ends = _several(end_of_text)
+        ends = tokens_of(end_of_text)
         self._check_ids(torch.tensor(ends, dtype=torch.int64))
         return self._write(max_new_tokens, sampling, seed, ends)
 

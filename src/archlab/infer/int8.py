@@ -87,7 +87,8 @@ def to_int8(model: Decoder) -> Decoder:
     """
     projections = [
         (module, name, child)
-        for module in model.layers.modules()
+        for layer in model.all_layers
+        for module in layer.modules()
         for name, child in module.named_children()
         if isinstance(child, Projection)
     ]

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, S tokens of a source text, D d_model, V vocabulary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -211,6 +211,11 @@ class Decoder(Stack):
     def stacks(self) -> list[Stack]:
         """The encoder, if there is one, and the decoder."""
         return [self] if self.encoder is None else [self.encoder, self]
+
+    @property
+    def all_layers(self) -> list[Layer]:
+        """Layers of all stacks, those of an encoder first."""
+        return [cast(Layer, layer) for stack in self.stacks for layer in stack.layers]
 
     def forward(
         self,

@@ -7,7 +7,7 @@ token i has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -194,6 +194,15 @@ class Cache:
             tensor.zero_()
         self._length.set(0)
         self.is_torn, self.source = False, None
+
+    def reorder(self, rows_B: Tensor) -> None:
+        """Replace each row b by the row `rows_B[b]`, as beam search does."""
+        for tensor in self._tensors():
+            tensor.copy_(tensor[rows_B])
+        if len(self.padding_B1) > 1:
+            self.padding_B1 = self.padding_B1[rows_B]
+        if self.source is not None:
+            self.source = replace(self.source, is_real_BS=self.source.is_real_BS[rows_B])
 
     @property
     def n_bytes(self) -> int:

@@ -48,13 +48,13 @@ def compile_layers(model: Decoder) -> None:
     Layers with the same config share the compiled code. Later runs reuse the code from torch's cache.
     """
     allow_forms()
-    for layer in model.layers:
+    for layer in model.all_layers:
         layer.compile()
 
 
 def recompute_layers(model: Decoder) -> None:
     """Make each layer store only its input and recompute its activations in the backward pass (Chen 2016)."""
-    for layer in model.layers:
+    for layer in model.all_layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
@@ -64,11 +64,11 @@ def uncompiled(model: Decoder) -> Iterator[None]:
 
     Functions that a layer compiles itself, such as FlexAttention, stay compiled.
     """
-    compiled = [layer._compiled_call_impl for layer in model.layers]
+    compiled = [layer._compiled_call_impl for layer in model.all_layers]
     try:
-        for layer in model.layers:
+        for layer in model.all_layers:
             layer._compiled_call_impl = None
         yield
     finally:
-        for layer, call in zip(model.layers, compiled, strict=True):
+        for layer, call in zip(model.all_layers, compiled, strict=True):
             layer._compiled_call_impl = call

@@ -27,7 +27,7 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
 
         deal_experts(model, world.mesh["within"])
     mesh = world.mesh["replicate", "shard"]
-    for layer in model.layers:
+    for layer in model.all_layers:
         fully_shard(layer, mesh=mesh)
     # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
