@@ -11,7 +11,12 @@ from archlab.config.core.base import Base
 from archlab.config.core.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MISSING, Problem, explain, is_under, raise_problems
-from archlab.config.rules.encoder_rules import ENCODER_LAYER_RULES, ENCODER_RULES, encoder_problems
+from archlab.config.rules.encoder_rules import (
+    ENCODER_CONFIG_RULES,
+    ENCODER_LAYER_RULES,
+    ENCODER_RULES,
+    encoder_problems,
+)
 from archlab.config.rules.layer_kinds import layer_problems, replaced_in_every_layer
 from archlab.config.rules.layer_rules import LAYER_RULES
 from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
@@ -72,7 +77,7 @@ def check_model(model: ModelConfig) -> None:
 def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
     """Return a problem for each rule that a config breaks. Skip the rules that read a field in `bad`."""
     problems = _model_problems(config.model, bad)
-    for rule in CONFIG_RULES:
+    for rule in (*CONFIG_RULES, *ENCODER_CONFIG_RULES):
         if not is_under(rule.reads, bad) and (message := rule.broken(config)):
             problems.append(Problem(rule.field, message))
     return problems or ([] if bad else list(replaced_in_every_layer(config.model)))

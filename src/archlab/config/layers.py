@@ -254,7 +254,7 @@ def stacks(model: ModelConfig) -> tuple[ModelConfig, ...]:
 def cross_attention(model: ModelConfig) -> Attention:
     """Return the cross-attention of the model's layers; none without an encoder. Raise pydantic's ValidationError if
     its overrides are wrong."""
-    if model.encoder is None:
+    if model.encoder is None or not isinstance(model.attention, MultiHead):
         return NoAttention()
     raw = {**model.attention.model_dump(), **_ALL_VISIBLE, "temperature": None, **expand(model.encoder.cross)}
     return MultiHead.model_validate(raw)

@@ -11,6 +11,7 @@ from archlab.config.layers import PER_LAYER, cross_attention, encoder_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, choose, explain
 from archlab.config.rules.rule import Rule
+from archlab.config.schema import Config
 from archlab.errors import UserError
 
 _NOT_OF_CROSS = ("kind", "temperature", *Visibility.model_fields)
@@ -20,14 +21,14 @@ _NOT_OF_CROSS = ("kind", "temperature", *Visibility.model_fields)
 def encoder_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
     """Yield a problem for each override of the encoder or of cross-attention that is wrong, and for each rule of a
     layer that the encoder breaks."""
-    if model.encoder is None:
-        return
+    if model.encoder is None or not isinstance(model.attention, MultiHead):
+        return  # a rule of the layer reports other attention
     try:
         overrides, cross = expand(model.encoder.overrides), expand(model.encoder.cross)
     except UserError as error:
         yield Problem("model.encoder", str(error))
         return
-    yield from _cross_problems(model, cross)
+    yield from _cross_problems(model, cross, rules)
     if unknown := [name for name in overrides if name not in PER_LAYER]:
         message = f"cannot differ between encoder and decoder{choose(unknown[0], ('n_layers', 'cross', *PER_LAYER))}"
         yield Problem(f"model.encoder.{unknown[0]}", message)
@@ -48,18 +49,22 @@ def encoder_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> 
             yield Problem(f"model.encoder.{rule.field}", message)
 
 
-def _cross_problems(model: ModelConfig, cross: Raw) -> Iterator[Problem]:
+def _cross_problems(model: ModelConfig, cross: Raw, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
     fields = [name for name in MultiHead.model_fields if name not in _NOT_OF_CROSS]
     if unknown := [name for name in cross if name not in fields]:
         message = f"not a field of cross-attention{choose(unknown[0], fields)}"
         yield Problem(f"model.encoder.cross.{unknown[0]}", message)
         return
-    if not isinstance(model.attention, MultiHead):
-        return  # a rule of the model reports it
     try:
-        cross_attention(model)
+        changed = model.model_copy(update={"attention": cross_attention(model)})
     except ValidationError as error:
         yield from _under("model.encoder.cross", explain(error, MultiHead, cross))
+        return
+    for rule in rules:
+        section, _, name = rule.field.partition(".")
+        message = rule.broken(changed) if section == "attention" and name not in _NOT_OF_CROSS else None
+        if message and message != rule.broken(model):
+            yield Problem(f"model.encoder.cross.{name}", message)
 
 
 def _under(prefix: str, problems: Sequence[Problem]) -> Iterator[Problem]:
@@ -107,3 +112,15 @@ ENCODER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("embedding.segments", ("embedding", "encoder"), _no_segments),
 )
 """Rules of a whole model with an encoder."""
+
+
+def _in_one_process(axis: str) -> Rule[Config]:
+    def broken(c: Config) -> str | None:
+        n = getattr(c.parallel, axis)
+        return f"{n}; allowed in a model with an encoder: 1" if c.model.encoder and n > 1 else None
+
+    return Rule(f"parallel.{axis}", (f"parallel.{axis}", "model.encoder"), broken)
+
+
+ENCODER_CONFIG_RULES = tuple(map(_in_one_process, ("tensor", "expert", "context")))
+"""Rules of a run whose model has an encoder. These kinds of parallelism would need the source in every process."""
