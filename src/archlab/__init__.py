@@ -1,4 +1,4 @@
-"""archlab: a laboratory for the architecture of decoder-only language models.
+"""archlab: a laboratory for the architecture of language models.
 
 Every public name is imported on first use, so that `import archlab` is fast and does not load torch.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from archlab.config.tasks import Task
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
+    from archlab.infer.beams import beam_search
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.attention import MultiHeadAttention
@@ -52,6 +53,7 @@ __all__ = [
     "StateTensor",
     "Task",
     "__version__",
+    "beam_search",
     "cost",
     "from_pretrained",
     "generate",
@@ -88,6 +90,7 @@ _HOME = {
     "Session": "archlab.infer.generate",
     "StateTensor": "archlab.config.components.component",
     "Task": "archlab.config.tasks",
+    "beam_search": "archlab.infer.beams",
     "cost": "archlab.pricing.summary",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
