@@ -174,6 +174,7 @@ MIXTURES = [
         "active: 1", "active: 2, gated: false", "active: 2, bias: true", "active: 2, gated: false, activation: xielu, bias: true",
         "active: 3, router: {normalise: false}", "active: 3, router: {factor: 2.5, bias: true}",
         "active: 3, router: {score: sigmoid}", "active: 3, router: {score: sigmoid, normalise: false, correction: {}}",
+        "active: 3, router: {applied_to: input}", "active: 2, router: {score: sigmoid, applied_to: input}, bias: true",
         "active: 2, router: {correction: {}}", "active: 2, router: {groups: {n: 3, kept: 2}}",
         "active: 2, router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 1, by: max}}",
         "active: 2, shared: {}", "active: 2, shared: {d_ff: 14, gate: true, bias: true}", "clamp: 0.5, shared: {}", "up_offset: 1",
