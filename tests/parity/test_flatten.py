@@ -31,7 +31,7 @@ from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 
 TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1))
-LONG, LONGEST = ("qwen3_next",), 1000
+LONG, LONGEST = ("llama4_text", "qwen3_next"), 1000
 """Families whose layers differ so much that the file is longer than usually allowed. It is correct nevertheless."""
 SMALL: dict[str, Any] = {
     "model": {"vocab_size": 23, "d_model": 24, "n_layers": 3, "max_seq_len": 32, "attention": {"n_heads": 4}}
