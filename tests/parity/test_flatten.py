@@ -31,7 +31,7 @@ from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 
 TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1))
-LONG, LONGEST = ("qwen3_next",), 1000
+LONG, LONGEST = ("llama4_text", "qwen3_next"), 1000
 """Families whose layers differ so much that the file is longer than usually allowed. It is correct nevertheless."""
 SMALL: dict[str, Any] = {
     "model": {"vocab_size": 23, "d_model": 24, "n_layers": 3, "max_seq_len": 32, "attention": {"n_heads": 4}}
@@ -174,6 +174,7 @@ MIXTURES = [
         "active: 1", "active: 2, gated: false", "active: 2, bias: true", "active: 2, gated: false, activation: xielu, bias: true",
         "active: 3, router: {normalise: false}", "active: 3, router: {factor: 2.5, bias: true}",
         "active: 3, router: {score: sigmoid}", "active: 3, router: {score: sigmoid, normalise: false, correction: {}}",
+        "active: 3, router: {applied_to: input}", "active: 2, router: {score: sigmoid, applied_to: input}, bias: true",
         "active: 2, router: {correction: {}}", "active: 2, router: {groups: {n: 3, kept: 2}}",
         "active: 2, router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 1, by: max}}",
         "active: 2, shared: {}", "active: 2, shared: {d_ff: 14, gate: true, bias: true}", "clamp: 0.5, shared: {}", "up_offset: 1",

@@ -47,10 +47,12 @@ def test_malformed_values_are_refused_or_change_nothing(family: Family) -> None:
         ("mamba2", "conv_kernel", 0), ("lfm2", "conv_L_cache", 0), ("qwen3_next", "linear_conv_kernel_dim", 1),
         ("qwen3_next", "linear_num_value_heads", 5), ("deepseek_v3", "n_group", 3), ("deepseek_v2", "topk_group", 0),
         ("gemma2", "sliding_window", -1), ("qwen3_moe", "intermediate_size", 0),
+        ("llama4_text", "intermediate_size_mlp", 0), ("llama4_text", "intermediate_size", 0),
+        ("llama4_text", "attention_chunk_size", -1), ("llama4_text", "floor_scale", 0), ("llama4_text", "attn_scale", -1.0),
         ("llama", "rope_theta", -1),
     ],
 )  # fmt: skip
-def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: int) -> None:
+def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: float) -> None:
     """This includes fields of a layer kind and parts of the config that several keys set."""
     family = FAMILIES[model_type]
     case = next(case for case in CASES if case.model_type == model_type)
@@ -74,6 +76,9 @@ def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: 
         ("granite", {"embedding_multiplier": True}, "embedding_multiplier", "a finite number"),
         ("mpt", {"attn_config": [1]}, "attn_config", "a JSON object"),
         ("glm4_moe", {"n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
+        ("llama4_text", {"attn_temperature_tuning": 0}, "attn_temperature_tuning", "true or false"),
+        ("llama4_text", {"attention_chunk_size": None}, "attention_chunk_size", "a number, because layer_types has chunked_attention"),
+        ("llama4_text", {"no_rope_layers": [1, 0]}, "no_rope_layers", "0 or 1 for each of the 4 layers"),
         ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
     ],
 )  # fmt: skip

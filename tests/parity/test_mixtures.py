@@ -30,7 +30,7 @@ def written(model_type: str, folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("model_type", MIXTURES)
+@pytest.mark.parametrize("model_type", sorted(MIXTURES.keys() - {"grok-1"}))  # its class has a module for each expert
 def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str, tmp_path: Path) -> None:
     """The tensors have the layout and names of transformers in memory."""
     written(model_type, tmp_path)
@@ -141,6 +141,7 @@ def test_mixtures_in_a_layer_kind_are_written_as_the_base(family: str, overrides
         ("mlp={kind: moe, clamp: 7}", "mlp.clamp"),
         ("mlp={kind: moe, router: {bias: true}}", "mlp.router.bias"),
         ("mlp={kind: moe, gated: false}", "mlp.gated"),
+        ("mlp={kind: moe, router: {applied_to: input}}", "mlp.router.applied_to"),
     ],
 )
 def test_fields_that_mixtral_cannot_express_are_named(override: str, named: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ FAMILIES = (
     "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "olmo", "exaone4",
     "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "nanochat", "cwm", "ernie4_5",
     "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "glm4_moe", "ernie4_5_moe",
-    "minimax_m2",
+    "minimax_m2", "llama4_text",
 )  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}
@@ -84,6 +84,12 @@ def test_missing_keys_have_the_defaults_of_transformers(model_type: str) -> None
     sparse.pop("num_key_value_heads", None)
     whole = written_by_transformers(model_type, sparse)
     assert not differing(read(model_type, {"model_type": model_type, **sparse}), read(model_type, whole))
+
+
+def test_llama_4_has_a_number_above_0_for_true() -> None:
+    values = written_by_transformers("llama4_text", SMALL)
+    assert values["attn_temperature_tuning"] is True
+    assert read("llama4_text", values | {"attn_temperature_tuning": 4}) == read("llama4_text", values)
 
 
 def test_a_null_window_means_none_and_a_missing_window_means_the_default() -> None:

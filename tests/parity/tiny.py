@@ -8,6 +8,7 @@ import transformers
 from torch import nn
 
 from archlab.families.registry import FAMILIES
+from tests.reference import grok_1  # noqa: F401 - makes grok-1 known to transformers
 
 SMALL: dict[str, Any] = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -20,6 +21,11 @@ def auto_class(model_type: str) -> Any:
     """Return the class of transformers that loads models of this family with the head that archlab has."""
     masked = FAMILIES[model_type].architecture.endswith("ForMaskedLM")
     return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+
+
+def published_class(model_type: str) -> Any:
+    """Return the class of the published models of this family."""
+    return auto_class(model_type)._model_mapping[transformers.CONFIG_MAPPING[model_type]]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The formulas are those of the papers and of the published code. Scores are a softmax over all experts or a sigmoid of
 each (Shazeer 2017, DeepSeek-V3 2024). A correction only affects which experts are chosen. Experts may be in groups.
-Weights are normalized and multiplied by a factor. There may be shared experts, and gpt-oss's clamp and offset.
+Weights are normalized and multiplied by a factor. They multiply the experts' outputs, or their inputs. There may be shared experts, and gpt-oss's clamp and offset.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +27,7 @@ class Choices:
     active: int
     score: str = "softmax"
     normalise: bool = True
+    applied_to: str = "output"
     factor: float = 1.0
     groups: tuple[int, int, str] | None = None
     """(number of groups, number of groups kept, score of a group: max or top2)."""
@@ -88,7 +89,9 @@ def mixture(x_TD: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> 
     for t, x in enumerate(x_TD):
         for e, weight in route(x, weights, choices).items():
             own = {p: weights[f"experts.{p}"][e] for p in parts if f"experts.{p}" in weights}
-            y_TD[t] += weight * expert(x, own, choices)
+            y_TD[t] += (
+                expert(weight * x, own, choices) if choices.applied_to == "input" else weight * expert(x, own, choices)
+            )
         if "shared.up" in weights:
             shared = expert(x, {p: weights[f"shared.{p}"] for p in parts if f"shared.{p}" in weights}, choices)
             gate = 1 / (1 + np.exp(-(weights["shared_gate"] @ x))) if "shared_gate" in weights else 1.0

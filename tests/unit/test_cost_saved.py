@@ -81,6 +81,7 @@ OPTIONS = (
     ["model.position={kind: rope, pairing: interleaved}"],
     ["model.mlp={kind: gated, clamp: 7, up_offset: 1}"],
     [EXPERTS + "clamp: 7, shared: {d_ff: 200, gate: true}}"],
+    [EXPERTS + "router: {applied_to: input}}"],
     [HEADS + "clip_qkv: 1}"],
     [HEADS + "softcap: 30}"],
     [HEADS + "sinks: true}"],

@@ -15,6 +15,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_model_config
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
+from tests.reference import grok_1  # noqa: F401 - makes grok-1 known to transformers
 
 torch.set_num_threads(1)
 ROWS = yaml.safe_load((Path(__file__).parent / "published_keys.yaml").read_text())

@@ -25,6 +25,14 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("", {}),
     "olmoe": ("router: {normalise: false}", {"normalise": False}),
     "one-active": ("active: 1, router: {normalise: false, factor: 0.7}", {"active": 1, "normalise": False, "factor": 0.7}),
+    "llama-4": (
+        "active: 1, router: {score: sigmoid, normalise: false, applied_to: input}, shared: {}",
+        {"active": 1, "score": "sigmoid", "normalise": False, "applied_to": "input"},
+    ),
+    "weighted-inputs": (
+        "router: {applied_to: input, factor: 0.7}, bias: true, activation: gelu",
+        {"applied_to": "input", "factor": 0.7, "activation": "gelu"},
+    ),
     "all-active": ("active: 8", {"active": 8}),
     "deepseek-v2": (
         "router: {normalise: false, factor: 1.7, groups: {n: 4, kept: 2, by: max}}, shared: {d_ff: 5}",

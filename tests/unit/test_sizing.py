@@ -216,7 +216,6 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
             "--like is 'lama-3', which is neither a family nor a preset; did you mean llama-3?",
         ),
         ("--params 1B --like t5-11b", "has only facts"),
-        ("--params 1B --like llama-4", "has only facts"),
         (
             "--params 1B --like mamba-2",
             "--like is mamba-2, which cannot be scaled; allowed: models that have an MLP and attention",

@@ -96,6 +96,8 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
         yield f"experts ×{factor:g}", "mlp.router.factor"
     if not all(router.normalise for router in routers):
         yield "weights not normalized", "mlp.router.normalise"
+    if any(router.applied_to == "input" for router in routers):
+        yield "weighted expert inputs", "mlp.router.applied_to"
     for clamp in sorted({mlp.clamp for mlp in (*mixtures_of_layers, *_gated(layers)) if mlp.clamp}):
         yield f"MLP clamped at {clamp:g}", "mlp.clamp"
     for offset in sorted({mlp.up_offset for mlp in (*mixtures_of_layers, *_gated(layers)) if mlp.up_offset}):

@@ -9,7 +9,7 @@ from archlab.families.llama import AROUND, SIZES
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
-from archlab.hf.rope import RopeKeys
+from archlab.hf.rope import RopeKeys, before_bare_qk_norm
 from archlab.hf.weights import Conversion, linear
 
 if TYPE_CHECKING:
@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 
 class RopeBeforeNorm(RopeKeys):
-    """RoPE that is applied before the norm of queries and keys.
-
-    The norm has no weight, so the order matters only if cos and sin are multiplied by a factor, as in YaRN and
-    LongRoPE.
-    """
+    """RoPE that is applied before the norm of queries and keys, which has no weight."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE. For YaRN and LongRoPE, also set the order of RoPE and norm."""
         super().read(hf, ours)
-        if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
-            ours["position"]["order"] = "before_qk_norm"
+        ours[self.field] = before_bare_qk_norm(ours[self.field])
 
 
 def bare_rms_norm(field: str) -> tuple[Field, ...]:

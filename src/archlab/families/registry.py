@@ -37,10 +37,12 @@ from archlab.families import (
     granite,
     granitemoe,
     granitemoeshared,
+    grok_1,
     helium,
     hunyuan_v1_dense,
     lfm2,
     llama,
+    llama4_text,
     mamba2,
     minimax_m2,
     ministral,
@@ -76,10 +78,10 @@ from archlab.hf.family import Family
 _MODULES = (
     apertus, arcee, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
     electra, ernie4_5, ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2,
-    gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe, granitemoeshared, helium, hunyuan_v1_dense,
-    lfm2, llama, mamba2, minimax_m2, ministral, mistral, mixtral, modernbert, mpt, nanochat, nemotron, olmo, olmo2,
-    olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta,
-    seed_oss, smollm3, stablelm, starcoder2, xglm,
+    gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe, granitemoeshared, grok_1, helium,
+    hunyuan_v1_dense, lfm2, llama, llama4_text, mamba2, minimax_m2, ministral, mistral, mixtral, modernbert, mpt,
+    nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3,
+    qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

@@ -134,8 +134,9 @@ class Family:
     def _with_hf_key(self, problem: Problem) -> Problem:
         keys = all_hf_keys(self.fields)
         field = problem.path.removeprefix("model.")
-        without_kind = re.sub(r"^layers\.\w+\.", "", field)
-        return Problem(keys.get(field, keys.get(without_kind, problem.path)), problem.message)
+        # A layer kind that DenseLayers has split is called `dense`, or ends in `_dense`.
+        names = (re.sub(r"^layers\.\w+_dense\.", "layers.dense.", field), re.sub(r"^layers\.\w+\.", "", field))
+        return Problem(next((keys[name] for name in names if name in keys), problem.path), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
         """Return the config.json values of a model. They are read back, and a UserError names the fields that have

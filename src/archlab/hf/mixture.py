@@ -1,6 +1,6 @@
 """Translation of mixtures of experts: which layers have one, and which published tensors contain the experts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,7 +50,6 @@ def all_experts(gate_up: str, down: str) -> list[Row]:
 @dataclass(frozen=True)
 class DenseLayers:
     """Keys for the layers that have a dense MLP, in a model whose other layers have a mixture of experts.
-    `intermediate_size` is the width of the dense MLPs.
 
     The fields of the mixtures must already have been read.
     """
@@ -62,12 +61,19 @@ class DenseLayers:
     bias_key: str | None = None
     """Key that turns on biases in dense MLPs. The mixtures of the family have no biases. None if there is no such
     key."""
-    hf_keys: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
+    width_key: str = "intermediate_size"
+    """Key for the width of the dense MLPs."""
+    width: int | None = None
+    """Width of the dense MLPs if the file lacks the key. None means the width of an expert."""
+
+    @property
+    def hf_keys(self) -> Mapping[str, str]:
+        return {"layers.dense.mlp.d_ff": self.width_key}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds. If only some layers of an existing layer kind are dense, it becomes two layer kinds."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
-        mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get("intermediate_size", ours.get("mlp.d_ff"))}
+        mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get(self.width_key, self.width or ours.get("mlp.d_ff"))}
         if self.bias_key:
             mlp["mlp.bias"] = hf.get(self.bias_key, False)
         if all(dense):
@@ -83,7 +89,7 @@ class DenseLayers:
         hf |= self.write_keys([not is_mixture(layer) for layer in layers])
         dense = [layer.dense for layer in layers if not is_mixture(layer)]
         if dense:
-            hf["intermediate_size"] = dense[0].d_ff
+            hf[self.width_key] = dense[0].d_ff
             if self.bias_key:
                 hf[self.bias_key] = dense[0].bias
 

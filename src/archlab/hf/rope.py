@@ -104,6 +104,14 @@ def position(
     }  # fmt: skip
 
 
+def before_bare_qk_norm(rope: Raw) -> Raw:
+    """Return the fields of a RoPE that is applied before a norm of queries and keys without a weight.
+
+    The order matters only if cos and sin are multiplied by a factor, as in YaRN and LongRoPE.
+    """
+    return {**rope, "order": "before_qk_norm"} if rope["scaling"]["kind"] in ("yarn", "longrope") else rope
+
+
 _BANDS = ("low_freq_factor", "high_freq_factor")
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
 _LONGROPE = ("short_factor", "long_factor", "attention_factor")

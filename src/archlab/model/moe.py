@@ -21,7 +21,7 @@ from archlab.model.state import State
 
 @implements(MoEConfig)
 class MoE(nn.Module):
-    """Mixture of experts: the sum of weight_e * MLP_e(x) over the chosen experts e.
+    """Mixture of experts: the sum of weight_e * MLP_e(x), or of MLP_e(weight_e * x), over the chosen experts e.
 
     If the config has a shared expert, its output is added.
     """
@@ -60,6 +60,7 @@ class Experts(nn.Module):
     def __init__(self, config: MoEConfig, d_model: int) -> None:
         super().__init__()
         self.config, E, F, D = config.expert_mlp, config.experts, config.d_ff, d_model
+        self.weights_input = config.router.applied_to == "input"
         self.activation = make_activation(config.activation)
         self.up = nn.Parameter(torch.empty(E, F, D))
         self.gate = nn.Parameter(torch.empty(E, F, D)) if config.gated else None
@@ -73,15 +74,21 @@ class Experts(nn.Module):
         self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-        """Return the weighted sum of the chosen experts' outputs: [N, D] -> [N, D].
+        """Return the sum of the chosen experts' outputs: [N, D] -> [N, D]. The weights multiply the outputs or the
+        inputs of the experts.
 
         The indices of the chosen experts and their weights have the shape [N, K].
         """
         K = chosen_NK.shape[1]
         expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows
-        y_RD = self.through(x_ND.index_select(0, order_R // K), expert_R)
+        x_RD = x_ND.index_select(0, order_R // K)
+        if self.weights_input:
+            x_RD = (x_RD * weights_NK.flatten()[order_R, None]).to(x_RD.dtype)
+        y_RD = self.through(x_RD, expert_R)
         y_NKD = y_RD.index_select(0, order_R.argsort()).unflatten(0, (-1, K))
-        return (y_NKD * weights_NK[..., None]).sum(1).to(y_RD.dtype)
+        if not self.weights_input:
+            y_NKD = y_NKD * weights_NK[..., None]
+        return y_NKD.sum(1).to(y_RD.dtype)
 
     def through(self, x_RD: Tensor, expert_R: Tensor) -> Tensor:
         """Apply the experts to rows sorted by expert: [R, D] -> [R, D]."""

@@ -30,7 +30,7 @@ class Routing(NamedTuple):
     chosen_NK: Tensor
     """Experts of each token, best first."""
     weights_NK: Tensor
-    """Weights of the chosen experts' outputs."""
+    """Weights of the chosen experts."""
 
 
 class Router(nn.Module):

@@ -27,6 +27,7 @@ _NEW_FIELDS = (
     ("model.embedding.widened", "tokens"),
     ("model.head.transform", None),
     ("model.block.attention_norm", True),
+    ("model.mlp.router.applied_to", "output"),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),

@@ -50,6 +50,9 @@ class Router(Settings):
     normalise: bool = True
     """Whether the scores of a token's chosen experts are divided by their sum to get the weights (Mixtral). false: the
     weights are the scores themselves (OLMoE)."""
+    applied_to: Literal["output", "input"] = "output"
+    """Vector that the weight of a chosen expert multiplies. `output`: the output of the expert (Shazeer 2017). `input`:
+    its input (Llama 4)."""
     factor: Positive = 1.0
     """Factor by which the weights of the chosen experts are multiplied at the end (DeepSeek-V3: 2.5)."""
     correction: Correction | None = None
@@ -92,7 +95,7 @@ class Balance(Settings):
 
 class MoE(MLP):
     """Mixture of experts: the sum of weight_e * MLP_e(x) over the chosen experts e, plus the output of a shared
-    expert if there is one."""
+    expert if there is one. If the weights multiply the inputs, the sum is that of MLP_e(weight_e * x)."""
 
     kind: Literal["moe"] = "moe"
     display_name: ClassVar[str] = "mixture of experts"
@@ -194,6 +197,9 @@ class MoE(MLP):
             saved=model_pass.rows * E * FLOAT32_BYTES
         )
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
+        weights_input = self.router.applied_to == "input"
+        if weights_input:
+            yield model_pass.element_wise("element-wise", "mlp", K * d, flops=1, saved=1)
         # The expected number of distinct experts if each token chooses at random.
         n_distinct, routed = E * (1 - (1 - K / E) ** model_pass.rows), replace(model_pass, texts=model_pass.texts * K)
         for operation in self.expert_mlp.work(site, routed):
@@ -201,7 +207,10 @@ class MoE(MLP):
                 operation = operation._replace(weights=operation.weights * n_distinct, times=max(1, round(n_distinct)))
             yield operation
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
-        yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
+        if weights_input:
+            yield model_pass.element_wise("element-wise", "mlp", K * d, flops=1, written=1 / K)
+        else:
+            yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
             shared_work = self.shared_mlp.work(site, model_pass)
             yield next(shared_work)._replace(saved=0.0)  # the router already stores this input

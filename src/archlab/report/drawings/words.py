@@ -219,6 +219,7 @@ _ROUTER_PHRASES: Phrases = {
     "score": "{} router",
     "bias": "router bias",
     "normalise": "weights not normalized",
+    "applied_to": "weights on the {}",
     "factor": "weights × {:g}",
     "correction": "correction bias",
     "groups": lambda groups: f"{groups.kept} of {groups.n} groups",
