@@ -62,6 +62,7 @@ KINDS = {
     "falcon's alibi": ("model.position={kind: alibi, form: falcon}",),
     "t5": ("model.position={kind: t5, buckets: 8, max_distance: 12}",),
     "shaw": ("model.position={kind: shaw, max_distance: 4}",),
+    "transformer_xl": ("model.position={kind: transformer_xl}",),
     "sinks": ("model.attention.sinks=true",),
     "sinks, window": ("model.attention.sinks=true", "model.attention.window=4"),
     "softcap, alibi, window": ("model.attention.softcap=2.0", "model.position={kind: alibi}", "model.attention.window=4"),

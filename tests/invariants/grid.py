@@ -109,6 +109,7 @@ FACTORS: dict[str, list[Any]] = {
         _position("kind: learned"),
         _position("kind: learned, offset: 2"),
         _position("kind: shaw, max_distance: 4"),
+        _position("kind: transformer_xl"),
         _position("kind: t5, buckets: 6, max_distance: 12"),
         _position("kind: t5, buckets: 6, max_distance: 12, shared: false"),
         _position("kind: alibi"),
@@ -386,7 +387,7 @@ def _value(row: dict[str, Any], factor: str) -> Any:
     if factor not in ("position", "bias"):
         return row[factor]
     kind = row["position"].partition("kind: ")[2].partition(",")[0].rstrip("}")
-    return kind if factor == "position" or kind in ("alibi", "t5", "shaw") else None
+    return kind if factor == "position" or kind in ("alibi", "t5", "shaw", "transformer_xl") else None
 
 
 def left_out() -> set[Pair]:

@@ -32,7 +32,7 @@ SIZE = (
         ("model.n_layers=3", "train.micro_batch_tokens=512"),
         ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: mamba2}"),
         ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: rglru}"),
-        *(("model.n_layers=4", f"model.position={kind}") for kind in ("t5", "shaw", "alibi")),
+        *(("model.n_layers=4", f"model.position={kind}") for kind in ("t5", "shaw", "transformer_xl", "alibi")),
         ("model.n_layers=4", "model.norm.kind=prmsnorm", "model.mlp={kind: plain, activation: xielu}"),
         ("model.n_layers=4", "model.mlp={kind: gated, activation: quick_gelu, clamp: 7}", "model.dropout=0.1"),
         (

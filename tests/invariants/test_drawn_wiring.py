@@ -15,6 +15,7 @@ from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import Context, start_pass
 from archlab.model.decoder import Decoder
 from archlab.model.mlp import MLP
+from archlab.model.positions import with_content_bias
 from archlab.report.drawings.block import block_diagram
 from tests.reference.drawn import Picture, Rect
 
@@ -123,7 +124,13 @@ def inside_attention(attention: MultiHeadAttention, context: Context, part: str,
             bias = attention.position_bias
             bias_BHTS = context.bias_BHTS if bias is None else bias(context.distance_BTS, x)
             mixed = attention.attend(
-                x, *others, context.mask_BTS, bias_BHTS, sinks_H=attention.sinks, training=False, is_cached=False
+                with_content_bias(x, bias),
+                *others,
+                context.mask_BTS,
+                bias_BHTS,
+                sinks_H=attention.sinks,
+                training=False,
+                is_cached=False,
             )
             return mixed.transpose(1, 2).flatten(-2)
         case ["sub", "norm"]:

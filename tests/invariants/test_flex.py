@@ -21,6 +21,7 @@ CONFIGS = {
     "narrow values, chunks": "attention={n_heads: 4, head_dim: 8, v_dim: 5, blocks: {size: 4, summary: 0}}",
     "latent, soft cap": "attention={kind: latent, n_heads: 3, kv_rank: 9, nope_dim: 5, rope_dim: 8, v_dim: 7, softcap: 2}",
     "t5, global": "attention={n_heads: 4, window: 2, global_tokens: 2} model.position={kind: t5, max_distance: 40}",
+    "transformer_xl, grouped": "attention={n_heads: 4, n_kv_heads: 2, head_dim: 8} model.position={kind: transformer_xl}",
     "shaw, blocks, soft cap": "attention={n_heads: 4, n_kv_heads: 1, blocks: {size: 4, summary: 1}, softcap: 2} model.position={kind: shaw}",
 }
 

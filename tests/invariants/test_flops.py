@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import archlab
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.position import Shaw
+from archlab.config.components.position import Shaw, TransformerXL
 from archlab.config.components.work import Pass, matrix_flops
 from archlab.config.layers import layer_configs
 from archlab.pricing.work import forward
@@ -27,7 +27,9 @@ def test_products_are_those_that_torch_counts(index: int) -> None:
     for attention, position in ((layer.attention, layer.position) for layer in layer_configs(model)):
         if isinstance(attention, AnyAttention):
             widths = (attention.query_width + attention.v_dim) * LENGTH
-            widths += (position.max_distance + 1) * attention.query_width if isinstance(position, Shaw) else 0
+            distances = position.max_distance + 1 if isinstance(position, Shaw) else 0
+            distances = LENGTH if isinstance(position, TransformerXL) else distances
+            widths += distances * attention.query_width
             squares += 2 * 2 * LENGTH * attention.n_heads * widths
     del ours["scores"]
     assert counter.get_total_flops() == ours.total() + squares

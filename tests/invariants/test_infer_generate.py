@@ -28,6 +28,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "alibi, window": ("model.attention.window=4", "model.position={kind: alibi}"),
     "t5, soft cap": ("model.position={kind: t5, buckets: 8, max_distance: 20}", "model.attention.softcap=2"),
     "shaw": ("model.position={kind: shaw, max_distance: 5}",),
+    "transformer_xl, gqa": ("model.position={kind: transformer_xl}", "model.attention.n_kv_heads=2"),
+    "transformer_xl, window": ("model.position={kind: transformer_xl}", "model.attention.window=4"),
     "learned": ("model.position={kind: learned, offset: 2}",),
     "sinusoidal, post": ("model.position={kind: sinusoidal}", "model.norm={kind: rmsnorm, placement: post}"),
     "dilated, global": ("model.attention={n_heads: 4, window: 3, stride: 4, global_tokens: 2}",),

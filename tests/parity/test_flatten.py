@@ -124,7 +124,8 @@ POSITIONS = [
     f"model.position={{kind: {kind}}}"
     for kind in (
         "none", "sinusoidal", "sinusoidal, layout: halves, offset: 2", "learned", "learned, offset: 2",
-        "shaw, max_distance: 5", "t5, buckets: 8, max_distance: 20", "t5, buckets: 8, max_distance: 20, shared: false",
+        "shaw, max_distance: 5", "transformer_xl", "t5, buckets: 8, max_distance: 20",
+        "t5, buckets: 8, max_distance: 20, shared: false",
         "alibi", "alibi, max_bias: 4.0", "alibi, form: falcon", "rope", "rope, fraction: 0.7",
         "rope, pairing: interleaved", "rope, pairing: interleaved, fraction: 0.7",
         "rope, scaling: {kind: linear, factor: 3.0}",

@@ -117,13 +117,36 @@ class Temperature:
         return 1 + self.beta * math.log(1 + (position + self.offset) // self.length)
 
 
+def with_content_bias(query_C: Array, head: int, weights: Weights) -> Array:
+    """Return q + u of Transformer-XL (Dai 2019, section 3.3), or q without it."""
+    u = weights.get("position_bias.content_bias")
+    return query_C if u is None else query_C + u[head]
+
+
+def by_distance(query_C: Array, head: int, distance: int, weights: Weights) -> float:
+    """Return (q + v) . (W r) of Transformer-XL, or 0 without it. r is the vector of the distance: all sines, then all
+    cosines."""
+    W = weights.get("position_bias.projection.weight")
+    if W is None:
+        return 0.0
+    C, D = len(query_C), W.shape[1]
+    angles = [distance / 10000 ** (2 * m / D) for m in range((D + 1) // 2)]
+    r_D = np.array([*map(math.sin, angles), *map(math.cos, angles)][:D])
+    key_C = W[head * C : (head + 1) * C] @ r_D
+    return float((query_C + weights["position_bias.distance_bias"][head]) @ key_C)
+
+
 # --- one query ------------------------------------------------------------------------------------------------
 
 
-def attend(query_C: Array, keys: list[Array], values: list[Array], scale: float, sink: float | None = None) -> Array:
+def attend(
+    query_C: Array, keys: list[Array], values: list[Array], scale: float, sink: float | None = None,
+    added: list[float] | None = None,
+) -> Array:  # fmt: skip
     """Return the softmax-weighted sum of the values that one query sees. A sink takes a share of the weight but adds no
-    value."""
-    exponents = [scale * float(query_C @ key_C) for key_C in keys]
+    value. `added` has one term per key, which is added to the product of the query and the key before the scale."""
+    terms = added or [0.0] * len(keys)
+    exponents = [scale * (float(query_C @ key_C) + term) for key_C, term in zip(keys, terms, strict=True)]
     with_sink = exponents if sink is None else [*exponents, sink]
     largest = max(with_sink)
     total = math.fsum(math.exp(exponent - largest) for exponent in with_sink)
@@ -177,7 +200,9 @@ def multihead(
             seen = [s for s in range(T) if sees(first + t, first + s)]
             keys = [rotate(k_TKC[s, group], first + s) for s in seen]
             sink = float(weights["sinks"][h]) if "sinks" in weights else None
-            out_THV[t, h] = attend(query_C, keys, [v_TKV[s, group] for s in seen], scale, sink)
+            added = [by_distance(query_C, h, t - s, weights) for s in seen]
+            query_C = with_content_bias(query_C, h, weights)
+            out_THV[t, h] = attend(query_C, keys, [v_TKV[s, group] for s in seen], scale, sink, added)
     if gate is not None:
         out_THV = out_THV * GATES[gate](
             linear(x_TD, weights, "gate").reshape(T, n_heads, -1)
@@ -214,5 +239,7 @@ def latent(
             query_C = np.concatenate((q_THC[t, h, :nope_dim], rotate(q_THC[t, h, nope_dim:], first + t)))
             seen = [s for s in range(T) if sees(first + t, first + s)]
             keys = [np.concatenate((kv_THE[s, h, :nope_dim], rotate(down_TR[s, kv_rank:], first + s))) for s in seen]
-            out_THV[t, h] = attend(query_C, keys, [kv_THE[s, h, nope_dim:] for s in seen], scale)
+            added = [by_distance(query_C, h, t - s, weights) for s in seen]
+            query_C = with_content_bias(query_C, h, weights)
+            out_THV[t, h] = attend(query_C, keys, [kv_THE[s, h, nope_dim:] for s in seen], scale, added=added)
     return linear(out_THV.reshape(T, -1), weights, "out")

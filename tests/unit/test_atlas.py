@@ -105,9 +105,18 @@ def test_most_sizes_are_exact():
     assert len(exact) >= 44
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if ENTRIES[name].about.elsewhere])
-def test_parameters_elsewhere_are_explained(name):
-    assert any("elsewhere" in note for note in ENTRIES[name].about.notes)
+def test_parameters_elsewhere_are_explained():
+    for name, entry in ENTRIES.items():
+        assert not entry.about.elsewhere or any("elsewhere" in note for note in entry.about.notes), name
+
+
+@pytest.mark.parametrize(("name", "d"), [("gopher-280b", 16384), ("chinchilla-70b", 8192)])
+def test_gopher_and_chinchilla_by_hand(name, d):
+    """Per layer: 4 matrices in attention, 8 in the MLP and 1 for the positions; 4 d + 5 d biases, 2 d weights of norms,
+    and 2 d biases of the positions."""
+    total = 80 * (13 * d**2 + (4 + 5 + 2 + 2) * d) + 32000 * d + d
+    assert parameters(ENTRIES[name].config.model).total == total
+    assert total == pytest.approx(ENTRIES[name].about.published_parameters, rel=0.002)
 
 
 @pytest.mark.parametrize("name", BUILDABLE)

@@ -442,6 +442,11 @@ BROKEN_RULES = [
         "prefix lets queries see later keys, but position.kind shaw covers only earlier keys; allowed: causal, or",
     ),
     (
+        ["model.attention.visibility=two_sided", "model.position=transformer_xl"],
+        "model.attention.visibility",
+        "two_sided lets queries see later keys, but position.kind transformer_xl covers only earlier keys; allowed:",
+    ),
+    (
         ["model.attention={n_heads: 4, visibility: two_sided, window: 1}"],
         "model.attention.visibility",
         "two_sided changes nothing, because each token sees only itself; leave it out",
@@ -513,6 +518,11 @@ BROKEN_RULES = [
     ([*MUP, "model.attention.scale=0.5"], "model.attention.scale", "0.5, but muP derives 0.176777; leave it out"),
     ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, which has one parameter for the whole width"),
     ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is scaled together with the scores"),
+    (
+        [*MUP, "model.position={kind: transformer_xl}"],
+        "model.position.kind",
+        "transformer_xl, which is scaled together",
+    ),
     ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, an embedding narrower than d_model; muP"),
     ([*MUP, "model.head.bias=true"], "model.head.bias", "true adds a bias that is scaled together with the logits"),
     (

@@ -2,9 +2,10 @@
 
 import pytest
 
+from archlab.config.components.work import Pass, matrix_flops
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
-from archlab.pricing.work import computed_training_flops, forward_flops, training_flops
+from archlab.pricing.work import computed_training_flops, forward, forward_flops, training_flops
 
 SEQ_LEN = 24
 LATENT = "kind: latent, n_heads: 4, kv_rank: 24, nope_dim: 20, rope_dim: 12"
@@ -74,6 +75,42 @@ def test_shaw_adds_a_product_with_the_vectors_of_the_distance():
         for kind in ("none", "shaw")
     )
     assert shaw == plain * 3 / 2
+
+
+def test_transformer_xl_projects_every_distance_once_and_the_query_of_a_decoding_step():
+    """4 heads of 32 dimensions and d_model = 128. Of the products with distances, each pair needs one."""
+    model = load_config("tiny-llama", "model.position=transformer_xl").model
+    plain = load_config("tiny-llama", "model.position=none").model
+
+    def extra(model_pass):
+        with_it, without = (matrix_flops(forward(m, model_pass)) for m in (model, plain))
+        return (with_it.total() - without.total()) / model.n_layers
+
+    pairs = 3 * 24 * 25 / 2
+    assert extra(Pass(3, 24)) == 2 * 24 * 128 * 128 + 2 * 128 * pairs
+    step = Pass(3, 1, n_cached=23, is_cached=True, counting="computed")
+    assert extra(step) == 3 * (2 * 128 * 128 + 2 * 4 * 128 * 24)
+
+
+def test_torch_counts_the_flops_of_a_decoding_step_with_transformer_xl():
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    import archlab
+    from archlab.model.state import Cache
+
+    models = [load_config("tiny-llama", f"model.position={kind}").model for kind in ("transformer_xl", "none")]
+    counted, ours = [], []
+    for model in models:
+        decoder, cache = archlab.Decoder(model, kernel="reference").eval(), Cache(model, 2, SEQ_LEN)
+        with torch.no_grad():
+            decoder(torch.zeros((2, 7), dtype=torch.long), cache=cache)
+            with FlopCounterMode(display=False) as counter:
+                decoder(torch.zeros((2, 1), dtype=torch.long), cache=cache)
+        counted.append(counter.get_total_flops())
+        step = Pass(2, 1, n_cached=7, is_cached=True, counting="computed")
+        ours.append(matrix_flops(forward(model, step)).total())
+    assert counted[0] - counted[1] == ours[0] - ours[1]
 
 
 def test_training_is_three_forward_passes():

@@ -46,7 +46,7 @@ CONFIGS = (
     [*MIXER, "model.mixer={kind: short_conv}"],
     ["model.norm.kind=scalenorm"],
     ["model.norm.kind=prmsnorm"],
-    *(["model.position=" + kind] for kind in ("learned", "sinusoidal", "shaw", "t5")),
+    *(["model.position=" + kind] for kind in ("learned", "sinusoidal", "shaw", "transformer_xl", "t5")),
     *([f"model.mlp={{kind: plain, activation: {kind}}}"] for kind in kinds(Activation)),
 )
 
@@ -57,6 +57,7 @@ def test_every_kind_has_a_row():
 
 
 HEADS = "model.attention={n_heads: 4, "
+BIASES = ("shaw", "transformer_xl", "t5", "alibi")
 INNER_NORMS = ["model.attention.sub_norm=true", "model.mlp.sub_norm=true", "model.embedding={scale: 1, norm: true}"]
 EXPERTS = "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 300, "
 OPTIONS = (
@@ -71,10 +72,10 @@ OPTIONS = (
     ),
     [HEADS + "qk_norm: {kind: rmsnorm, weight: false}}"],
     [HEADS + "qk_norm: {kind: rmsnorm, cast: before_weight}}"],
-    *([f"model.position={kind}", HEADS + "n_kv_heads: 1}"] for kind in ("shaw", "t5", "alibi")),
-    *([f"model.position={kind}", HEADS + "softcap: 30}"] for kind in ("shaw", "t5", "alibi")),
-    *([f"model.position={kind}", HEADS + "v_dim: 16, sinks: true}"] for kind in ("shaw", "t5", "alibi")),
-    *([f"model.position={kind}", HEADS + "window: 20}"] for kind in ("rope", "shaw", "t5", "alibi")),
+    *([f"model.position={kind}", HEADS + "n_kv_heads: 1}"] for kind in BIASES),
+    *([f"model.position={kind}", HEADS + "softcap: 30}"] for kind in BIASES),
+    *([f"model.position={kind}", HEADS + "v_dim: 16, sinks: true}"] for kind in BIASES),
+    *([f"model.position={kind}", HEADS + "window: 20}"] for kind in ("rope", *BIASES)),
     ["model.position={kind: shaw, max_distance: 64}"],
     ["model.position={kind: t5, shared: false}"],
     ["model.position={kind: rope, fraction: 0.5}"],

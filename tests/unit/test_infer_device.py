@@ -28,6 +28,7 @@ ONE_OF_EACH = [
     "model.position={kind: learned}",
     "model.position={kind: sinusoidal}",
     "model.position={kind: shaw}",
+    "model.position={kind: transformer_xl}",
     "model.position={kind: t5}",
     "model.position={kind: alibi}",
     "model.position={kind: alibi, form: falcon}",

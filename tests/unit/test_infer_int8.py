@@ -57,6 +57,7 @@ def test_a_row_of_zeros_stays_one() -> None:
     [
         (),
         ("model.head={tied: false, bias: true, softcap: 9}",),
+        ("model.position={kind: transformer_xl}",),
         ("model.mlp={kind: moe, experts: 4, shared: {}}",),
         ("model.attention={kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 8, rope_dim: 4}",),
         (

@@ -60,6 +60,7 @@ def close(got: Tensor, expected: np.ndarray) -> None:
 
 NOWHERE: Raw = {"kind": "none"}
 ROPE: Raw = {"kind": "rope", "theta": 50.0}
+TRANSFORMER_XL: Raw = {"kind": "transformer_xl"}
 YARN: Raw = {"kind": "yarn", "factor": 8.0, "original_max_seq_len": 16, "beta_fast": 4.0}
 
 MULTI_HEAD: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
@@ -71,6 +72,12 @@ MULTI_HEAD: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
     "gate with a bias": ({"gate": {"bias": True}, "v_dim": 3}, NOWHERE, {"gate": "sigmoid"}),
     "narrow values": ({"v_dim": 4, "qkv_bias": True, "out_bias": True}, NOWHERE, {}),
     "wide values, sinks": ({"v_dim": 9, "sinks": True}, ROPE, {"rotate": Rope(6, 50.0)}),
+    "Transformer-XL": ({}, TRANSFORMER_XL, {}),
+    "Transformer-XL, window, sinks": (
+        {"window": 3, "sinks": True, "v_dim": 4, "qkv_bias": True},
+        TRANSFORMER_XL,
+        {"sees": within_window(3)},
+    ),
     "temperature": (
         {"temperature": {"beta": 0.7, "length": 5, "offset": 1}},
         ROPE,
@@ -134,6 +141,7 @@ LATENTS: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
     "biases": ({"qkv_bias": True, "out_bias": True, "norm_eps": 0.3}, NOWHERE, {"eps": 0.3}),
     "biases, queries of the stream": ({"q_rank": None, "qkv_bias": True}, NOWHERE, {}),
     "values as wide as the parts that are not rotated": ({"v_dim": None}, NOWHERE, {"v_dim": 4}),
+    "Transformer-XL": ({}, TRANSFORMER_XL, {}),
     "window": ({"window": 4}, ROPE, {"rotate": Rope(6, 50.0), "sees": within_window(4)}),
     "chunks": ({"blocks": {"size": 6, "summary": 0}}, NOWHERE, {"sees": within_chunk(6)}),
     "yarn": (

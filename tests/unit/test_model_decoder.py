@@ -203,7 +203,8 @@ def test_a_narrow_embedding_is_scaled_too() -> None:
 CHANGES = [
     "model.mlp.kind=plain", "model.mlp.activation=relu", "model.mlp.activation=xielu", "model.norm.kind=layernorm",
     "model.norm.placement=post", "model.position.kind=none", "model.position.kind=learned",
-    "model.position.kind=t5", "model.position.kind=shaw", "model.attention.qkv_bias=true", "model.attention.n_kv_heads=1",
+    "model.position.kind=t5", "model.position.kind=shaw", "model.position.kind=transformer_xl",
+    "model.attention.qkv_bias=true", "model.attention.n_kv_heads=1",
     "model.attention.qk_norm.kind=rmsnorm", "model.attention.sub_norm=true", "model.embedding.norm=true",
     "model.head.tied=true", "model.block.parallel=shared", "model.n_layers=3", "model.mlp.d_ff=24", "model.vocab_size=19",
 ]  # fmt: skip
@@ -397,7 +398,7 @@ def test_a_model_can_be_pickled(activation: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(model))(TOKENS), model(TOKENS))
 
 
-@pytest.mark.parametrize("position", ["none", "sinusoidal", "shaw", "t5", "alibi", "rope"])
+@pytest.mark.parametrize("position", ["none", "sinusoidal", "shaw", "transformer_xl", "t5", "alibi", "rope"])
 def test_a_model_without_memory_says_its_shapes(position: str) -> None:
     with torch.device("meta"):
         model = Decoder(tiny(f"model.position.kind={position}", "model.attention.softcap=3").model, seed=None)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, XLNetConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 from archlab.config.components import position as position_schema
 from archlab.config.components.multi_head import MultiHead
@@ -17,6 +18,7 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.model.context import ForwardPass
 from archlab.model.decoder import Decoder
 from archlab.model.positions import (
     AlibiBias,
@@ -24,8 +26,10 @@ from archlab.model.positions import (
     ShawBias,
     SinusoidalPositions,
     T5Bias,
+    TransformerXLBias,
     bucket,
     slopes,
+    with_content_bias,
 )
 from archlab.model.rope_scaling import frequencies
 from archlab.model.rotary import rotation
@@ -92,6 +96,75 @@ def test_shaw() -> None:
     for b, h, i in np.ndindex(2, 5, 6):
         for j in range(i + 1):
             assert got[b, h, i, j] == pytest.approx(0.3 * q[b, h, i] @ a[min(i - j, 3)], rel=1e-12)
+
+
+HEADS = MultiHead(n_heads=3, n_kv_heads=1, head_dim=4, scale=0.3)
+
+
+def drawn_transformer_xl(d_model: int) -> TransformerXLBias:
+    bias = TransformerXLBias(position_schema.TransformerXL(), HEADS, d_model).double()
+    for parameter in bias.parameters():
+        parameter.data = torch.from_numpy(RNG.normal(size=parameter.shape))
+    return bias
+
+
+@pytest.mark.parametrize("d_model", [8, 7])
+@pytest.mark.parametrize("n_queries", [6, 1])
+@torch.no_grad()
+def test_transformer_xl(d_model: int, n_queries: int) -> None:
+    """(q_i + u) . k_j + (q_i + v) . (W r_(i-j)), times the scale (Dai 2019, section 3.3). One query is a decoding step.
+
+    Two query heads and more can share keys; each has its own W, u and v.
+    """
+    bias, q, k = drawn_transformer_xl(d_model), RNG.normal(size=(2, 3, n_queries, 4)), RNG.normal(size=(2, 6, 4))
+    u, v, W = (x.numpy() for x in (bias.content_bias, bias.distance_bias, bias.projection.weight))
+    at = torch.arange(6)
+    distance = (at[-n_queries:, None] - at)[None]
+    terms = bias(distance, torch.from_numpy(q)).numpy()
+    shifted = with_content_bias(torch.from_numpy(q), bias).numpy()
+    frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    for b, h, i in np.ndindex(2, 3, n_queries):
+        position = 6 - n_queries + i
+        for j in range(position + 1):
+            angles = (position - j) * frequency
+            r = np.concatenate((np.sin(angles), np.cos(angles)))[:d_model]
+            by_content, by_distance = (q[b, h, i] + u[h]) @ k[b, j], (q[b, h, i] + v[h]) @ (W[4 * h : 4 * h + 4] @ r)
+            got = 0.3 * shifted[b, h, i] @ k[b, j] + terms[b, h, i, j]
+            assert got == pytest.approx(0.3 * (by_content + by_distance), rel=1e-11, abs=1e-12)
+
+
+@torch.no_grad()
+def test_transformer_xl_is_the_attention_of_xlnet() -> None:
+    """XLNet's causal form has the same scores, computed by its own relative shift."""
+    D, H, T = 12, 3, 9
+    config = XLNetConfig(vocab_size=8, d_model=D, n_layer=1, n_head=H, d_inner=4, attn_type="uni")
+    model: Any = XLNetModel(config).double().eval()
+    theirs = model.layer[0].rel_attn
+    theirs.layer_norm = torch.nn.Identity()
+    for parameter in theirs.parameters():
+        parameter.data = torch.from_numpy(RNG.normal(size=parameter.shape)) / 3
+    layer = load_config(
+        "tiny-llama",
+        f"model.d_model={D}",
+        f"model.attention={{n_heads: {H}, n_kv_heads: {H}}}",
+        "model.position=transformer_xl",
+    ).model
+    ours: Any = Decoder(layer).layers[0].attention
+    ours.double().eval()
+    for name, parameter in (("q", theirs.q), ("k", theirs.k), ("v", theirs.v), ("position_bias.projection", theirs.r)):
+        ours.get_submodule(name).weight.data = parameter.flatten(1).T.clone()
+    ours.out.weight.data = theirs.o.flatten(1).clone()
+    ours.position_bias.content_bias.data = theirs.r_w_bias.clone()
+    ours.position_bias.distance_bias.data = theirs.r_r_bias.clone()
+    x_BTD = torch.from_numpy(RNG.normal(size=(2, T, D)))
+    r = model.relative_positional_encoding(T, T, bsz=2).double()
+    hidden = torch.ones(T, T).triu(1).double()[:, :, None, None]
+    expected_TBD = theirs(x_BTD.transpose(0, 1), None, hidden, None, r, None)[0] - x_BTD.transpose(0, 1)
+    at = torch.arange(T)[None]
+    context = ForwardPass(at, torch.full((1, 1), T), None, True, False, None, None, torch.float64).context(
+        layer_configs(layer)[0]
+    )
+    torch.testing.assert_close(ours(x_BTD, context), expected_TBD.transpose(0, 1), rtol=1e-5, atol=1e-6)
 
 
 def bucket_by_hand(distance: int, buckets: int, max_distance: int) -> int:

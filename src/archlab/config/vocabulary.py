@@ -81,6 +81,7 @@ WRITE = {
     "alibi": "model.position.kind=alibi",
     "absolute learnedabsolute wpe": "model.position.kind=learned",
     "sincos sinusoid fixed": "model.position.kind=sinusoidal",
+    "transformerxl txl xlnet relativesinusoid": "model.position.kind=transformer_xl",
     "relative relativebias t5bias": "model.position.kind=t5",
     "pos pe positional positionembedding positionembeddingtype posemb": "model.position.kind",
     "yarn": f"{_YARN.format('yarn')} model.position.scaling.original_max_seq_len=4096",

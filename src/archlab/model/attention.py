@@ -17,7 +17,7 @@ from archlab.model.context import Context, SequenceShard
 from archlab.model.contract import Result, check_arguments, checked_function
 from archlab.model.kernels import Attend
 from archlab.model.norms import HeadNorm, make_norm
-from archlab.model.positions import make_position_bias
+from archlab.model.positions import make_position_bias, with_content_bias
 from archlab.model.projection import Projection
 from archlab.model.state import State
 
@@ -36,7 +36,7 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = HeadNorm(config, H)
         self.k_norm = HeadNorm(config, K)
         self.norm_first = not (isinstance(site.position, Rope) and site.position.order == "before_qk_norm")
-        self.position_bias = make_position_bias(site.position, config)
+        self.position_bias = make_position_bias(site, config)
         self.attend = Attend(config, site)
         self.sinks = nn.Parameter(torch.empty(H)) if config.sinks else None
         self.constants = {"sinks": 0.0}
@@ -65,6 +65,7 @@ class MultiHeadAttention(nn.Module):
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
         )
+        q_BHTC = with_content_bias(q_BHTC, self.position_bias)
         mixed_BHTV = self.attend(
             q_BHTC,
             k_BKSC,

@@ -15,7 +15,7 @@ from archlab.model.context import Context, SequenceShard
 from archlab.model.kernels import Attend
 from archlab.model.masks import Mask
 from archlab.model.norms import make_norm
-from archlab.model.positions import make_position_bias
+from archlab.model.positions import make_position_bias, with_content_bias
 from archlab.model.projection import Projection
 from archlab.model.state import State
 
@@ -43,7 +43,7 @@ class LatentAttention(nn.Module):
         self.kv_down = Projection(D, config.kept_width, bias=config.qkv_bias, role="narrow")
         self.kv_norm = make_norm(config.narrow_norm, config.kv_rank)
         self.kv_up = Projection(config.kv_rank, H * (config.nope_dim + config.v_dim), bias=False, role="input")
-        self.position_bias = make_position_bias(site.position, config)
+        self.position_bias = make_position_bias(site, config)
         self.attend = Attend(config, site)
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
@@ -64,6 +64,7 @@ class LatentAttention(nn.Module):
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
         )
+        q_BHTC = with_content_bias(q_BHTC, self.position_bias)
         is_cached = isinstance(state, State)
         is_absorbed = is_cached and self.config.absorbing_is_less(x_BTD.shape[1])
         mixed = self.absorbed if is_absorbed else self.expanded

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from archlab.config.components import position as schema
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.component import RoleName
+from archlab.config.components.component import RoleName, Site
 from archlab.config.core.registry import implements, make
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.contract import Result, check_forward
+from archlab.model.projection import Projection
 from archlab.model.roles import check_parameters
+from archlab.model.state import is_step
 
 
 @implements(schema.Sinusoidal)
@@ -151,6 +153,50 @@ class ShawBias(nn.Module):
         return per_distance_BHQN.gather(-1, index_BHQS)
 
 
+@implements(schema.TransformerXL)
+class TransformerXLBias(nn.Module):
+    """Transformer-XL bias: scale * (q + v).(W r(distance)), with sinusoids r (Dai 2019).
+
+    Every head has its own projection W, bias v, and bias u, which `with_content_bias` adds to the queries.
+
+    A decoding step has few queries and many distances. It computes (W^T (q + v)).r, so that it does not project the
+    sinusoids of all distances.
+    """
+
+    def __init__(self, config: schema.TransformerXL, heads: AnyAttention, d_model: int) -> None:
+        super().__init__()
+        self.scale, self.n_heads = heads.scale, heads.n_heads
+        self.sinusoids = SinusoidalPositions(schema.Sinusoidal(layout="halves"), d_model, 0)
+        self.projection = Projection(d_model, heads.n_heads * heads.query_width, bias=False, role="input")
+        self.content_bias = nn.Parameter(torch.empty(heads.n_heads, heads.query_width))
+        self.distance_bias = nn.Parameter(torch.empty(heads.n_heads, heads.query_width))
+        self.constants = {"content_bias": 0.0, "distance_bias": 0.0}
+
+    def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
+        """Return the position bias, [B, H, Q, S]."""
+        n_distances = distance_BQS.shape[-1]
+        r_ND = self.sinusoids(torch.arange(n_distances, device=distance_BQS.device), q_BHQC.dtype)
+        wide_BHQC = at_least_float32(q_BHQC) + at_least_float32(self.distance_bias)[:, None]
+        if is_step(q_BHQC.shape[2]):
+            projection_HCD = self.projection.weight.unflatten(0, (self.n_heads, -1))
+            q_BHQD = torch.einsum("bhqc,hcd->bhqd", wide_BHQC.to(r_ND.dtype), projection_HCD.to(r_ND.dtype))
+            with without_autocast(q_BHQC):
+                per_distance_BHQN = at_least_float32(q_BHQD) @ at_least_float32(r_ND).T
+        else:
+            r_NHC = self.projection(r_ND).unflatten(-1, (self.n_heads, -1))
+            with without_autocast(q_BHQC):
+                per_distance_BHQN = torch.einsum("bhqc,nhc->bhqn", wide_BHQC, at_least_float32(r_NHC))
+        index_BHQS = distance_BQS.clamp(0, n_distances - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
+        return (per_distance_BHQN * self.scale).gather(-1, index_BHQS)
+
+
+def with_content_bias(q_BHQC: Tensor, position_bias: nn.Module | None) -> Tensor:
+    """Return the queries to multiply by the keys. With Transformer-XL's positions, these are the queries plus u."""
+    if not isinstance(position_bias, TransformerXLBias):
+        return q_BHQC
+    return (at_least_float32(q_BHQC) + at_least_float32(position_bias.content_bias)[:, None]).to(q_BHQC.dtype)
+
+
 def make_positions(model: ModelConfig) -> nn.Module | None:
     """Return the module whose output is added to the token embedding; None if the config's positions act elsewhere."""
     if model.position.acts_on != "embedding":
@@ -167,11 +213,15 @@ def make_shared_bias(model: ModelConfig) -> nn.Module | None:
     return _made(model.position, model.position.of_all_layers(model.d_model, model.max_seq_len, heads.n_heads), heads)
 
 
-def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
+def make_position_bias(site: Site, heads: AnyAttention) -> nn.Module | None:
     """Return a layer's own position bias module; None if the layer has no bias or shares the model's bias."""
+    position, H, C = site.position, heads.n_heads, heads.query_width
     if position.acts_on != "scores" or position.is_shared:
         return None
-    return _made(position, position.of_a_layer(heads.n_heads, heads.query_width), heads)
+    n_parameters = position.of_a_layer(H, C) + position.projection_of_a_layer(site.d_model, H, C)
+    if isinstance(position, schema.TransformerXL):
+        return _made(position, n_parameters, heads, site.d_model)
+    return _made(position, n_parameters, heads)
 
 
 def _made(position: schema.Position, n_parameters: int, *arguments: Any) -> nn.Module:

@@ -79,7 +79,7 @@ CHOICES = (
     Choice("tied", "Embedding and head", lambda row: "tied" if row.tied else "untied"),
 )
 
-_POSITIONS = {"T5": "relative", "Shaw": "relative"}
+_POSITIONS = {"T5": "relative", "Shaw": "relative", "TransfoXL": "relative"}
 _GATES = ("without", "with")
 _MLPS = {"dense+mixture": "both"}
 _REACHES = {

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from archlab.config.components.component import Attention, Site
 from archlab.config.components.kernel_choice import RULES, KernelNeeds, kernel_for, writes_scores
-from archlab.config.components.position import Shaw
 from archlab.config.components.query_blocks import QueryBlocks, is_worth_cutting, query_blocks
 from archlab.config.components.visibility import Visibility, hidden_keys, keys_kept, visible_pairs
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
@@ -69,19 +68,22 @@ class AnyAttention(Visibility, QueryHeads):
         """Yield the query-key products, the softmax, and the products of attention weights and values. A fused kernel
         does not store the scores.
 
-        For each query-key pair, each head computes one product with the key and one with the value. With Shaw's
-        position encoding, each query is also multiplied by the vectors of all distances, although a pair uses only one
-        of the results. A bias is read for every pair.
+        For each query-key pair, each head computes one product with the key and one with the value. With Shaw's or
+        Transformer-XL's position encoding, each query is also multiplied by the vectors of all distances, although a
+        pair uses only one of the results. A bias is read for every pair.
 
         `kv_width` is the number of elements per token in the keys and values of all heads. With a cache, keys and
         values are read from the cache.
         """
         needs = self._needs_in_pass(site, model_pass)
         heads, pairs = self.n_heads, model_pass.texts * self._pairs(needs, model_pass)
-        distances = 0
-        if isinstance(site.position, Shaw):
-            all_distances = model_pass.rows * (site.position.max_distance + 1)
-            distances = min(pairs, all_distances) if model_pass.counting == "visible" else all_distances
+        distances = model_pass.rows * site.position.distances(self._n_distances(model_pass))
+        if model_pass.counting == "visible":
+            distances = min(pairs, distances)
+        width = self.query_width
+        if site.position.projection_of_a_layer(1, 1, 1):
+            yield self._projecting_distances(site, model_pass)
+            width = site.d_model if self._projects_queries(model_pass) else width
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = model_pass.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.acts_on == "scores" else 0
@@ -89,7 +91,7 @@ class AnyAttention(Visibility, QueryHeads):
         yield Operation(
             "attention",
             "scores",
-            flops=2 * heads * ((key_width + value_width) * pairs + self.query_width * distances),
+            flops=2 * heads * ((key_width + value_width) * pairs + width * distances),
             weights=learned * model_pass.bytes_each,
             kept=self.kept_bytes(site, model_pass),
             moved=(queries + model_pass.rows * kv_width + biases) * model_pass.bytes_each,
@@ -109,6 +111,30 @@ class AnyAttention(Visibility, QueryHeads):
         yield Operation(
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
         )
+
+    def _n_distances(self, model_pass: Pass) -> int:
+        """Return the number of different distances between a query and the keys of the pass."""
+        is_bounded = model_pass.n_cached or model_pass.counting == "visible"
+        return keys_kept(self, model_pass.context) if is_bounded else model_pass.context
+
+    def _projects_queries(self, model_pass: Pass) -> bool:
+        """Return whether Transformer-XL's projection is applied to the queries, as in a decoding step, instead of to
+        the vectors of all distances."""
+        return model_pass.is_cached and model_pass.tokens == 1
+
+    def _projecting_distances(self, site: Site, model_pass: Pass) -> Operation:
+        """Return the product with Transformer-XL's projection. All sequences share the vectors of the distances."""
+        rows = model_pass.rows if self._projects_queries(model_pass) else self._n_distances(model_pass)
+        return model_pass.product("positions", site.d_model, self.n_heads * self.query_width, rows=rows)
+
+    def _positions(self, site: Site) -> int:
+        """Return the number of parameters of the layer's own position encoding."""
+        biases = site.position.of_a_layer(self.n_heads, self.query_width)
+        return biases + site.position.projection_of_a_layer(site.d_model, self.n_heads, self.query_width)
+
+    def in_matrices(self, site: Site) -> int:
+        projection = site.position.projection_of_a_layer(site.d_model, self.n_heads, self.query_width)
+        return super().in_matrices(site) + projection
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return False

@@ -69,8 +69,11 @@ class Latent(AnyAttention):
 
     def parameters(self, site: Site) -> dict[str, int]:
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
-        positions = site.position.of_a_layer(self.n_heads, self.query_width)
-        return {"attention": self._matrices(site) + self.vectors(site), "norms": norms, "positions": positions}
+        return {
+            "attention": self._matrices(site) + self.vectors(site),
+            "norms": norms,
+            "positions": self._positions(site),
+        }
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "narrow", "output")

@@ -141,8 +141,7 @@ class MultiHead(AnyAttention, _Shape):
         projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
         norms = self._qk_norms() + self.sub_norm * site.norm.n_parameters(self.out_width)
-        positions = site.position.of_a_layer(self.n_heads, self.query_width)
-        return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
+        return {"attention": projections + gate + sinks, "norms": norms, "positions": self._positions(site)}
 
     def vectors(self, site: Site) -> int:
         """Return the number of parameters outside weight matrices: biases and sinks."""

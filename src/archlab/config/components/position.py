@@ -66,6 +66,16 @@ class Position(Registered):
         none."""
         return 0
 
+    def projection_of_a_layer(self, d_model: int, n_heads: int, query_width: int) -> int:
+        """Return the number of parameters in each layer's own weight matrix that projects the vectors of distances.
+        Return 0 if there is none."""
+        return 0
+
+    def distances(self, n_keys: int) -> int:
+        """Return the number of distances for which each query is multiplied by a vector, if it sees `n_keys` keys.
+        Return 0 if there are no such vectors."""
+        return 0
+
     @property
     def learns_scores(self) -> bool:
         """Whether the encoding adds learned terms to the scores."""
@@ -128,11 +138,46 @@ class Shaw(Position):
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         return (self.max_distance + 1) * query_width
 
+    def distances(self, n_keys: int) -> int:
+        return self.max_distance + 1
+
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
         """Return the bytes of three stored tensors: the distance of every query-key pair, a copy of the queries, and
         the products of the queries with the vectors of all distances."""
         queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
         return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
+
+
+class TransformerXL(Position):
+    """Projected sinusoids W r per distance, and two learned biases u and v: (q + u).k + (q + v).(W r)
+    (Transformer-XL, Dai 2019).
+
+    The projection W and the biases belong to the query heads of one layer. With grouped-query attention, heads that
+    share keys have their own projections and biases. Transformer-XL's code can also share the biases among layers
+    (`untie_r` is false), but its authors' final models and XLNet do not, so archlab has no field for it. The
+    recurrence over segments is not part of this encoding.
+    """
+
+    kind: Literal["transformer_xl"] = "transformer_xl"
+    display_name: ClassVar[str] = "TransfoXL"
+    acts_on: ClassVar[ActsOn] = "scores"
+    reads_queries: ClassVar[bool] = True
+
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        return 2 * n_heads * query_width
+
+    def projection_of_a_layer(self, d_model: int, n_heads: int, query_width: int) -> int:
+        return d_model * n_heads * query_width
+
+    def distances(self, n_keys: int) -> int:
+        return n_keys
+
+    def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
+        """Return the bytes of four stored tensors: the distance of every query-key pair, the queries plus v, the
+        projected vectors of all distances, and the products of both."""
+        n = model_pass.context
+        queries = model_pass.rows * n_heads * (query_width + n)
+        return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * (queries + n * n_heads * query_width)
 
 
 class T5(Position):

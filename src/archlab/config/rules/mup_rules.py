@@ -10,7 +10,7 @@ from archlab.config.components.dense import Dense
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.mup import MuP
 from archlab.config.components.norm import ScaleNorm
-from archlab.config.components.position import Alibi, Shaw
+from archlab.config.components.position import Alibi, Shaw, TransformerXL
 from archlab.config.core.registry import Registered, is_users, kind_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Muon
@@ -71,7 +71,7 @@ def _norm(m: ModelConfig, _: MuP) -> str | None:
 
 
 def _position(m: ModelConfig, _: MuP) -> str | None:
-    if isinstance(m.position, Shaw) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
+    if isinstance(m.position, Shaw | TransformerXL) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
         return _no_rule(
             f"{m.position.kind}, which is scaled together with the scores", "other kinds, or form = distance"
         )

@@ -21,7 +21,7 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import AnyNorm
-from archlab.config.components.position import T5, NoPosition, Position, Rope, Shaw
+from archlab.config.components.position import T5, NoPosition, Position, Rope, Shaw, TransformerXL
 from archlab.config.components.rglru import RGLRU
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.components.visibility import Visibility
@@ -97,6 +97,8 @@ def position_words(position: Position) -> str:
             return f"T5 bias: {position.buckets} buckets, {table}"
         case Shaw():
             words = f"Shaw's relative keys up to {position.max_distance}"
+        case TransformerXL():
+            words = "Transformer-XL's relative positions"
         case NoPosition():
             return "no positions (NoPE)"
         case _ if position.acts_on == "embedding":
