@@ -15,7 +15,7 @@ from archlab.atlas import select as select_module
 from archlab.atlas.inspect import choices
 from archlab.atlas.models import AtlasRow
 from archlab.atlas.select import select
-from archlab.atlas.table import HEADINGS, MORE, cells, count, evolution, more, remarks
+from archlab.atlas.table import HEADINGS, MORE, cells, count, evolution, more, remarks, without_architecture
 from archlab.cli import app
 from archlab.config.about import About, Certainty
 from archlab.config.components.any_attention import AnyAttention
@@ -39,8 +39,8 @@ OURS = [name for name in presets() if name.startswith(("tiny-", "mini-", "small-
 
 
 def test_every_file_is_an_entry_but_our_own_presets():
-    assert set(ENTRIES) == {*presets(), *facts()} - set(OURS)
-    assert set(FACTS_ONLY) == set(facts())
+    assert set(ENTRIES) == {*presets(), *facts()} - {*OURS, *models.unpublished()}
+    assert set(FACTS_ONLY) == set(facts()) - {*models.unpublished()}
     assert len(ENTRIES) >= 66
 
 
@@ -182,12 +182,40 @@ def test_what_cannot_be_built_says_why(name, capsys):
         assert "list presets" in said
 
 
+def test_a_model_without_a_published_architecture_is_named_but_has_no_row(capsys, tmp_path):
+    """No command makes up a shape for it."""
+    found = models.unpublished()
+    assert set(found) == {"gpt-4", "palm-2"}
+    for name, about in found.items():
+        assert about.cannot_build
+        assert about.part == about.cannot_build
+        for command, *options in (["show"], ["cost"], ["check"], ["draw", "--out", str(tmp_path / "x.svg")]):
+            assert app.main([command, name, *options]) == 2
+            assert about.cannot_build in capsys.readouterr().err
+    assert without_architecture(found) == (
+        "Not in the table, because the architecture is not published: GPT-4 (2023), PaLM 2 (2023)."
+    )
+    assert without_architecture({}) == ""
+
+
 @pytest.mark.parametrize(
     ("begun", "whole"),
-    [("phi-4", "phi-4-14b"), ("Command R+", "command-r-plus-104b"), ("bloom", "bloom-176b"), ("GPT-2", "gpt-2")],
+    [
+        ("phi-4", "phi-4-14b"),
+        ("Command R+", "command-r-plus-104b"),
+        ("bloom", "bloom-176b"),
+        ("GPT-2", "gpt-2"),
+        ("mpt", "mpt-7b"),
+        ("phi2", "phi-2-2.7b"),
+        ("DBRX", "dbrx-132b"),
+        ("mt5", "mt5-xxl"),
+        ("electra", "electra-small"),
+        ("palm", "palm-540b"),
+        ("PaLM 2", "palm-2"),
+    ],
 )
 def test_the_beginning_of_a_name_is_enough_if_it_is_unique(begun, whole):
-    assert find_preset(begun) == find_preset(whole)
+    assert find_preset(begun) == {**presets(), **facts()}[whole]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma-2", "phi", "phi-4-1", "tiny"])
@@ -197,10 +225,27 @@ def test_an_ambiguous_beginning_or_half_a_word_does_not_match(name):
         load_config(name)
 
 
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        ("bert", "; names that begin with it: bert-base, bert-large"),
+        ("T5", "; names that begin with it: t5-11b, t5-v1.1-xxl"),
+        ("llama-3.2", "; names that begin with it: llama-3.2-1b, llama-3.2-3b"),
+        ("qwen3", "qwen3-4b and 2 more"),
+        ("bert-bas", "; did you mean bert-base?"),
+    ],
+)
+def test_an_ambiguous_beginning_lists_the_names(begun, said):
+    with pytest.raises(UserError) as caught:
+        load_config(begun)
+    assert str(caught.value).endswith(said)
+
+
 @pytest.mark.slow
 def test_list_as_json(capsys):
     listed = json.loads(output(capsys, "list", "presets", "--json"))
-    assert set(listed) == {"published", "own"}
+    assert set(listed) == {"published", "architecture_not_published", "own"}
+    assert {about["year"] for about in listed["architecture_not_published"].values()} == {2023}
     assert [row["preset"] for row in listed["published"]] == list(ROWS)
     assert set(listed["own"]) == set(OURS)
     assert all(row["about"]["certainty"] and row["d_over_layers"] for row in listed["published"])
@@ -217,7 +262,21 @@ def test_list_as_json(capsys):
         (["family=llama-3", "context > 8192"], None, ["llama-3.1-405b", "llama-3.2-1b", "llama-3.2-3b"]),
         (["family=llama-3.1", "context>128K"], None, ["llama-3.1-405b"]),
         (["active_parameters>20B", "heads=MLA"], "size", ["deepseek-v2", "deepseek-v3", "kimi-k2"]),
-        (["weight_decay<0.1", "weight_decay>0"], "-size", ["gpt-neox-20b", "pythia-1.4b", "gpt-1-117m"]),
+        (
+            ["weight_decay<0.1", "weight_decay>0"],
+            "-size",
+            [
+                "gpt-neox-20b",
+                "pythia-1.4b",
+                "roberta-large",
+                "bert-large",
+                "roberta-base",
+                "gpt-1-117m",
+                "bert-base",
+                "electra-small",
+            ],
+        ),
+        (["reach=both sides", "year<2019"], None, ["bert-base", "bert-large"]),
         (["tied=true", "family=gpt-2"], "-n_layers", ["gpt-2-xl", "gpt-2"]),
         (["heads_over_d=16"], None, ["t5-11b"]),
         (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
@@ -362,7 +421,9 @@ def test_rows_say_what_the_layers_say(name):
     assert ("GLU" in row.activation) == (layers[0].mlp.kind in ("gated", "moe"))
     assert ("NoPE" in row.position) == any(layer.position.kind == "none" for layer in attending)
     rules = [layer.attention for layer in attending if isinstance(layer.attention, AnyAttention)]
-    assert ("full" in row.reach) == any(rule.window is None and rule.blocks is None for rule in rules)
+    sides = {"full", "both sides"} & set(row.reach.split("+"))
+    assert bool(sides) == any(rule.window is None and rule.blocks is None for rule in rules)
+    assert ("both sides" in row.reach) == ("encoder" in row.tricks) == any(r.visibility == "two_sided" for r in rules)
     assert ("state" in row.reach) == (len(attending) < len(layers))
     assert ("mixture" in row.feed_forward) == any(layer.mlp.kind == "moe" for layer in layers)
     assert ("MLA" in row.heads) == any(layer.attention.kind == "latent" for layer in layers)
@@ -373,6 +434,13 @@ def test_rows_by_hand():
         "llama-3-8b", "8.03B", "pre RMS", "RoPE", "SwiGLU", "32/8", "3.5", "128", "128K",
     )  # fmt: skip
     assert cells(ROWS["lamda-137b"])[2] == "pre RMS?"
+    assert ROWS["bert-base"].tricks == [
+        "encoder", "biases", "embedding norm", "tied", "2 segments", "dense layer before head", "head bias", "dropout 0.1",
+    ]  # fmt: skip
+    assert ROWS["modernbert-base"].tricks[:4] == [
+        "encoder", "norm without bias", "2:1 window 65 each side", "theta 1.6e5/1e4",
+    ]  # fmt: skip
+    assert "1 segment" in ROWS["roberta-base"].tricks
     assert ROWS["gemma-3-27b"].tricks == [
         "norm ×(1+w)", "5:1 window 1024", "QK-norm", "heads 0.76 d", "scores ×0.0772", "theta 1e4/1e6",
         "linear scaling", "embedding ×sqrt(d)", "tied",
@@ -470,6 +538,8 @@ def test_a_family_counts_once():
         ("phi-3-mini-3.8b", "phi-3"),
         ("qwen2.5-7b", "qwen2.5"),
         ("mistral-7b-v0.1", "mistral"),
+        ("bert-large", "bert"),
+        ("phi-2-2.7b", "phi-2"),
     ],
 )
 def test_a_family_is_the_name_without_the_size(preset, family):

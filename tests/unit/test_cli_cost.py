@@ -7,6 +7,8 @@ import re
 import pytest
 
 from archlab.cli import app
+from archlab.exchange.configs import load_config
+from archlab.pricing.summary import cost
 
 TRAINING = ("train.tokens=20B", "train.seq_len=8000", "train.batch_tokens=8M")
 
@@ -208,6 +210,25 @@ def test_serving_says_whether_it_fits(capsys):
     assert "fits no" in " ".join(capsys.readouterr().out.split())
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100x8"]) == 2
     assert "for one device" in capsys.readouterr().err
+
+
+def test_an_encoder_has_no_cache_and_decodes_nothing(capsys):
+    """Its pass over a text gives logits to all tokens, so that the head counts for each of them."""
+    assert app.main(["cost", "bert-base", "--hardware", "h100"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"KV cache +none: nothing is decoded", out)
+    assert "forward pass of 1 x 512 " in out
+    assert all(word not in out for word in ("prefill", "decoding", "decoded token", "that fit", "0 B"))
+    assert app.main(["cost", "bert-base", "roberta-base", "--hardware", "h100"]) == 0
+    out = capsys.readouterr().out
+    assert "tokens/s, forward pass, H100 SXM" in out
+    assert all(word not in out for word in ("prefill", "decoding", "KV cache"))
+    assert app.main(["cost", "bert-base", "gpt-2"]) == 0
+    assert re.search(r"KV cache per token +- +36 KiB", capsys.readouterr().out)
+    found = cost(load_config("bert-base"))
+    head = found.products["prefill"]["head"].flops
+    assert head == 512 * 2 * (768 * 768 + 768 * 30522)
+    assert cost(load_config("gpt-2"), context=512).products["prefill"]["head"].flops == 2 * 768 * 50257
 
 
 def test_json_has_the_times_of_a_device(capsys):

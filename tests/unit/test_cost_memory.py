@@ -76,6 +76,8 @@ def test_a_model_with_a_two_sided_layer_does_not_decode_from_a_cache():
     )
     assert (found.kv_bytes_per_token, found.kv_cache_bytes, found.recurrent_bytes) == (0, 0, 0)
     assert found.read_bytes_per_decoded_token is None
+    assert not found.decodes
+    assert cost(load_config("mamba-2-2.7b")).decodes, "from its states"
 
 
 def test_training_keeps_sixteen_bytes_per_parameter():

@@ -1,6 +1,7 @@
 """Parameter counts: equal to what the decoder allocates, and to the published numbers."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,81 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
 }
 """Results of `sum(p.numel())` for the checkpoints on the Hugging Face hub."""
+
+BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+"""Keys of config.json that differ from the defaults of the classes in transformers."""
+
+
+def encoder(n_layers, d, d_ff, vocab, segments, positions=512):
+    """Return the parameters of a model like BERT: tables, layers, and a dense layer with a norm before the head."""
+    norm = 2 * d
+    layer = 4 * (d * d + d) + (d * d_ff + d_ff) + (d_ff * d + d) + 2 * norm
+    tables = (vocab + positions + segments) * d + norm
+    return tables + n_layers * layer + (d * d + d) + norm + vocab
+
+
+def modernbert(n_layers, d, d_ff, vocab=50368):
+    """Return the parameters of ModernBERT, whose only bias is that of the head. Layer 1 has one norm, others two."""
+    layers = n_layers * (4 * d * d + 3 * d * d_ff) + (2 * n_layers - 1) * d
+    return vocab * d + d + layers + d + d * d + d + vocab
+
+
+BY_HAND = {
+    "bert-base": encoder(12, 768, 3072, 30522, 2),
+    "bert-large": encoder(24, 1024, 4096, 30522, 2),
+    "roberta-base": encoder(12, 768, 3072, 50265, 1, 514),
+    "roberta-large": encoder(24, 1024, 4096, 50265, 1, 514),
+    "distilbert-base": encoder(6, 768, 3072, 30522, 0),
+    # Tables of 128, a dense layer of 128 to 256, 12 layers of 256, and a dense layer of 256 to 128.
+    "electra-small": (30522 + 512 + 2 + 2) * 128
+    + (128 * 256 + 256)
+    + 12 * (4 * (256 * 256 + 256) + (2 * 256 * 1024 + 1024 + 256) + 4 * 256)
+    + (256 * 128 + 128) + 2 * 128 + 30522,
+    "modernbert-base": modernbert(22, 768, 1152),
+    "modernbert-large": modernbert(28, 1024, 2624),
+    "mpt-7b": 50432 * 4096 + 32 * (12 * 4096**2 + 2 * 4096) + 4096,
+    # One norm per layer; an untied head with a bias.
+    "phi-2-2.7b": (2 * 51200 + 2) * 2560 + 51200 + 32 * (12 * 2560**2 + (4 + 4 + 1 + 2) * 2560),
+    # 48 query and 8 KV heads of 128; 16 gated experts of 10752 and a router.
+    "dbrx-132b": 2 * 100352 * 6144 + 6144
+    + 40 * (2 * 6144 * 48 * 128 + 2 * 6144 * 8 * 128 + 16 * 3 * 6144 * 10752 + 16 * 6144 + 2 * 6144),
+}  # fmt: skip
+"""Counts from the published shapes."""
+
+TRANSFORMERS = {
+    "bert-base": ("BertForMaskedLM", {}),
+    "bert-large": ("BertForMaskedLM", BERT_LARGE),
+    "roberta-base": ("RobertaForMaskedLM", ROBERTA),
+    "roberta-large": ("RobertaForMaskedLM", ROBERTA | BERT_LARGE),
+    "distilbert-base": ("DistilBertForMaskedLM", {}),
+    "electra-small": ("ElectraForMaskedLM", {}),
+    "modernbert-base": ("ModernBertForMaskedLM", {}),
+    "modernbert-large": (
+        "ModernBertForMaskedLM",
+        {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 2624},
+    ),
+    "mpt-7b": (
+        "MptForCausalLM",
+        {"d_model": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 50432, "no_bias": True},
+    ),
+    "phi-2-2.7b": (
+        "PhiForCausalLM",
+        {
+            "vocab_size": 51200, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "partial_rotary_factor": 0.4,
+        },
+    ),
+    "dbrx-132b": (
+        "DbrxForCausalLM",
+        {
+            "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768, "vocab_size": 100352,
+            "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 5e5},
+            "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+        },
+    ),
+}  # fmt: skip
+"""Class in transformers, and the keys of its config that differ from the defaults of the class."""
 
 CHOICES = {
     "norm": [
@@ -83,6 +159,23 @@ def test_any_combination_counts_what_the_decoder_allocates(choices):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_counts(name):
     assert parameters(load_config(name).model).total == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_counts_by_hand(name):
+    assert parameters(load_config(name).model).total == BY_HAND[name]
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.slow
+def test_counts_are_those_of_transformers(name):
+    import transformers
+
+    architecture, keys = TRANSFORMERS[name]
+    model_class = getattr(transformers, architecture)
+    with torch.device("meta"):
+        model = model_class(model_class.config_class(**keys))
+    assert sum(p.numel() for p in model.parameters()) == BY_HAND[name]
 
 
 def test_roles_of_gpt_2_by_hand():

@@ -14,7 +14,9 @@ from archlab.exchange.configs import load_config
 from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.review.findings import warnings
+from archlab.sizing.family import FamilyMember
 from archlab.sizing.propose import SizeRequest, propose
+from archlab.sizing.scale import ScalableModel
 
 ATLAS = entries()
 SHAPES = {entry.preset: entry.config.model for entry in ATLAS}
@@ -189,7 +191,27 @@ def test_what_is_said_beside_it(capsys):
     assert "active" not in printed
 
 
-@pytest.mark.parametrize(("like", "size"), [("qwen3-30b-a3b", "5B"), ("deepseek-v3", "100B"), ("gemma-3", "2B")])
+def test_encoders_grow_without_a_cache_and_next_to_encoders(capsys):
+    printed = run(capsys, "--params", "1B", "--like", "modernbert")
+    assert "an encoder needs no KV cache" in printed
+    assert "KV heads:" not in printed
+    assert "closest published model: ModernBERT large" in printed
+    assert "closest published model: GPT-2" in run(capsys, "--params", "124M", "--like", "gpt-2")
+
+
+@pytest.mark.parametrize("n_layers", [4, 5, 22, 28, 39])
+def test_only_the_first_layers_of_modernbert_are_special(n_layers):
+    """Three layers alternate, whatever the depth. The patterns of other models are stretched."""
+    member = FamilyMember("modernbert-large", load_config("modernbert-large"))
+    pattern = ScalableModel(member, {}).pattern(n_layers)
+    assert pattern == ["first", *("full" if i % 3 == 0 else "local" for i in range(1, n_layers))]
+    dense = FamilyMember("deepseek-v3", load_config("deepseek-v3"))
+    assert ScalableModel(dense, {}).pattern(30).count("dense") == 2
+
+
+@pytest.mark.parametrize(
+    ("like", "size"), [("qwen3-30b-a3b", "5B"), ("deepseek-v3", "100B"), ("gemma-3", "2B"), ("bert", "1B")]
+)
 def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
     """Layer kinds, latent attention and experts stay the same."""
     (tmp_path / "mine.yaml").write_text(printed := run(capsys, "--params", size, "--like", like))

@@ -42,15 +42,21 @@ class PublishedModel:
 
 
 def entries() -> list[PublishedModel]:
-    """Return all published models, sorted by year, then by family, version and size."""
+    """Return all models with a published architecture, sorted by year, then by family, version and size."""
     models = [_entry(name, file) for name, file in {**presets(), **facts()}.items()]
     return sorted(filter(None, models), key=lambda entry: (entry.about.year, _natural(entry.preset)))
 
 
+def unpublished() -> dict[str, About]:
+    """Return the facts about well-known models whose architecture is not published, by name of the file."""
+    known = {name: read_entry(file) for name, file in facts().items()}
+    return {name: about for name, (about, raw) in known.items() if about and not raw}
+
+
 def _entry(name: str, file: Traversable) -> PublishedModel | None:
-    """Return the published model, or None for one of archlab's own presets, which have no publication."""
+    """Return the published model, or None for archlab's own presets and for models without a published architecture."""
     about, raw = read_entry(file)
-    return PublishedModel(name, about, build_config(raw, (), str(file))) if about else None
+    return PublishedModel(name, about, build_config(raw, (), str(file))) if about and raw else None
 
 
 def _natural(name: str) -> list[tuple[float, str]]:

@@ -1,13 +1,14 @@
 """Format the atlas as a table: cells for the terminal and the HTML page, and lines for the terminal."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from typing import NamedTuple
 
 from archlab.atlas import words
 from archlab.atlas.models import AtlasRow
 from archlab.atlas.select import value_of
+from archlab.config.about import About
 from archlab.pricing import units
 
 HEADINGS = ("model", "size", "norm", "position", "MLP", "h/kv", "ff/d", "d/L", "vocab")
@@ -108,6 +109,12 @@ def count(number: int | None) -> str:
 
 def _doubt(row: AtlasRow, text: str, *fields: str) -> str:
     return f"{text}?" if text and row.about.doubts(*fields) else text
+
+
+def without_architecture(models: Mapping[str, About]) -> str:
+    """Return a sentence about the models whose architecture is not published, or an empty text if there are none."""
+    names = ", ".join(f"{about.name} ({about.year})" for about in models.values())
+    return f"Not in the table, because the architecture is not published: {names}." if names else ""
 
 
 # --- lines in the terminal --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from archlab.atlas.words import (
     attentions,
     biases,
     experts,
+    is_encoder,
     latent,
     mixtures,
     mlps,
@@ -40,6 +41,7 @@ def tricks(config: Config, about: About | None = None) -> list[str]:
     """
     layers = layer_configs(config.model)
     features = [
+        *([("encoder", "attention.visibility")] if is_encoder(layers) else []),
         *_mixers(layers),
         *_mixtures(layers),
         *_block(layers),
@@ -176,8 +178,8 @@ def _ends(config: Config) -> Iterator[Trick]:
         yield f"embedding ×{model.embedding.scale:.4g}", "embedding.scale"
     if model.head.tied:
         yield "tied", "head.tied"
-    if model.embedding.segments:
-        yield f"{model.embedding.segments} segments", "embedding.segments"
+    if n := model.embedding.segments:
+        yield f"{n} segment{'' if n == 1 else 's'}", "embedding.segments"
     if model.head.transform:
         yield "dense layer before head", "head.transform"
     if model.head.bias:

@@ -18,8 +18,9 @@ from archlab.config.layers import LayerConfig
 Layers = Sequence[LayerConfig]
 
 NOTHING = "-"
-BOTH_SIDES = "both sides"
 """Text for a component that a model does not have."""
+BOTH_SIDES = "both sides"
+"""Text for layers in which a token sees earlier and later tokens."""
 
 _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
 
@@ -203,6 +204,12 @@ def _reach(layer: LayerConfig) -> str:
     return NOTHING if isinstance(layer.mixer, Absent) else "state"
 
 
+def is_encoder(layers: Layers) -> bool:
+    """Return whether the model is an encoder: every layer with attention sees earlier and later tokens."""
+    sides = {layer.attention.visibility for layer in layers if isinstance(layer.attention, AnyAttention)}
+    return sides == {"two_sided"}
+
+
 def is_local(attention: AnyAttention) -> bool:
     """Return whether some earlier keys are hidden from a query, for example by a window."""
     return attention.window is not None or attention.blocks is not None
@@ -236,6 +243,8 @@ def ratio(layers: Layers) -> str:
         f"{name} {' '.join(map(str, sizes))}" for name, sizes in (("window", windows), ("chunks", chunks)) if sizes
     ]
     text = ", ".join(named) or "sparse"
+    if windows and is_encoder(layers):
+        text += " each side"
     if all(local):
         return text
     runs = [(value, len(list(run))) for value, run in groupby(local)]

@@ -26,8 +26,8 @@ def run(
     """Review the shape of a config before anything runs.
 
     An error means that the model cannot work (exit code 2). A warning means that the model uses hardware poorly. A note
-    means that a value is outside the range of published models. Each finding names its sources and related claims
-    (`archlab ledger`).
+    means that a value is outside the range of published models. An encoder is compared only with encoders, and a
+    decoder only with decoders. Each finding names its sources and related claims (`archlab ledger`).
 
     Rules about hardware and vocabulary apply if d_model is at least 512. A narrower model cannot use the hardware
     fully, whatever its shape.

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from archlab.atlas.models import AtlasRow, rows
+from archlab.atlas.models import AtlasRow, rows, unpublished
 from archlab.atlas.select import fields_of, select
-from archlab.atlas.table import evolution
+from archlab.atlas.table import evolution, without_architecture
 from archlab.cli import hardware
 from archlab.cli.arguments import Flag, MayBeginWithDash, check_one_answer
 from archlab.cli.terminal import long_output, print_json, print_table
@@ -65,6 +65,7 @@ def run(
         print(write_atlas(models, html))
         return
     ours = presets().keys() - published if what in (None, "presets") and not filter else ()
+    without = unpublished() if models and not filter else {}
     own = {name: first_comment(file) for name, file in presets().items() if name in ours}
     questions = {
         name: read_yaml(file).get("question", "") for name, file in studies().items() if what in (None, "studies")
@@ -74,11 +75,17 @@ def run(
     if json:
         published_rows = [row.model_dump(mode="json") for row in models]
         facts = {name: device.model_dump(mode="json") for name, device in machines.items()}
-        lists = {"published": published_rows, "own": own, "hardware": facts, "families": classes, "studies": questions}
+        closed = {name: about.model_dump(mode="json") for name, about in without.items()}
+        lists = {
+            "published": published_rows, "architecture_not_published": closed, "own": own, "hardware": facts,
+            "families": classes, "studies": questions,
+        }  # fmt: skip
         print_json({name: values for name, values in lists.items() if values})
         return
     if models:
         _print_evolution(models, fields_of(filter, sort), by_year=sort is None)
+    if without:
+        console().print(Text(without_architecture(without), style="dim"))
     if own:
         print_table(("preset", "what it is"), own.items())
     if machines:

@@ -24,10 +24,11 @@ class About(Base):
     taken from transcriptions by others. `from memory`: not checked against a source."""
     cannot_build: str | None = None
     """Reason why archlab cannot build the model. The section `model` then describes the decoder block of the published
-    model, as far as the schema allows. null: archlab can build the model."""
+    model, as far as the schema allows. It is missing if the architecture is not published. null: archlab can build the
+    model."""
     shown: str | None = None
     """Part of the published model that the section `model` describes, as in `decoder half only`, if archlab cannot
-    build the whole model. null: archlab can build the model."""
+    build the whole model. null: archlab can build the model, or nothing of it is published."""
     published_parameters: Count | None = None
     """Published parameter count, exact or rounded. null: no count is published for the part that the config
     describes."""
@@ -55,7 +56,7 @@ class About(Base):
     def part(self) -> str:
         """Part of the model that the config describes, and the reason why archlab cannot build the whole model, as in
         `decoder half only: encoder-decoder, 24 + 24 layers`. Empty if archlab can build the model."""
-        return f"{self.shown}: {self.cannot_build}" if self.cannot_build else ""
+        return ": ".join(filter(None, (self.shown, self.cannot_build)))
 
     @property
     def buildable(self) -> bool:

@@ -49,8 +49,14 @@ def _yaml_files(folder: str) -> dict[str, Traversable]:
 
 def find_preset(name: str) -> Traversable | None:
     """Return the preset or atlas file called `name`. Otherwise return the only file whose name begins with `name`:
-    `phi-4` finds `phi-4-14b`. Return None if no file or several files match."""
-    return find_named(name, {**presets(), **facts()})
+    `phi-4` finds `phi-4-14b`. Return None if no file or several files match.
+
+    If one preset and several atlas files begin with `name`, return the preset: `palm` finds `palm-540b` instead of the
+    facts about PaLM 2.
+    """
+    everything = {**presets(), **facts()}
+    exact = next((file for known, file in everything.items() if _plain(known) == _plain(name)), None)
+    return exact or find_named(name, presets()) or find_named(name, everything)
 
 
 def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | None:
@@ -62,6 +68,11 @@ def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | Non
     exact = [file for known, file in files.items() if _plain(known) == _plain(name)]
     matches = [file for known, file in files.items() if begins(known, name)]
     return exact[0] if exact else matches[0] if len(matches) == 1 else None
+
+
+def all_that_begin(beginning: str) -> list[str]:
+    """Return the names of all presets and atlas files that begin with the words of `beginning`."""
+    return [name for name in {**presets(), **facts()} if begins(name, beginning)]
 
 
 def begins(name: str, beginning: str) -> bool:

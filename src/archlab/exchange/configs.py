@@ -9,7 +9,7 @@ from archlab.config.about import About
 from archlab.config.core.merge import Raw, merge
 from archlab.config.core.text import note_once
 from archlab.config.core.trust import accept, accept_from
-from archlab.config.io import build_config, facts, find_preset, presets, read_entry
+from archlab.config.io import all_that_begin, build_config, facts, find_preset, presets, read_entry
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from archlab.hf.family import Family
 
 _MAX_BASES = 100
+_MOST_NAMES = 6
+"""Largest number of presets that a message lists."""
 
 RUN_CONFIG = "config.yaml"
 
@@ -89,13 +91,14 @@ def read_config(source: str | Path) -> Raw:
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:
-    """Return the facts and the raw config of an atlas model that archlab cannot build, or None for any other config.
+    """Return the facts and the raw config of an atlas model that archlab cannot build, or None for any other config and
+    for models without a published architecture.
 
     The raw config describes the model's decoder block as far as the schema can express it.
     """
     file = find_preset(source) if kind_of(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
-    return (about, raw) if about and about.cannot_build else None
+    return (about, raw) if about and about.cannot_build and raw else None
 
 
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
@@ -145,13 +148,21 @@ def _file_of(source: str | Path) -> Path | Traversable:
             raise UserError(f"{file}: the folder has no config.yaml; allowed: {allowed}")
         case None:
             named_like_a_file = file.suffix in (".yaml", ".yml")
-            hint = nearest(file.stem if named_like_a_file else str(source), {**presets(), **facts()})
-            hint = hint or "; `archlab list presets` shows all presets"
+            hint = _hint(file.stem if named_like_a_file else str(source))
             if named_like_a_file:
                 raise UserError(f"{source}: no such file{hint}")
             raise UserError(f"unknown config {str(source)!r}: neither a preset, a file nor a hub id (owner/name){hint}")
         case _:
             return file
+
+
+def _hint(name: str) -> str:
+    """Return advice for an unknown config name: the presets that begin with it, or else the one with the nearest
+    name."""
+    if names := all_that_begin(name):
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return f"; names that begin with it: {', '.join(names[:_MOST_NAMES])}{more}"
+    return nearest(name, {**presets(), **facts()}) or "; `archlab list presets` shows all presets"
 
 
 def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":

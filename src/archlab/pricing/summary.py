@@ -96,7 +96,8 @@ class Cost(Base):
     """Work of each pass, by kind of operation. Hidden pairs do not count.
 
     - training: Forward pass, backward pass and update for `train.batch_tokens` tokens.
-    - prefill: Forward pass over all tokens of `batch` sequences. Only the last token of each sequence gets logits.
+    - prefill: Forward pass over all tokens of `batch` sequences. Only the last token of each sequence gets logits. In a
+      model that cannot decode from a cache, such as an encoder, all tokens get logits.
     - decoding: Forward pass over the last token of each sequence; the `context` - 1 tokens before it are in the cache.
       This pass is missing if the model cannot decode from a cache.
     """
@@ -106,6 +107,11 @@ class Cost(Base):
     """Like `work`, plus the hidden pairs that CPU kernels compute nevertheless."""
     tokens: dict[PassName, int]
     """Number of tokens that each pass processes. Cached tokens do not count."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the model can decode from a cache. An encoder cannot."""
+        return "decoding" in self.work
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
@@ -183,7 +189,7 @@ def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterato
         case "training":
             return training_step(model, model_pass)
         case "prefill":
-            return forward(model, model_pass, logits="last")
+            return forward(model, model_pass, logits="last" if model_pass.is_cached else "all")
         case "decoding":
             return forward(model, model_pass)
 

@@ -11,9 +11,21 @@ from typing import Any
 
 import altair as alt
 
-from archlab.atlas.models import AtlasRow
-from archlab.atlas.table import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, count, more, remarks
-from archlab.atlas.words import NOTHING
+from archlab.atlas.models import AtlasRow, unpublished
+from archlab.atlas.table import (
+    FIGURES,
+    HEADINGS,
+    LEGEND,
+    LEGEND_OF_MORE,
+    MARKS,
+    MORE,
+    cells,
+    count,
+    more,
+    remarks,
+    without_architecture,
+)
+from archlab.atlas.words import BOTH_SIDES, NOTHING
 from archlab.files import write_page
 from archlab.report.charts.marks import DASHED, chart_of, color, layered, tooltip
 from archlab.report.html import render_page
@@ -43,6 +55,7 @@ def render(rows: Sequence[AtlasRow]) -> str:
         cells=lambda row: (*cells(row)[1:], *more(row)),
         marks=MARKS,
         remarks=remarks,
+        without=without_architecture(unpublished()),
     )
 
 
@@ -83,9 +96,11 @@ _POSITIONS = {"T5": "relative", "Shaw": "relative", "TransfoXL": "relative"}
 _GATES = ("without", "with")
 _MLPS = {"dense+mixture": "both"}
 _REACHES = {
-    "full": "everything",
+    "full": "everything earlier",
     "local": "a window",
-    "local+full": "a window or everything",
+    "local+full": "a window or everything earlier",
+    BOTH_SIDES: "both sides",
+    f"local+{BOTH_SIDES}": "a window or both sides",
     "state": "a state",
     "state+full": "a state or everything",
 }

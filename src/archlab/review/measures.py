@@ -40,8 +40,10 @@ def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
         yield Reading("n_kv_heads", layer.attention.n_kv_heads)
 
 
-def all_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
-    if isinstance(layer.attention, MultiHead):
+def cached_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
+    """Yield the number of KV heads, whose keys and values decoding must cache. A layer that sees later tokens has no
+    cache."""
+    if isinstance(layer.attention, MultiHead) and layer.attention.visibility != "two_sided":
         yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
 
 

@@ -52,7 +52,7 @@ def _published_decay(entry: PublishedModel) -> list[Reading]:
 
 
 _HEAD_SHARE = RangeNear(measures.head_share, from_zero=True)
-_KV_HEADS = RangeNear(in_each_layer(measures.all_kv_heads))
+_KV_HEADS = RangeNear(in_each_layer(measures.cached_kv_heads))
 
 UNTIED_HEAD = ShapeRule(
     name="untied head",

@@ -1,4 +1,9 @@
-"""Comparison of a value with the values of published models."""
+"""Comparison of a value with the values of published models.
+
+An encoder is compared only with encoders, and a decoder only with decoders. The two have different tasks and ages: an
+encoder needs no KV cache, and most published encoders are from before 2020. Together, they would give decoders of the
+size of BERT a range that no decoder has.
+"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +21,7 @@ class Distribution(Base):
     n: int
     """Number of models in the distribution."""
     kind: str
-    """Plural noun for the models, for example `models with latent attention`."""
+    """Plural noun for the models, for example `models with latent attention` or `encoders`."""
     median: float
     low: float
     """10th percentile of the value."""
@@ -38,13 +43,18 @@ _FEWEST = 5
 """Minimum number of published models for a usual range."""
 
 
+def comparable(case: Case) -> list[tuple[PublishedModel, Case]]:
+    """Return the published models of the same kind as the case: the encoders, or all others."""
+    return [pair for pair in published() if pair[1].is_encoder == case.is_encoder]
+
+
 def near(case: Case) -> list[tuple[PublishedModel, Case]]:
-    """Return published models of about the same size that archlab can build.
+    """Return comparable published models of about the same size that archlab can build.
 
     Models that archlab cannot build are left out, because the atlas contains only some of their settings.
     """
     size = case.counted.active
-    buildable = ((entry, other) for entry, other in published() if entry.about.buildable)
+    buildable = ((entry, other) for entry, other in comparable(case) if entry.about.buildable)
     return [pair for pair in buildable if size / NEAR <= pair[1].counted.active <= size * NEAR]
 
 
@@ -71,13 +81,13 @@ class RangeNear:
 
 
 class Published:
-    """Published models of the atlas, except the model under review."""
+    """Published models that are comparable with the model under review, except this model itself."""
 
     def __init__(self, judged: Case) -> None:
         self._judged = judged
 
     def _models(self, rule: ShapeRule) -> list[tuple[PublishedModel, Case]]:
-        models = near(self._judged) if isinstance(rule.usual, RangeNear) else published()
+        models = near(self._judged) if isinstance(rule.usual, RangeNear) else comparable(self._judged)
         return [(entry, case) for entry, case in models if entry.config.model != self._judged.config.model]
 
     def distribution(self, rule: ShapeRule, reading: Reading) -> Distribution | None:
@@ -88,7 +98,9 @@ class Published:
         if len(values) < 2:
             return None
         tenths = quantiles(values, n=10, method="inclusive")
-        kind = f"{reading.kind} {near_in_words(self._judged)}" if isinstance(rule.usual, RangeNear) else reading.kind
+        kind = _of_encoders(reading.kind) if self._judged.is_encoder else reading.kind
+        if isinstance(rule.usual, RangeNear):
+            kind = f"{kind} {near_in_words(self._judged)}"
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
@@ -111,6 +123,11 @@ class Published:
             for entry, case in self._models(rule)
         )
         return [(entry, values) for entry, values in measured if values]
+
+
+def _of_encoders(kind: str) -> str:
+    """Return a plural noun for encoders: `encoders with latent attention`, or `gated MLPs of encoders`."""
+    return kind.replace("models", "encoders") if "models" in kind else f"{kind} of encoders"
 
 
 def _alike(first: Reading, second: Reading) -> bool:

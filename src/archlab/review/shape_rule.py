@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from archlab.atlas.models import PublishedModel
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import LayerConfig, layer_configs, sees_as
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.pricing.params import Parameters, parameters
@@ -50,6 +50,11 @@ class Case:
     @cached_property
     def counted(self) -> Parameters:
         return parameters(self.config.model)
+
+    @cached_property
+    def is_encoder(self) -> bool:
+        """Whether some layer sees later tokens. Such a model cannot write a text token by token."""
+        return sees_as(self.config.model, "two_sided")
 
     @cached_property
     def cut(self) -> Cut | None:

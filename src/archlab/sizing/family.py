@@ -178,13 +178,18 @@ def can_be_scaled(member: FamilyMember) -> bool:
 
 
 def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -> PublishedModel:
-    """Return the model of the atlas whose shape is closest.
+    """Return the model of the atlas whose shape is closest. The closest model to an encoder is an encoder.
 
     Width, depth and MLP width have weight 1, and the vocabulary size has weight 0.25.
     """
     models = [(entry, FamilyMember(entry.preset, entry.config)) for entry in atlas]
-    distances = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]
+    alike = [(entry, model) for entry, model in models if can_be_scaled(model) and _is_like(model, proposed)]
+    distances = [(_distance(model, proposed), entry) for entry, model in alike]
     return min(distances, key=lambda pair: pair[0])[1]
+
+
+def _is_like(first: FamilyMember, second: FamilyMember) -> bool:
+    return words.is_encoder(first.layers) == words.is_encoder(second.layers)
 
 
 def _distance(first: FamilyMember, second: FamilyMember) -> float:

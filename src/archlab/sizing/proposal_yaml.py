@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from archlab.atlas import words
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
 from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
@@ -56,11 +57,11 @@ def _about_this_size(proposal: Proposal) -> Iterator[str]:
     if isinstance(heads, Between) and isinstance(kv_heads, Between):
         models = [other for _, other in near(case)]
         tied = sum(model.config.model.head.tied for model in models)
+        others = f"; in the others, the head has up to {heads.high:.0%} of the parameters" if heads.high else ""
         median_kv = median(next(iter(readings)).value for model in models if (readings := [*KV_HEADS.measure(model)]))
         yield (
-            f"published models {near_in_words(case)}: {tied} of {len(models)} models tie the head; in the others, "
-            f"the head has up to {heads.high:.0%} of the parameters; KV heads: {kv_heads.low} to {kv_heads.high}, "
-            f"median {median_kv:g}"
+            f"published models {near_in_words(case)}: {tied} of {len(models)} models tie the head{others}; "
+            f"KV heads: {kv_heads.low} to {kv_heads.high}, median {median_kv:g}"
         )
     if proposal.untied:
         share = f"{proposal.untied.value:.0%}"
@@ -74,6 +75,8 @@ def _serving(request: SizeRequest, model: FamilyMember) -> str:
     if request.memory:
         share = (weights + cache) / request.memory
         fits = f", {share:.0%} of {binary(request.memory)}" + (" (does not fit)" if share > 1 else "")
+    if words.is_encoder(model.layers):
+        return f"served in bfloat16: {binary(weights)} of weights{fits}; an encoder needs no KV cache"
     return f"served in bfloat16: {binary(weights)} of weights, {binary(cache)} of cache for {context:,} tokens{fits}"
 
 

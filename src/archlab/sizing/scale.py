@@ -1,8 +1,10 @@
 """Scaling of a published model to another width and depth."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle, islice
 
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand
@@ -98,14 +100,18 @@ class ScalableModel:
     def pattern(self, n_layers: int) -> list[str]:
         """Return the kind of each layer of a model with `n_layers` layers.
 
-        The pattern is repeated, unless it lists every layer of the unscaled model. Such a pattern is stretched to
-        `n_layers` layers.
+        The pattern is repeated, unless it lists every layer of the unscaled model. If such a pattern begins with a few
+        layers and then repeats a shorter pattern, the shorter pattern is repeated (ModernBERT). Otherwise, the pattern
+        is stretched to `n_layers` layers.
         """
         layers = self.model.layers
         if layers is None:
             return ["layer"] * n_layers
         known = len(layers.pattern)
         names_every_layer = known == self.model.n_layers
+        if names_every_layer and (parts := _first_and_repeated(layers.pattern)):
+            first, repeated = parts
+            return [*first, *islice(cycle(repeated), max(0, n_layers - len(first)))][:n_layers]
         return [layers.pattern[i * known // n_layers if names_every_layer else i % known] for i in range(n_layers)]
 
     def config(self, shape: Shape) -> Config:
@@ -132,6 +138,19 @@ class ScalableModel:
 
     def _scaled(self, width: int, shape: Shape) -> int:
         return rounded(width * shape.width / self.width, shape.d_model)
+
+
+def _first_and_repeated(pattern: Sequence[str]) -> tuple[Sequence[str], Sequence[str]] | None:
+    """Return the first layers and the layers that repeat after them, or None if a pattern has no such parts.
+
+    At least two layers repeat, at least twice, and there are no more first layers than repeated ones.
+    """
+    for period in range(2, len(pattern) // 3 + 1):
+        for start in range(period + 1):
+            rest = pattern[start:]
+            if len(set(rest)) > 1 and rest[period:] == rest[:-period]:
+                return pattern[:start], rest[:period]
+    return None
 
 
 def rounded(width: float, d_model: int) -> int:

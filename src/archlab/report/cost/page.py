@@ -142,6 +142,8 @@ _Rows = Sequence[Mapping[str, Any]]
 
 PASSES: dict[PassName, str] = {"training": "training", "prefill": "prefill (reading)", "decoding": "decoding"}
 """Map each pass to its name on the page."""
+_WITHOUT_DECODING = "forward pass"
+"""Name of the pass over a whole sequence if the model cannot decode after it."""
 
 
 def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
@@ -154,7 +156,7 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
     dots = [
         {
             "config": name,
-            "pass": PASSES[name_of_pass],
+            "pass": _name_of(name_of_pass, cost),
             "intensity": at.flops_per_byte,
             "speed": at.of_peak * peak,
             "text": f"{_pass_in_words(name_of_pass, cost)}: {at.flops_per_byte:.3g} FLOPs per byte, "
@@ -175,19 +177,22 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
     x = x.axis(title="FLOPs per byte moved", format="~g", tickCount=6, grid=False)
     line = chart_of(roof).mark_line(strokeWidth=2, style="ground").encode(x=x, y=y)
     points = chart_of(dots).mark_point(filled=True, size=80, opacity=0.85)
-    shape = alt.Shape("pass:N", scale=alt.Scale(domain=list(PASSES.values()))).legend(
-        title=None, orient="bottom", columns=2
-    )
+    names = [name for name in (*PASSES.values(), _WITHOUT_DECODING) if any(dot["pass"] == name for dot in dots)]
+    shape = alt.Shape("pass:N", scale=alt.Scale(domain=names)).legend(title=None, orient="bottom", columns=2)
     points = points.encode(
         x=x, y=y, color=color([*costs_by_config], "config"), shape=shape, tooltip=tooltip("config", "text")
     )
     return layered([line, points], "Roofline: the highest speed of a pass at its FLOPs per byte")
 
 
+def _name_of(name_of_pass: PassName, cost: Cost) -> str:
+    return PASSES[name_of_pass] if cost.decodes or name_of_pass == "training" else _WITHOUT_DECODING
+
+
 def _pass_in_words(name_of_pass: PassName, cost: Cost) -> str:
     if name_of_pass == "training":
         return f"{PASSES[name_of_pass]}, windows of {cost.training_window:,} tokens"
-    return f"{PASSES[name_of_pass]}, {cost.batch:,} x {cost.context:,} tokens"
+    return f"{_name_of(name_of_pass, cost)}, {cost.batch:,} x {cost.context:,} tokens"
 
 
 def memory(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:

@@ -33,13 +33,7 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
     )
     yield Table(
         ("", "memory"),
-        [
-            (f"KV cache per token, {cost.dtype}", binary(cost.kv_bytes_per_token)),
-            (f"KV cache of {cost.batch} x {cost.context:,} tokens, {cost.dtype}", binary(cost.kv_cache_bytes)),
-            *_recurrent(cost),
-            (f"weights, {cost.dtype}", binary(cost.weight_bytes)),
-            ("read per decoded token, one sequence", _read(cost)),
-        ],
+        [*_cache(cost), *_recurrent(cost), (f"weights, {cost.dtype}", binary(cost.weight_bytes)), *_read(cost)],
     )
     yield Table(
         (f"training, windows of {cost.training_window:,} tokens", ""),
@@ -57,9 +51,18 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         yield from _predictions(cost, device)
 
 
-def _read(cost: Cost) -> str:
+def _cache(cost: Cost) -> list[tuple[str, str]]:
+    if not cost.decodes:
+        return [("KV cache", "none: nothing is decoded")]
+    return [
+        (f"KV cache per token, {cost.dtype}", binary(cost.kv_bytes_per_token)),
+        (f"KV cache of {cost.batch} x {cost.context:,} tokens, {cost.dtype}", binary(cost.kv_cache_bytes)),
+    ]
+
+
+def _read(cost: Cost) -> list[tuple[str, str]]:
     n_bytes = cost.read_bytes_per_decoded_token
-    return "nothing is decoded" if n_bytes is None else binary(n_bytes)
+    return [] if n_bytes is None else [("read per decoded token, one sequence", binary(n_bytes))]
 
 
 def _recurrent(cost: Cost) -> list[tuple[str, str]]:
@@ -111,9 +114,14 @@ def _label(cost: Cost, name: PassName) -> str:
         case "training":
             return f"training step of {count(cost.tokens[name])} tokens"
         case "prefill":
-            return f"prefill of {cost.batch} x {cost.context:,}"
+            return f"{_reading([cost])} of {cost.batch} x {cost.context:,}"
         case "decoding":
             return f"decoding step, batch of {cost.batch}"
+
+
+def _reading(costs: Sequence[Cost]) -> str:
+    """Return the name of the pass over a whole sequence: `prefill` if any of the models decodes after it."""
+    return "prefill" if any(cost.decodes for cost in costs) else "forward pass"
 
 
 def _times(cost: Cost, device: Hardware) -> Table:
@@ -128,15 +136,14 @@ def _times(cost: Cost, device: Hardware) -> Table:
 
 def _room(cost: Cost, device: Hardware) -> Table:
     serving = room(cost, device)
+    kept = "weights, cache and states" if cost.decodes else "weights"
+    texts = "any number" if serving.texts is None else f"{serving.texts:,}"
     return Table(
         (f"serving on one {device.name}", ""),
         [
-            ("weights, cache and states", f"{binary(serving.needed)} of {binary(serving.memory)}"),
+            (kept, f"{binary(serving.needed)} of {binary(serving.memory)}"),
             ("fits", "yes" if serving.fits else "no"),
-            (
-                f"sequences of {cost.context:,} tokens that fit",
-                "any number" if serving.texts is None else f"{serving.texts:,}",
-            ),
+            *([(f"sequences of {cost.context:,} tokens that fit", texts)] if cost.decodes else []),
         ],
     )
 
@@ -216,9 +223,10 @@ class CostQuantity(NamedTuple):
     """Key in the JSON output. Default: the label."""
 
 
+ACTIVE = CostQuantity("active per token", lambda c: c.parameters.active, count)
 WHOLE = (
     CostQuantity("parameters", lambda c: c.parameters.total, count),
-    CostQuantity("active per token", lambda c: c.parameters.active, count),
+    ACTIVE,
     CostQuantity("non-embedding", lambda c: c.parameters.non_embedding, count),
     CostQuantity("weights", lambda c: c.weight_bytes, binary),
     CostQuantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
@@ -266,14 +274,23 @@ def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware 
     names = list(costs_at)
     points = list(costs_at[names[0]])
     whole = [costs_at[name][points[0]] for name in names]
-    quantities = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
+    quantities = [q for q in _shown(WHOLE, whole) if q is not ACTIVE or any(c.parameters.idle for c in whole)]
     rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in quantities]
     trained = [_speed("training", whole, device)] if device else []
     yield Table((whole[0].dtype, *names), [*rows, *trained, *_windows(whole)])
     for context, batch in points:
         at = [costs_at[name][context, batch] for name in names]
-        rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
+        rows = [_ratios(_named(q.label, at), [q.of(c) for c in at], q.unit) for q in _shown(AT_A_POINT, at)]
         yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
+
+
+def _shown(quantities: Sequence[CostQuantity], costs: Sequence[Cost]) -> list[CostQuantity]:
+    """Return the quantities to show. If no model decodes, those of the cache and of decoding are left out."""
+    return [q for q in quantities if any(cost.decodes or q.of(cost) for cost in costs)]
+
+
+def _named(label: str, costs: Sequence[Cost]) -> str:
+    return label.replace("prefill", _reading(costs))
 
 
 def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
@@ -299,14 +316,15 @@ def ratios(cost: Cost, first: Cost) -> dict[str, float | None]:
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
     yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
     yield _speed("prefill", costs, device)
-    yield _speed("decoding", costs, device)
+    if any(cost.decodes for cost in costs):
+        yield _speed("decoding", costs, device)
 
 
 def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[str]:
     speeds = [
         ideal(c.work[name], device, c.dtype, c.tokens[name]).tokens_per_second if name in c.work else 0.0 for c in costs
     ]
-    return _ratios(f"tokens/s, {name}, {device.name}", speeds, si)
+    return _ratios(_named(f"tokens/s, {name}, {device.name}", costs), speeds, si)
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
