@@ -68,7 +68,10 @@ def test_five_mistakes_are_five_lines(here):
     ("arguments", "message"),
     [
         ("trian tiny.yaml --out new", "unknown command 'trian'; did you mean train?"),
-        ("train tiny.yml --out new", "tiny.yml: no such file; `archlab list presets` shows all presets"),
+        (
+            "train tiny.yml --out new",
+            "tiny.yml: no such file; names that begin with tiny: tiny-llama, tiny-transformer",
+        ),
         ("train tiny-lama --out new", "did you mean tiny-llama?"),
         ("train tiny.yaml modl.d_model=3 --out new", "modl  unknown; did you mean model?"),
         ("train tiny.yaml model.d_modl=3 --out new", "model.d_modl  unknown; did you mean d_model?"),

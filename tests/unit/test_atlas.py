@@ -228,9 +228,9 @@ def test_an_ambiguous_beginning_or_half_a_word_does_not_match(name):
 @pytest.mark.parametrize(
     ("begun", "said"),
     [
-        ("bert", "; names that begin with it: bert-base, bert-large"),
-        ("T5", "; names that begin with it: t5-11b, t5-v1.1-xxl"),
-        ("llama-3.2", "; names that begin with it: llama-3.2-1b, llama-3.2-3b"),
+        ("bert", "; names that begin with bert: bert-base, bert-large"),
+        ("T5", "; names that begin with T5: t5-11b, t5-v1.1-xxl"),
+        ("llama-3.2", "; names that begin with llama-3.2: llama-3.2-1b, llama-3.2-3b"),
         ("qwen3", "qwen3-4b and 2 more"),
         ("bert-bas", "; did you mean bert-base?"),
     ],

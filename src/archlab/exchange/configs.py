@@ -161,7 +161,7 @@ def _hint(name: str) -> str:
     name."""
     if names := all_that_begin(name):
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        return f"; names that begin with it: {', '.join(names[:_MOST_NAMES])}{more}"
+        return f"; names that begin with {name}: {', '.join(names[:_MOST_NAMES])}{more}"
     return nearest(name, {**presets(), **facts()}) or "; `archlab list presets` shows all presets"
 
 
