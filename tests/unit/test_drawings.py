@@ -12,10 +12,11 @@ from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.block import block_diagram, cycle
+from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.diff_page import render
 from archlab.report.drawings.inside import can_unfold
 from archlab.report.drawings.svg import text_width
+from archlab.report.drawings.turns import cycle
 from tests.reference.drawn import Picture, Rect
 from tiny import config
 
@@ -240,10 +241,15 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
             ("gpt-2-xl", "--out", "x.svg"),
             "draw takes one config; for two side by side, type: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
         ),
-        (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp\n"),
+        (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp, cross\n"),
         (
             ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
             "--unfold mlp: the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
+        ),
+        (
+            ("--out", "x.svg", "--unfold", "cross"),
+            "--unfold cross: the model has no cross-attention; only the cross-attention of a model with an encoder can be "
+            "unfolded\n",
         ),
         (("--out", "x"), "--out is x; allowed: a file name that ends in .svg or .png\n"),
     ],

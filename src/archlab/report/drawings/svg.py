@@ -74,6 +74,8 @@ class Wire(NamedTuple):
     points: Sequence[tuple[float, float]]
     arrow: bool = False
     is_stream: bool = False
+    is_source: bool = False
+    """Whether the wire carries the encoder's output. A component draws only the last part of such a wire."""
 
 
 class Plus(NamedTuple):
@@ -151,6 +153,22 @@ _ARROW = "archlab-arrow"
 Shape = Box | Wire | Plus | Times | Label | Frame | Inside | Cell
 
 
+_OPPOSITE = {"start": "end", "middle": "middle", "end": "start"}
+
+
+def mirrored(shape: Shape, width: float) -> Shape:
+    """Return the shape at its mirrored position in a picture of this width. Text stays readable."""
+    match shape:
+        case Box() | Frame() | Inside() | Cell():
+            return shape._replace(x=width - shape.x - shape.width)
+        case Wire():
+            return shape._replace(points=[(width - x, up) for x, up in shape.points])
+        case Plus() | Times():
+            return shape._replace(x=width - shape.x)
+        case Label():
+            return shape._replace(x=width - shape.x, anchor=_OPPOSITE[shape.anchor])
+
+
 def to_svg(
     shapes: Iterable[Shape], width: float, height: float, title: str, marked: frozenset[tuple[str, str]] = frozenset()
 ) -> Svg:
@@ -177,7 +195,7 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
     match shape:
         case Box():
             return _box(shape, height, marked)
-        case Wire(points, arrow, is_stream):
+        case Wire(points, arrow, is_stream, _):
             path = " L".join(f"{x:.1f},{height - up:.1f}" for x, up in points)
             end = f' marker-end="url(#{_ARROW})"' if arrow else ""
             return f'<path class="wire{" stream" if is_stream else ""}" d="M{path}"{end}/>'
