@@ -53,6 +53,8 @@ class Picture:
         self.width, self.height = float(root.attrib["width"]), float(root.attrib["height"])
         groups = [g for g in root.iter(f"{SVG}g") if g.attrib["class"].startswith("box")]
         self.boxes = sorted((_rect(g[0], g.attrib["data-part"], g) for g in groups), key=lambda box: -box.y)
+        insides = [g for g in root.iter(f"{SVG}g") if g.attrib["class"].startswith("inside")]
+        self.insides = [_rect(g[0], g[0].attrib["data-part"]) for g in insides]
         rects = [(r, r.attrib.get("class", "")) for r in root.iter(f"{SVG}rect")]
         self.frames = sorted((_rect(r, r.attrib["data-part"]) for r, c in rects if "frame" in c), key=lambda f: -f.y)
         self.cells = [(_rect(r, r.attrib["data-part"]), c.split()[-1]) for r, c in rects if c.startswith("cell")]
