@@ -292,6 +292,15 @@ def test_what_differs_is_set_off_in_both():
     assert "<script" not in page
 
 
+def test_an_encoder_is_compared_at_a_legible_size():
+    two = config(*TWO_STACKS["t5"])
+    page = render(("a", config()), ("b", two), {})
+    least = [float(width) for width in re.findall(r"<svg[^>]*min-width: (\d+)px", page)]
+    assert least == [pytest.approx(0.8 * Picture(block_diagram(two, "b")).width, abs=1)]
+    assert 'class="diagrams wide"' in page
+    assert "diagrams wide" not in render(("a", config()), ("b", config()), {})
+
+
 def test_draw_writes_svg_and_png(tmp_path, capsys):
     for name, begins in (("x.svg", b"<svg"), ("new/x.png", b"\x89PNG")):
         assert main(["draw", "gpt-2", "model.norm.placement=post", "--out", str(tmp_path / name)]) == 0

@@ -16,6 +16,8 @@ from archlab.report.drawings.svg import Box, Cell, Frame, Inside, Label, Shape, 
 _HEADING = 17
 _BETWEEN = 44
 """Gap in pixels between encoder and decoder. The wire from one to the other rises in its middle."""
+_SMALLEST = 0.8
+"""Fraction of its width to which a page may shrink a diagram of two stacks."""
 
 
 class Drawing(NamedTuple):
@@ -25,6 +27,12 @@ class Drawing(NamedTuple):
     width: float
     height: float
     title: str
+    least_width: float
+    """Width to which a page may shrink the diagram, so that its text stays legible; 0 without a limit."""
+
+    def svg(self, marked: frozenset[tuple[str, str]] = frozenset()) -> Svg:
+        """Return the diagram as an SVG, in which the texts in `marked` are highlighted."""
+        return to_svg(self.shapes, self.width, self.height, self.title, marked, self.least_width)
 
     @property
     def texts(self) -> frozenset[tuple[str, str]]:
@@ -39,17 +47,13 @@ def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark:
     `unfold` lists the branches (`attention`, `mlp`) whose components are drawn in detail, if this is possible. `remark`
     is a line below the name.
     """
-    drawing = draw(config, name, unfold, remark)
-    return to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title)
+    return draw(config, name, unfold, remark).svg()
 
 
 def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
     """Return the diagrams of two configs. Text that appears in only one of the two diagrams is highlighted."""
     pair = draw(a, a_name), draw(b, b_name)
-    first, second = (
-        to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title, drawing.texts - other.texts)
-        for drawing, other in (pair, pair[::-1])
-    )
+    first, second = (drawing.svg(drawing.texts - other.texts) for drawing, other in (pair, pair[::-1]))
     return first, second
 
 
@@ -65,7 +69,8 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
     heading = _heading(name, lines, stack.up + 32)
     width = max(stack.right, *(MARGIN + label.width for label in heading)) + MARGIN
     title = f"Block diagram of {name}{f': {remark}' if remark else ''}"
-    return Drawing((*stack.shapes, *heading), width, heading[0].up + _HEADING + MARGIN / 2, title)
+    height = heading[0].up + _HEADING + MARGIN / 2
+    return Drawing((*stack.shapes, *heading), width, height, title, 0 if encoder is None else _SMALLEST * width)
 
 
 def _two_stacks(model: ModelConfig, encoder: ModelConfig, unfold: Sequence[str]) -> Stack:

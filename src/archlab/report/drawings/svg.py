@@ -170,17 +170,23 @@ def mirrored(shape: Shape, width: float) -> Shape:
 
 
 def to_svg(
-    shapes: Iterable[Shape], width: float, height: float, title: str, marked: frozenset[tuple[str, str]] = frozenset()
+    shapes: Iterable[Shape],
+    width: float,
+    height: float,
+    title: str,
+    marked: frozenset[tuple[str, str]] = frozenset(),
+    least_width: float = 0,
 ) -> Svg:
     """Return the shapes as an SVG of this width and height.
 
     `title` is for readers who cannot see the picture. `marked` holds pairs (part, text); these texts and their boxes
-    are highlighted.
+    are highlighted. A page may shrink the picture to `least_width`; a narrower page must let readers scroll.
     """
+    least = f' style="min-width: {least_width:.0f}px"' if least_width else ""
     body = "\n".join(_element(shape, height, marked) for shape in shapes)
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="archlab-drawing" role="img" aria-label={quoteattr(title)} '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
+        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"{least}>\n'
         f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n"
         f'<defs><marker id="{_ARROW}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
         'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
