@@ -320,6 +320,8 @@ def test_a_field_that_the_skeleton_does_not_support_is_refused_by_name(monkeypat
         UserError, match=r"model\.attention\.visibility +prefix; allowed in a flattened file: causal, two"
     ):
         flatten(built("model.attention={n_heads: 4, visibility: prefix}"), "with a prefix")
+    with pytest.raises(UserError, match=r"model\.encoder +\{n_layers: 3, .*\}; allowed in a flattened file: null"):
+        flatten(built("model.encoder={n_layers: 3, mlp.d_ff: 48}"), "with an encoder")
 
 
 def test_a_component_whose_source_cannot_be_written_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

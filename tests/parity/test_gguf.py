@@ -22,10 +22,12 @@ import archlab
 from archlab.cli import app
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.exchange.gguf.architectures import ARCHITECTURES
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.infer.import_export import export_gguf
+from archlab.model.decoder import Decoder
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
 from tiny import write_text
@@ -322,6 +324,14 @@ def test_a_family_that_llama_cpp_is_not_written_for(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(UserError, match="already exists; name a new file"):
         save_gguf(model, tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("family", [None, "llama"])
+def test_an_encoder_is_refused_by_name(family: str | None, tmp_path: Path) -> None:
+    model = Decoder(load_config("tiny-llama", "model.encoder.n_layers=3").model)
+    with pytest.raises(UserError, match=r"model\.encoder: 3 layers; allowed in a GGUF file that archlab writes: null"):
+        save_gguf(model, tmp_path / "model.gguf", family)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,7 +1,7 @@
 """Read an SVG of archlab from its text alone: boxes, wires, and the values that flow along them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import pairwise
 from operator import add, mul
@@ -53,6 +53,8 @@ class Picture:
         self.width, self.height = float(root.attrib["width"]), float(root.attrib["height"])
         groups = [g for g in root.iter(f"{SVG}g") if g.attrib["class"].startswith("box")]
         self.boxes = sorted((_rect(g[0], g.attrib["data-part"], g) for g in groups), key=lambda box: -box.y)
+        insides = [g for g in root.iter(f"{SVG}g") if g.attrib["class"].startswith("inside")]
+        self.insides = [_rect(g[0], g[0].attrib["data-part"]) for g in insides]
         rects = [(r, r.attrib.get("class", "")) for r in root.iter(f"{SVG}rect")]
         self.frames = sorted((_rect(r, r.attrib["data-part"]) for r, c in rects if "frame" in c), key=lambda f: -f.y)
         self.cells = [(_rect(r, r.attrib["data-part"]), c.split()[-1]) for r, c in rects if c.startswith("cell")]
@@ -62,15 +64,22 @@ class Picture:
         self.pluses = [center for kind, center in centers if kind == "plus"]
         self.products = [center for kind, center in centers if kind == "times"]
         self.radius = float(circles[0][1]["r"]) if circles else 0
-        self.labels = [t.text or "" for t in root.iter(f"{SVG}text") if t.attrib["class"].startswith("label")]
+        labels = [t for t in root.iter(f"{SVG}text") if t.attrib["class"].startswith("label")]
+        self.labels = [label.text or "" for label in labels]
+        self.label_points = [
+            (label.text or "", (float(label.attrib["x"]), float(label.attrib["y"]))) for label in labels
+        ]
+        paths = [p for p in root.iter(f"{SVG}path") if "marker-end" in p.attrib]
+        self.tips = [_points(path.attrib["d"])[-1] for path in paths]
 
     def frame_of(self, box: Rect) -> int | None:
         return next((i for i, frame in enumerate(self.frames) if frame.holds(box)), None)
 
-    def computed(self, tokens: Tensor, apply: Callable[..., Tensor]) -> Tensor:
+    def computed(self, tokens: Mapping[str, Tensor], apply: Callable[..., Tensor]) -> Tensor:
         """Return the output at the top of the diagram.
 
-        Each box is applied to the values on the wires into it, from left to right. Circles add or multiply.
+        Each box is applied to the values on the wires into it, from left to right. Circles add or multiply. `tokens` maps
+        the label below each stack to the tokens that enter there.
         """
         known = dict[Point, Tensor]()
 
@@ -87,14 +96,14 @@ class Picture:
                     assert len(ends) > 1
                     return reduce(mul if center in self.products else add, (at(wire[0]) for wire in ends))
             for box in self.boxes:
-                on_side = abs(point[0] - box.x) < NEAR and box.y < point[1] < box.bottom
+                on_side = is_on_side(point, box)
                 if on_side or (abs(point[1] - box.y) < NEAR and abs(point[0] - box.middle) < NEAR):
                     into = sorted((w for w in self.wires if _leads_into(w, box)), key=lambda w: w[-1][0])
                     assert bool(into) != on_side, box.part
                     return apply(box, *(at(wire[0]) for wire in into))
             sources = {w[0] for w in self.wires if w[0] != point and _is_on(point, w)}
             if not sources:
-                return tokens
+                return tokens[min(self.label_points, key=lambda label: _distance(label[1], point))[0]]
             found = [at(source) for source in sources]
             assert all(other is found[0] for other in found), "two wires meet and are not added"
             return found[0]
@@ -112,7 +121,12 @@ def _rect(rect: ElementTree.Element, part: str, group: ElementTree.Element | Non
 
 def _leads_into(wire: list[Point], box: Rect) -> bool:
     x, y = wire[-1]
-    return abs(y - box.bottom) < 2 * NEAR and box.x < x < box.x + box.width
+    from_below = abs(y - box.bottom) < 2 * NEAR and box.x < x < box.x + box.width
+    return from_below or is_on_side((x, y), box)
+
+
+def is_on_side(point: Point, box: Rect) -> bool:
+    return min(abs(point[0] - box.x), abs(point[0] - box.x - box.width)) < NEAR and box.y < point[1] < box.bottom
 
 
 def _points(path: str) -> list[Point]:

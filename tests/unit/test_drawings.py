@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -12,10 +12,11 @@ from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.block import block_diagram, cycle
+from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.diff_page import render
 from archlab.report.drawings.inside import can_unfold
 from archlab.report.drawings.svg import text_width
+from archlab.report.drawings.turns import cycle
 from tests.reference.drawn import Picture, Rect
 from tiny import config
 
@@ -70,6 +71,58 @@ def test_parallel_branches_stand_beside_each_other():
         by_part = {box.part: box for box in picture.boxes}
         assert by_part["attention"].middle < by_part["mlp"].x
         assert by_part["attention"].bottom == by_part["mlp"].bottom
+
+
+TWO_STACKS = {
+    "t5": ("model.position=t5", "model.encoder={n_layers: 3, mlp.d_ff: 48, cross.n_kv_heads: 1}"),
+    "transformer": (
+        "model.norm={kind: layernorm, placement: post}",
+        "model.position=sinusoidal",
+        "model.dropout=0.1",
+        "model.encoder={n_layers: 2}",
+    ),
+    "kinds": (
+        "model.layers={local: {attention.window: 4}, full: {attention.gate: {per: head}}, pattern: [local, full]}",
+        "model.n_layers=4",
+        "model.mixer=short_conv",
+        "model.encoder={n_layers: 9, mixer: none, cross: {gate: {per: element}}}",
+    ),
+}
+"""Changes that turn the tiny model into one with an encoder."""
+
+
+@pytest.mark.parametrize("unfold", [(), ("mlp", "attention", "cross")], ids=["folded", "unfolded"])
+@pytest.mark.parametrize("name", TWO_STACKS)
+def test_two_stacks_stand_beside_each_other(name, unfold):
+    model = config(*TWO_STACKS[name])
+    picture = Picture(block_diagram(model, "tiny", unfold))
+    check_readable(picture)
+    encoder = [box for box in picture.boxes if of_encoder(box)]
+    decoder = [box for box in picture.boxes if not of_encoder(box)]
+    assert max(box.x + box.width for box in encoder) < min(box.x for box in decoder)
+    assert not [box.part for box in encoder if "cross" in box.part or "head" in box.part]
+    n_layers = model.model.encoder.n_layers  # pyright: ignore[reportOptionalMemberAccess]
+    assert {"source tokens", "target tokens", "logits", f"encoder layer × {n_layers}"} <= {*picture.labels}
+    cells = [color for cell, color in picture.cells if of_encoder(cell)]
+    assert len(cells) == n_layers
+    assert not {*cells} & {color for cell, color in picture.cells if not of_encoder(cell)}
+
+
+def of_encoder(rect: Rect) -> bool:
+    return rect.part.startswith("encoder ")
+
+
+def test_cross_attention_stands_between_attention_and_mlp():
+    picture = Picture(block_diagram(config(*TWO_STACKS["t5"]), "tiny"))
+    frame = next(i for i, frame in enumerate(picture.frames) if not of_encoder(frame))
+    expected = [f"{name}{part}" for name in ("attention", "cross", "mlp") for part in (" norm before", "")]
+    assert parts(picture, frame) == expected
+    assert says(picture, "cross") == ["Cross-attention", "4 query, 1 KV head × 8", "sees the whole source"]
+    assert "sees both sides" in says(picture, "encoder attention")
+    assert "causal, all earlier keys" in says(picture, "attention")
+    assert says(picture, "encoder mlp")[-1] == "d_ff 48"
+    assert [says(picture, f"{side}embedding")[-1] for side in ("encoder ", "")] == ["shared by both stacks"] * 2
+    assert any("3 encoder and 2 decoder layers" in label for label in picture.labels)
 
 
 def says(picture: Picture, part: str) -> list[str]:
@@ -191,6 +244,25 @@ def check_readable(picture: Picture) -> None:
     paper = Rect("paper", 0, 0, picture.width, picture.height)
     assert all(paper.holds(rect) for rect in (*picture.boxes, *picture.frames, *(cell for cell, _ in picture.cells)))
     assert not [box for box in picture.boxes for cell, _ in picture.cells if box.overlaps(cell)]
+    check_wires(picture)
+
+
+def check_wires(picture: Picture) -> None:
+    """No wire runs through a box or a circle, and every arrow ends at a box, at a circle, at a fork or above everything else."""
+    circles = [Rect("circle", x - 8, y - 8, 16, 16) for x, y in (*picture.pluses, *picture.products)]
+    for wire in picture.wires:
+        for (x1, y1), (x2, y2) in pairwise(wire):
+            line = Rect("wire", min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2))
+            for rect in (*picture.boxes, *circles):
+                inner = Rect(rect.part, rect.x + 1, rect.y + 1, rect.width - 2, rect.height - 2)
+                assert not inner.overlaps(line), (rect, line)
+    ends = (*picture.boxes, *circles, *picture.insides)
+    forks = {wire[0] for wire in picture.wires}
+    top = min(y for _, y in picture.tips)
+    for x, y in picture.tips:
+        tip = Rect("tip", x - 0.5, y - 0.5, 1, 1)
+        is_at_end = any(end.overlaps(tip) and not end.holds(tip) for end in ends)
+        assert y == top or is_at_end or (x, y) in forks, (x, y)
 
 
 def test_letters_are_as_wide_as_in_the_font():
@@ -220,6 +292,15 @@ def test_what_differs_is_set_off_in_both():
     assert "<script" not in page
 
 
+def test_an_encoder_is_compared_at_a_legible_size():
+    two = config(*TWO_STACKS["t5"])
+    page = render(("a", config()), ("b", two), {})
+    least = [float(width) for width in re.findall(r"<svg[^>]*min-width: (\d+)px", page)]
+    assert least == [pytest.approx(0.8 * Picture(block_diagram(two, "b")).width, abs=1)]
+    assert 'class="diagrams wide"' in page
+    assert "diagrams wide" not in render(("a", config()), ("b", config()), {})
+
+
 def test_draw_writes_svg_and_png(tmp_path, capsys):
     for name, begins in (("x.svg", b"<svg"), ("new/x.png", b"\x89PNG")):
         assert main(["draw", "gpt-2", "model.norm.placement=post", "--out", str(tmp_path / name)]) == 0
@@ -240,10 +321,15 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
             ("gpt-2-xl", "--out", "x.svg"),
             "draw takes one config; for two side by side, type: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
         ),
-        (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp\n"),
+        (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp, cross\n"),
         (
             ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
             "--unfold mlp: the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
+        ),
+        (
+            ("--out", "x.svg", "--unfold", "cross"),
+            "--unfold cross: the model has no cross-attention; only the cross-attention of a model with an encoder can be "
+            "unfolded\n",
         ),
         (("--out", "x"), "--out is x; allowed: a file name that ends in .svg or .png\n"),
     ],

@@ -82,6 +82,25 @@ def test_a_recurrent_layer_sees_no_keys_and_keeps_a_state():
     assert f"keeps a state of {d_model_64:,} numbers" in str(svg)
 
 
+def test_each_stack_has_its_own_mask():
+    """The decoder's window holds for its self-attention only."""
+    raw = {"model": {"vocab_size": 8, "d_model": 32, "n_layers": 2, "attention": {"n_heads": 4, "window": 4}}}
+    model = build_config(raw, ("model.encoder={n_layers: 3, attention.window: null}", "model.position=none")).model
+    svg = visibility(model, LENGTH)
+    found = cells(svg)
+    for q, k in np.ndindex(LENGTH, LENGTH):
+        assert found[f"encoder: query {q}, key {k}"]
+        assert found[f"decoder cross: query {q}, key {k}"]
+        assert found[f"decoder: query {q}, key {k}"] == (0 <= q - k < 4)
+    kept = {name: sum(found[f"{name}: kept key {k}"] for k in range(LENGTH)) for name in STACKS}
+    assert kept == {"encoder": 0, "decoder": 4, "decoder cross": LENGTH}
+    assert {*STACKS.values()} <= {*Picture(svg).labels}
+
+
+STACKS = {"encoder": "encoder × 3", "decoder": "decoder × 2", "decoder cross": "decoder × 2, cross-attention"}
+"""Name and title of each square."""
+
+
 X = torch.arange(-4, 4.05, 0.1, dtype=torch.float64)
 EXPECTED = {
     "relu": F.relu(X), "gelu": F.gelu(X), "gelu_tanh": F.gelu(X, approximate="tanh"), "silu": F.silu(X), "elu": F.elu(X),

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from archlab.cli.arguments import load_shape
 from archlab.config.core.text import note
-from archlab.config.layers import distinct_layers
+from archlab.config.layers import distinct_layers, stacks
 from archlab.errors import UserError
 
 _LONGEST_TITLE = 44
@@ -35,7 +35,8 @@ def run(
     out
         The .svg or .png file to write. An .svg adapts to light and dark pages; a .png is light.
     unfold
-        Also draw the projections inside these branches: mlp, attention, or mlp,attention.
+        Also draw the projections inside these branches: mlp, attention, cross, or several of them, as in
+        mlp,attention. `cross` is the cross-attention of a model with an encoder.
     """
     if more_configs := [text for text in overrides if "=" not in text]:
         pair = f"{config} {more_configs[0]}"
@@ -50,7 +51,7 @@ def run(
 
     shape, part = load_shape(config, overrides)
     names = [name.strip() for name in unfold.split(",")] if unfold else []
-    check_unfold(distinct_layers(shape.model), names)
+    check_unfold([layer for stack in stacks(shape.model) for layer in distinct_layers(stack)], names)
     if part:
         note(f"{config}: {part}")
     print(write_picture(block_diagram(shape, _title(config, overrides), names, part), out))

@@ -43,6 +43,11 @@ def save_gguf(
     """
     if file.exists():
         raise UserError(f"{file}: already exists; name a new file")
+    if model.config.encoder is not None:
+        layers = f"{model.config.encoder.n_layers} layers"
+        raise UserError(
+            f"model.encoder: {layers}; allowed in a GGUF file that archlab writes: null, a model without encoder"
+        )
     # llama.cpp's activations are float32, so it does not matter where narrower models round them.
     chosen, _ = choose_family(model.config, family, model.origin.family, wide=True, candidates=ARCHITECTURES)
     architecture = find_architecture(chosen.model_type)

@@ -1,7 +1,8 @@
 """Drawings of attention: how query heads share keys and values, and to which keys a query attends."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from archlab.config.components.norm import RMSNorm
 from archlab.config.components.position import Rope
 from archlab.config.components.visibility import Visibility, keys_kept, visible
 from archlab.config.io import build_config
-from archlab.config.layers import LayerConfig, distinct_layers
+from archlab.config.layers import Branch, distinct_layers, encoder_of
 from archlab.config.model_schema import ModelConfig
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
 
@@ -102,58 +103,94 @@ def cycle_visibility(name: str) -> Svg:
     return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
 
 
+def encoder_visibility() -> Svg:
+    """Draw the visible keys of a model with an encoder."""
+    return visibility(build_config({"model": _MODEL}, ("model.encoder.n_layers=4",)).model)
+
+
+class _Square(NamedTuple):
+    """Components of one kind of layer that see the same keys."""
+
+    name: str
+    title: str
+    branches: Sequence[Branch]
+    color: int
+    is_cached: bool = True
+    """Whether generation caches the keys of these components. The encoder runs only once, so it has no cache."""
+
+    @property
+    def rules(self) -> list[Visibility]:
+        return [branch.component for branch in self.branches if isinstance(branch.component, Visibility)]
+
+
 def visibility(model: ModelConfig, length: int = _TOKENS) -> Svg:
     """Draw one square per kind of layer. Its rows are queries, its columns are keys, and visible keys are colored.
 
-    The row below each square shows which keys a cache keeps.
+    The row below each square shows which keys a cache keeps. In a model with an encoder, the encoder comes first, and
+    the cross-attention of each kind of decoder layer has a square of its own.
     """
     side = length * _SQUARE_CELL
     shapes, x = list[Shape](), float(_MARGIN)
     height = side + 100
-    for index, (layer, n_layers) in enumerate(distinct_layers(model).items()):
+    for square in _squares(model):
         labels = [
-            Label(f"{layer.kind} × {n_layers}", x, height - 24, TITLE, bold=True),
-            Label(_kept(layer, length), x, 14, SMALL, faint=True),
+            Label(square.title, x, height - 24, TITLE, bold=True),
+            Label(_kept(square, length), x, 14, SMALL, faint=True),
         ]
-        shapes += [*labels, *_square(layer, length, index, x, height - 36), *_cache(layer, length, index, x, 32)]
+        shapes += [*labels, *_keys_seen(square, length, x, height - 36), *_cache(square, length, x, 32)]
         x += max(side, *(label.width for label in labels)) + _BETWEEN
     return to_svg(shapes, x - _BETWEEN + _MARGIN, height, "Keys that a query attends to, and keys that a cache keeps")
 
 
-def _rules(layer: LayerConfig) -> list[Visibility]:
-    return [branch.component for branch in layer.branches if isinstance(branch.component, Visibility)]
+def _squares(model: ModelConfig) -> Iterator[_Square]:
+    encoder, decoder = encoder_of(model), distinct_layers(model)
+    if encoder is not None:
+        for layer, n_layers in distinct_layers(encoder).items():
+            yield _Square("encoder", f"encoder × {n_layers}", layer.branches, len(decoder), is_cached=False)
+    for index, (layer, n_layers) in enumerate(decoder.items()):
+        kind = "decoder" if encoder is not None and len(decoder) == 1 else layer.kind
+        own = [branch for branch in layer.branches if not branch.site.reads_source]
+        yield _Square(kind, f"{kind} × {n_layers}", own, index)
+        if cross := [branch for branch in layer.branches if branch.site.reads_source]:
+            yield _Square(f"{kind} cross", f"{kind} × {n_layers}, cross-attention", cross, index)
 
 
-def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -> Iterator[Cell]:
+def _keys_seen(square: _Square, length: int, x: float, top: float) -> Iterator[Cell]:
     positions = np.arange(length)
     seen = np.zeros((length, length), dtype=bool)
-    for rule in _rules(layer):
+    for rule in square.rules:
         seen |= np.asarray(visible(rule, positions[:, None], positions[None], length // _PREFIX))
     for query, key in np.ndindex(length, length):
-        color = index if seen[query, key] else None
-        name = f"{layer.kind}: query {query}, key {key}"
+        color = square.color if seen[query, key] else None
+        name = f"{square.name}: query {query}, key {key}"
         yield Cell(
             name, x + key * _SQUARE_CELL, top - (query + 1) * _SQUARE_CELL, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
         )
 
 
-def _cache(layer: LayerConfig, length: int, index: int, x: float, up: float) -> Iterator[Cell]:
-    n_kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
+def _n_kept(square: _Square, length: int) -> int:
+    return max((keys_kept(rule, length) for rule in square.rules), default=0) if square.is_cached else 0
+
+
+def _cache(square: _Square, length: int, x: float, up: float) -> Iterator[Cell]:
+    n_kept = _n_kept(square, length)
     for key in range(length):
-        color = index if key >= length - n_kept else None
+        color = square.color if key >= length - n_kept else None
         yield Cell(
-            f"{layer.kind}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
+            f"{square.name}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
         )
 
 
-def _kept(layer: LayerConfig, length: int) -> str:
-    n_kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
+def _kept(square: _Square, length: int) -> str:
+    n_kept = _n_kept(square, length)
+    if any(branch.site.reads_source for branch in square.branches):
+        return f"keeps {n_kept} of {length} source keys"
     state_size = sum(
-        np.prod(tensor.shape)
-        for branch in layer.branches
-        for tensor in branch.component.state(branch.site, length)
-        if not tensor.per_token
+        math.prod(tensor.shape)
+        for branch in square.branches
+        for tensor in branch.state(length, length)
+        if square.is_cached and not tensor.per_token
     )
     words = [f"{n_kept} of {length} keys"] if n_kept else []
-    words += [f"a state of {int(state_size):,} numbers"] if state_size else []
+    words += [f"a state of {state_size:,} numbers"] if state_size else []
     return f"keeps {' and '.join(words) or 'nothing'}"

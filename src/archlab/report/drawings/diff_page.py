@@ -23,10 +23,13 @@ def write_diff(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]], p
 
 def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> str:
     """Return the page as HTML. `differences` maps a field to its two values; None means that the config lacks the
-    field."""
+    field. Diagrams of models with an encoder are too wide to stand side by side."""
     diagrams = side_by_side(a[1], a[0], b[1], b[0])
     rows = [
         (field, *("-" if value is None else to_yaml_line(value) for value in pair))
         for field, pair in differences.items()
     ]
-    return render_page("diff", names=(a[0], b[0]), diagrams=[Markup(diagram) for diagram in diagrams], rows=rows)
+    is_wide = any(config.model.encoder is not None for _, config in (a, b))
+    return render_page(
+        "diff", names=(a[0], b[0]), diagrams=[Markup(diagram) for diagram in diagrams], rows=rows, is_wide=is_wide
+    )

@@ -19,12 +19,14 @@ from archlab.report.drawings.words import (
     norm_words,
     position_words,
     remaining_words,
+    role_of,
     score_words,
 )
 
 UNFOLDED = {
     "attention": "multi-head attention of any number of KV heads",
     "mlp": "plain and gated MLPs",
+    "cross": "the cross-attention of a model with an encoder",
 }
 """Components that can be drawn in detail, by branch."""
 
@@ -36,17 +38,21 @@ def can_unfold(component: Component) -> bool:
 
 def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
     """Return the detailed drawing of a branch's component, for which `can_unfold` must be true."""
-    component, inside = branch.component, _Inside(branch.name, layer)
+    component, inside = branch.component, _Inside(branch, layer)
     assert isinstance(component, Dense | MultiHead)
     stack = inside.mlp(component) if isinstance(component, Dense) else inside.attention(component)
-    return Unfolded(branch.name, branch.name, component_words(layer, branch).title, stack)
+    return Unfolded(branch.name, role_of(branch), component_words(branch).title, stack)
 
 
 class _Inside(NamedTuple):
     """Builder of the detailed drawing of one branch in one layer."""
 
-    name: str
+    branch: Branch
     layer: LayerConfig
+
+    @property
+    def name(self) -> str:
+        return self.branch.name
 
     def mlp(self, mlp: Dense) -> list[Part]:
         """Return the boxes of an MLP, which computes `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if it is
@@ -70,8 +76,9 @@ class _Inside(NamedTuple):
 
     def attention(self, heads: MultiHead) -> list[Part]:
         """Return the boxes of attention, which computes `out(softmax(q k) v)` in each head. They include the steps that
-        change queries and keys before the product."""
-        d = self.layer.d_model
+        change queries and keys before the product. Cross-attention computes keys and values from the encoder's
+        output."""
+        d, n_of_source = self.layer.d_model, 2 if self.branch.site.reads_source else 0
         queries = self._into_heads("query", heads.n_heads, heads.head_dim, heads)
         keys = self._into_heads("key", heads.n_kv_heads, heads.head_dim, heads)
         values = self._into_heads("value", heads.n_kv_heads, heads.v_dim, heads)
@@ -79,9 +86,9 @@ class _Inside(NamedTuple):
             queries.append(self._box("query temperature", "× grows with position"))
         shared = heads.n_heads // heads.n_kv_heads
         each = f"{heads.n_heads} heads" if shared == 1 else f"{heads.n_heads} heads, {shared} per KV head"
-        mix = self._box("mix", "Values, by softmax of q · k", (each, *score_words(self.layer, heads, _IN_ATTENTION)))
+        mix = self._box("mix", "Values, by softmax of q · k", (each, *score_words(self.branch, _IN_ATTENTION)))
         mixed: list[Part] = [
-            Joined([queries, keys, values], mix),
+            Joined([queries, keys, values], mix, n_of_source),
             *self._norm("sub norm", heads.sub_norm),
         ]
         out = self._projection("output", heads.out_width, d, bias=heads.out_bias)
@@ -91,7 +98,9 @@ class _Inside(NamedTuple):
         activation = self._box(
             "gate activation", activation_named(heads.gate.activation).display_name, (f"per {heads.gate.per}",)
         )
-        return [Joined([mixed, [gate, activation]]), out]
+        gates: list[Part] = [gate, activation]
+        # The encoder's output comes in from the right, so cross-attention has its gate on the left.
+        return [Joined([gates, mixed] if n_of_source else [mixed, gates]), out]
 
     def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:
         parts: list[Part] = [self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)]
@@ -100,7 +109,7 @@ class _Inside(NamedTuple):
         if name == "value":
             return parts
         norm = self._norm(f"{name} norm", heads.qk_norm)
-        position = self.layer.position
+        position = self.branch.site.position
         if not isinstance(position, Rope):
             return [*parts, *norm]
         rotation = Boxed(f"{self.name} {name} rotation", "position", Words("Rotation", (position_words(position),)))
@@ -123,7 +132,7 @@ class _Inside(NamedTuple):
         )
 
     def _box(self, part: str, title: str, lines: Iterable[str] = ()) -> Boxed:
-        return Boxed(f"{self.name} {part}", self.name, Words(title, tuple(lines)).fitted())
+        return Boxed(f"{self.name} {part}", role_of(self.branch), Words(title, tuple(lines)).fitted())
 
 
 _IN_MLP = ("activation", "d_ff", "bias", "sub_norm", "clamp", "up_offset")
@@ -139,5 +148,6 @@ def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:
             branch.component.kind: branch for layer in layers for branch in layer.branches if branch.name == name
         }
         if not any(can_unfold(branch.component) for branch in branch_by_kind.values()):
-            model_has = f"{name} of kind {' and '.join(branch_by_kind)}" if branch_by_kind else f"no {name}"
+            missing = "no cross-attention" if name == "cross" else f"no {name}"
+            model_has = f"{name} of kind {' and '.join(branch_by_kind)}" if branch_by_kind else missing
             raise UserError(f"--unfold {name}: the model has {model_has}; only {UNFOLDED[name]} can be unfolded")

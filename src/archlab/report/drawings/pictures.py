@@ -24,7 +24,7 @@ from archlab.model.router import collected_loads
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
 from archlab.report.charts.marks import DASHED, HEIGHT, ON_A_PHONE, chart_of, dash_turns, layered
-from archlab.report.drawings.attention import CYCLES, cycle_visibility, head_sharing
+from archlab.report.drawings.attention import CYCLES, cycle_visibility, encoder_visibility, head_sharing
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
@@ -45,6 +45,7 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
     return {
         **{name: partial(_block, titles[name], override) for name, override in blocks.items()},
         **{f"mask-{name}": partial(cycle_visibility, name) for name in CYCLES},
+        "mask-encoder": encoder_visibility,
         "activations": activation_curves,
         "rotation": rotations,
         "rotation-products": rotated_products,

@@ -64,14 +64,34 @@ class Boxed(NamedTuple):
         yield self.at(middle, up)
 
 
+class ReadsSource(NamedTuple):
+    """Box that reads the encoder's output through its right side."""
+
+    box: Boxed
+
+    @property
+    def width(self) -> float:
+        return self.box.width
+
+    @property
+    def height(self) -> float:
+        return self.box.height
+
+    def shapes(self, middle: float, up: float) -> Iterator[Shape]:
+        yield from self.box.shapes(middle, up)
+        yield Wire([(middle + self.width / 2, up + self.height / 2)], arrow=True, is_source=True)
+
+
 class Joined(NamedTuple):
     """A wire that splits into one wire per stack of parts, and then joins again.
 
-    All stacks lead into `box`. If `box` is None, there are two stacks, and their outputs are multiplied.
+    All stacks lead into `box`. If `box` is None, there are two stacks, and their outputs are multiplied. The last
+    `n_of_source` stacks read the encoder's output instead of the wire.
     """
 
     stacks: Sequence[Sequence[Part]]
     box: Boxed | None = None
+    n_of_source: int = 0
 
     @property
     def width(self) -> float:
@@ -85,17 +105,26 @@ class Joined(NamedTuple):
     @property
     def _join(self) -> float:
         highest = max(sum(GAP + part.height for part in stack) for stack in self.stacks)
-        return highest + GAP + (0 if self.box else Times.radius)
+        return self._of_source + highest + GAP + (0 if self.box else Times.radius)
+
+    @property
+    def _of_source(self) -> float:
+        """Height at which the encoder's output comes in, above the height at which the wire splits."""
+        return GAP if self.n_of_source else 0
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
         """Yield the shapes of the stacks, the wires into and out of them, and the join."""
         join = up + self._join
-        for stack, x in zip(self.stacks, self._middles(middle), strict=True):
-            base = up + GAP
-            yield Wire([(middle, up), (x, up), (x, base)], arrow=True)
+        n_of_wire, entry = len(self.stacks) - self.n_of_source, up + self._of_source
+        for i, (stack, x) in enumerate(zip(self.stacks, self._middles(middle), strict=True)):
+            base = entry + GAP
+            if i < n_of_wire:
+                yield Wire([(middle, up), (x, up), (x, base)], arrow=True)
+            else:
+                yield Wire([(x, entry), (x, base)], arrow=True, is_source=True)
             top = base
-            for i, part in enumerate(stack):
-                if i:
+            for place, part in enumerate(stack):
+                if place:
                     yield Wire([(x, top), (x, top + GAP)], arrow=True)
                     top += GAP
                 yield from part.shapes(x, top)

@@ -74,6 +74,8 @@ class Wire(NamedTuple):
     points: Sequence[tuple[float, float]]
     arrow: bool = False
     is_stream: bool = False
+    is_source: bool = False
+    """Whether the wire carries the encoder's output. A component draws only the last part of such a wire."""
 
 
 class Plus(NamedTuple):
@@ -151,18 +153,40 @@ _ARROW = "archlab-arrow"
 Shape = Box | Wire | Plus | Times | Label | Frame | Inside | Cell
 
 
+_OPPOSITE = {"start": "end", "middle": "middle", "end": "start"}
+
+
+def mirrored(shape: Shape, width: float) -> Shape:
+    """Return the shape at its mirrored position in a picture of this width. Text stays readable."""
+    match shape:
+        case Box() | Frame() | Inside() | Cell():
+            return shape._replace(x=width - shape.x - shape.width)
+        case Wire():
+            return shape._replace(points=[(width - x, up) for x, up in shape.points])
+        case Plus() | Times():
+            return shape._replace(x=width - shape.x)
+        case Label():
+            return shape._replace(x=width - shape.x, anchor=_OPPOSITE[shape.anchor])
+
+
 def to_svg(
-    shapes: Iterable[Shape], width: float, height: float, title: str, marked: frozenset[tuple[str, str]] = frozenset()
+    shapes: Iterable[Shape],
+    width: float,
+    height: float,
+    title: str,
+    marked: frozenset[tuple[str, str]] = frozenset(),
+    least_width: float = 0,
 ) -> Svg:
     """Return the shapes as an SVG of this width and height.
 
     `title` is for readers who cannot see the picture. `marked` holds pairs (part, text); these texts and their boxes
-    are highlighted.
+    are highlighted. A page may shrink the picture to `least_width`; a narrower page must let readers scroll.
     """
+    least = f' style="min-width: {least_width:.0f}px"' if least_width else ""
     body = "\n".join(_element(shape, height, marked) for shape in shapes)
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="archlab-drawing" role="img" aria-label={quoteattr(title)} '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
+        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"{least}>\n'
         f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n"
         f'<defs><marker id="{_ARROW}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
         'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
@@ -177,7 +201,7 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
     match shape:
         case Box():
             return _box(shape, height, marked)
-        case Wire(points, arrow, is_stream):
+        case Wire(points, arrow, is_stream, _):
             path = " L".join(f"{x:.1f},{height - up:.1f}" for x, up in points)
             end = f' marker-end="url(#{_ARROW})"' if arrow else ""
             return f'<path class="wire{" stream" if is_stream else ""}" d="M{path}"{end}/>'

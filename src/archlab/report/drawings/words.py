@@ -27,7 +27,7 @@ from archlab.config.components.short_conv import ShortConv
 from archlab.config.components.visibility import Visibility
 from archlab.config.core.base import Base
 from archlab.config.core.registry import is_users
-from archlab.config.layers import Branch, LayerConfig
+from archlab.config.layers import Branch
 from archlab.report.drawings.svg import Words
 
 Phrases = Mapping[str, str | Callable[[Any], str]]
@@ -42,26 +42,33 @@ def norm_words(norm: AnyNorm) -> Words:
     return Words(norm.display_name, tuple(_changes(norm, phrases)))
 
 
-def component_words(layer: LayerConfig, branch: Branch) -> Words:
+def role_of(branch: Branch) -> str:
+    """Return the role of a branch's boxes. Cross-attention looks like other attention."""
+    return "attention" if branch.site.reads_source else branch.name
+
+
+def component_words(branch: Branch) -> Words:
     """Return the text of a component's box: its kind and sizes, followed by settings that differ from their
     defaults."""
     component = branch.component
     words = _words_of(component)
     if is_users(type(component)):
         words = words._replace(title=component.display_name)
-    positions = [position_words(layer.position)] if component.score_heads else []
-    return Words(words.title, (*words.lines, *positions, *_beyond_sizes(layer, component))).fitted()
+    if branch.site.reads_source:
+        words = words._replace(title="Cross-attention")
+    positions = [position_words(branch.site.position)] if component.score_heads and not branch.site.reads_source else []
+    return Words(words.title, (*words.lines, *positions, *_beyond_sizes(branch))).fitted()
 
 
-def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
+def score_words(branch: Branch, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
     """Yield phrases about everything that changes the attention scores: the position encoding (unless it is RoPE),
     visible keys, and settings that differ from their defaults.
 
-    `drawn_elsewhere` lists fields to leave out.
+    `drawn_elsewhere` lists fields to leave out. Cross-attention has no position encoding.
     """
-    if not isinstance(layer.position, Rope):
-        yield position_words(layer.position)
-    yield from _beyond_sizes(layer, component, drawn_elsewhere)
+    if not isinstance(branch.site.position, Rope) and not branch.site.reads_source:
+        yield position_words(branch.site.position)
+    yield from _beyond_sizes(branch, drawn_elsewhere)
 
 
 def remaining_words(component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
@@ -75,14 +82,17 @@ def _described_fields(component: Component) -> tuple[str, ...]:
     return tuple(type(component).model_fields) if described is None else described
 
 
-def _beyond_sizes(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str] = ()) -> Iterator[str]:
-    if isinstance(component, Visibility):
+def _beyond_sizes(branch: Branch, drawn_elsewhere: Sequence[str] = ()) -> Iterator[str]:
+    component, dropout = branch.component, branch.site.dropout
+    if branch.site.reads_source:
+        yield "sees the whole source"
+    elif isinstance(component, Visibility):
         yield from _visibility(component)
     yield from remaining_words(component, drawn_elsewhere)
     if isinstance(component, AnyAttention) and not math.isclose(component.scale, component.query_width**-0.5):
         yield f"scores × {component.scale:.4g}"
-    if component.score_heads and layer.dropout.attention:
-        yield f"dropout {layer.dropout.attention:g} on weights"
+    if component.score_heads and dropout.attention:
+        yield f"dropout {dropout.attention:g} on weights"
 
 
 def position_words(position: Position) -> str:
