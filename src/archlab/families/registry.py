@@ -48,6 +48,7 @@ from archlab.families import (
     mixtral,
     modernbert,
     mpt,
+    mt5,
     nanochat,
     nemotron,
     olmo,
@@ -69,6 +70,8 @@ from archlab.families import (
     smollm3,
     stablelm,
     starcoder2,
+    t5,
+    umt5,
     xglm,
 )
 from archlab.hf.family import Family
@@ -77,9 +80,9 @@ _MODULES = (
     apertus, arcee, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
     electra, ernie4_5, ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2,
     gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe, granitemoeshared, helium, hunyuan_v1_dense,
-    lfm2, llama, mamba2, minimax_m2, ministral, mistral, mixtral, modernbert, mpt, nanochat, nemotron, olmo, olmo2,
-    olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta,
-    seed_oss, smollm3, stablelm, starcoder2, xglm,
+    lfm2, llama, mamba2, minimax_m2, ministral, mistral, mixtral, modernbert, mpt, mt5, nanochat, nemotron, olmo,
+    olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next,
+    roberta, seed_oss, smollm3, stablelm, starcoder2, t5, umt5, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
