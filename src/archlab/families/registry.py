@@ -7,6 +7,7 @@ from archlab.errors import UserError
 from archlab.families import (
     apertus,
     arcee,
+    bart,
     bert,
     biogpt,
     bloom,
@@ -41,7 +42,10 @@ from archlab.families import (
     hunyuan_v1_dense,
     lfm2,
     llama,
+    m2m_100,
     mamba2,
+    marian,
+    mbart,
     minimax_m2,
     ministral,
     mistral,
@@ -57,6 +61,7 @@ from archlab.families import (
     olmoe,
     openai_gpt,
     opt,
+    pegasus,
     persimmon,
     phi,
     phi3,
@@ -77,12 +82,12 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
+    apertus, arcee, bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
     electra, ernie4_5, ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2,
     gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe, granitemoeshared, helium, hunyuan_v1_dense,
-    lfm2, llama, mamba2, minimax_m2, ministral, mistral, mixtral, modernbert, mpt, mt5, nanochat, nemotron, olmo,
-    olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next,
-    roberta, seed_oss, smollm3, stablelm, starcoder2, t5, umt5, xglm,
+    lfm2, llama, m2m_100, mamba2, marian, mbart, minimax_m2, ministral, mistral, mixtral, modernbert, mpt, mt5,
+    nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, qwen2, qwen2_moe,
+    qwen3, qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, stablelm, starcoder2, t5, umt5, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
