@@ -127,6 +127,10 @@ def _fill_all(
         used.add(name)
         if name in tensors and not tensors[name].is_number(value):
             problems.append(f"{name}  is not {value}, the only value that archlab supports")
+    for name in family.position_tables:
+        used.add(name)
+        if name in tensors and not tensors[name].contains_positions(model.positions):
+            problems.append(f"{name}  differs from sines and cosines, the only positions that archlab supports")
     copies = {*family.copies, *(row.theirs for row in family.rows_of("head.weight") if config.head.tied)}
     tables = (*family.weights, *family.alternatives)
     embeddings = [row.theirs for row in tables if row.names == ("embedding.weight",) and row.theirs in tensors]
@@ -173,6 +177,13 @@ class _Lazy:
     def is_number(self, value: float) -> bool:
         """Return whether the tensor has a single element that equals `value`, within the rounding error of bfloat16."""
         return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
+
+    def contains_positions(self, positions: nn.Module | None) -> bool:
+        """Return whether each row is the vector of a position, within the rounding error of bfloat16."""
+        if len(self.read().shape) != 2 or positions is None:
+            return False
+        expected = positions(torch.arange(self.read().shape[0])[None], torch.float32)[0]
+        return self.read().shape == expected.shape and torch.allclose(self._content().float(), expected, atol=1e-2)
 
     def equals(self, other: "_Lazy") -> bool:
         """Return whether the tensor equals `other` after conversion to the same dtype."""

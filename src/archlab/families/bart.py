@@ -81,7 +81,8 @@ NO_EFFECT = frozenset({
     "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout", "output_past",
     # keys of older files, whose values the class does not read
     "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "static_position_embeddings",
-    "extra_pos_embeddings", "force_bos_token_to_be_generated",
+    "extra_pos_embeddings", "force_bos_token_to_be_generated", "_num_labels", "save_step", "replacing_rate",
+    "student_encoder_layers", "student_decoder_layers",
 })  # fmt: skip
 ALIASES = {
     "hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads", "num_hidden_layers": "encoder_layers",

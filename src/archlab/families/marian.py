@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.bart import ALIASES, COPIES, FIELDS, LOGITS_BIAS, NO_EFFECT, weights
-from archlab.families.pegasus import SINUSOIDS
+from archlab.families.pegasus import POSITION_TABLES, SINUSOIDS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 
@@ -38,7 +38,7 @@ FAMILY = Family(
         Only("share_encoder_decoder_embeddings", True),
     ],
     weights=weights("stream"),
-    buffers=("embed_positions.weight",),
+    position_tables=POSITION_TABLES,
     prefix="model.",
     has_encoder=True,
     copies=COPIES,

@@ -5,13 +5,14 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, Field
 
 SINUSOIDS: list[Field] = [Always("position.kind", "sinusoidal"), Always("position.layout", "halves")]
+POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 FAMILY = Family(
     model_type="pegasus",
     architecture="PegasusForConditionalGeneration",
     fields=[*FIELDS, *SINUSOIDS, Always("head.bias", True)],
     weights=weights("before"),
-    buffers=("embed_positions.weight",),
+    position_tables=POSITION_TABLES,
     prefix="model.",
     has_encoder=True,
     copies=COPIES,

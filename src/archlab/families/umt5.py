@@ -38,6 +38,6 @@ FAMILY = Family(
     has_encoder=True,
     copies=COPIES,
     tied_by_weights=True,
-    no_effect=NO_EFFECT,
+    no_effect=NO_EFFECT | {"scalable_attention"},
     aliases=ALIASES,
 )

@@ -106,6 +106,8 @@ class Family:
     """Names of tensors that some files contain and that must equal the embedding."""
     zero_if_absent: tuple[str, ...] = ()
     """Names of tensors that some files lack because all of their values are 0."""
+    position_tables: tuple[str, ...] = ()
+    """Names of tensors with sinusoidal position vectors, which archlab computes. Other values are an error."""
     tied_by_weights: bool = False
     """Whether the weights file, not config.json, decides if the head is tied: it is tied if the file has no matrix for
     the head, or if this matrix equals the embedding."""

@@ -16,6 +16,6 @@ CASES = [
     )),
     Case("bart", "scaled-padding-1", {
         **SMALL, "scale_embedding": True, "activation_function": "relu",
-        "pad_token_id": 1, "bos_token_id": 0, "encoder_layers": 1,
+        "pad_token_id": 1, "bos_token_id": 0, "encoder_layers": 4,
     }, ("model.embedding.scale=1", "model.mlp.activation=gelu")),
 ]  # fmt: skip
