@@ -16,10 +16,10 @@ SCALED_EMBEDDING = Key(
 
 
 def sinusoids(hf: ConfigReader, ours: Raw, offset: int) -> Raw:
-    """Return the sinusoidal positions of fairseq: d/2 sines of t / 10000^(i / (d/2 - 1)), then the d/2 cosines.
+    """Return the sinusoidal positions of fairseq. Raise UserError if d_model is odd or below 4.
 
-    t is the position plus `offset`, and i goes from 0 to d/2 - 1. archlab computes t / theta^(i / (d/2)), so theta
-    depends on d. Raise UserError if d_model is odd or below 4.
+    The features of position t are d/2 sines of t / 10000^(i / (d/2 - 1)), followed by the d/2 cosines. i goes from 0
+    to d/2 - 1. archlab computes t / theta^(i / (d/2)), so theta depends on d.
     """
     half, odd = divmod(ours["d_model"], 2)
     if odd or half < 2:
