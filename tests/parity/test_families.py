@@ -22,10 +22,10 @@ from archlab.hf.weights import placed
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm
+from archlab.model.state import Cache
 from tests.parity.cases import CASES
-from tests.parity.tiny import Case, auto_class, tiny_model
+from tests.parity.tiny import SOURCE, TOKENS, Case, auto_class, run_published, source_of, tiny_model
 
-TOKENS = torch.randint(3, 61, (2, 40), generator=torch.Generator().manual_seed(1))
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model_type}-{case.name}")
 
 
@@ -53,7 +53,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Saved]:
             theirs, folder = tiny_model(case), tmp_path_factory.mktemp("hf")
             theirs.save_pretrained(folder, safe_serialization=True)
             with torch.no_grad():
-                made[key] = Saved(folder, theirs, theirs(TOKENS).logits, load_hf(folder))
+                made[key] = Saved(folder, theirs, run_published(theirs, TOKENS).logits, load_hf(folder))
         return made[key]
 
     return save
@@ -67,8 +67,8 @@ def test_every_family_has_a_case_and_something_that_breaks_it() -> None:
 def test_logits_are_the_published_ones(case: Case, saved: Callable[[Case], Saved]) -> None:
     _, theirs, logits, ours = saved(case)
     with torch.no_grad():
-        assert gap(ours(TOKENS), logits) <= 1e-4
-        if sees_as(ours.config, "two_sided"):
+        assert gap(ours(TOKENS, **source_of(ours.config)), logits) <= 1e-4
+        if ours.encoder is not None or sees_as(ours.config, "two_sided"):
             return
         recomputed = TOKENS
         for _ in range(12):
@@ -101,6 +101,44 @@ def test_padding_and_segments_are_the_published_ones(case: Case, saved: Callable
         assert gap(ours(tokens, segments=segments)[is_real], expected[is_real]) > 3e-4, "padding matters"
 
 
+SEQ2SEQ = pytest.mark.parametrize(
+    "case", [case for case in CASES if FAMILIES[case.model_type].has_encoder],
+    ids=lambda case: f"{case.model_type}-{case.name}",
+)  # fmt: skip
+
+
+@SEQ2SEQ
+@pytest.mark.parametrize("n_source", [1, 13, 50])
+def test_padding_of_source_and_target_is_the_published_one(
+    case: Case, n_source: int, saved: Callable[[Case], Saved]
+) -> None:
+    """The source is shorter or longer than the target. In M2M-100, positions depend on the padding id."""
+    _, theirs, _, ours = saved(case)
+    lengths, source_lengths = torch.tensor([40, 23]), torch.tensor([(n_source + 1) // 2, n_source])
+    is_real = torch.arange(40) < lengths[:, None]
+    is_real_source = torch.arange(n_source) < source_lengths[:, None]
+    tokens = TOKENS.where(is_real, theirs.config.pad_token_id)
+    source = SOURCE[:, :n_source].where(is_real_source, theirs.config.pad_token_id)
+    masks = {"attention_mask": is_real_source.long(), "decoder_attention_mask": is_real.long()}
+    with torch.no_grad():
+        expected = run_published(theirs, tokens, source, **masks).logits
+        padded = ours(tokens, lengths=lengths, source=source, source_lengths=source_lengths)
+        assert gap(padded[is_real], expected[is_real]) <= 1e-4
+        if n_source > 1:
+            unpadded = ours(tokens, lengths=lengths, source=source)
+            assert gap(unpadded[is_real], expected[is_real]) > 3e-4, "padding of the source matters"
+
+
+@SEQ2SEQ
+def test_a_cache_of_the_source_gives_the_logits_of_a_full_pass(case: Case, saved: Callable[[Case], Saved]) -> None:
+    _, _, logits, ours = saved(case)
+    cache = Cache(ours.config, batch=2, capacity=40, source=SOURCE.shape[1])
+    with torch.no_grad():
+        parts = [ours(TOKENS[:, :7], source=SOURCE, cache=cache)]
+        parts += [ours(TOKENS[:, t : t + 1], cache=cache) for t in range(7, 40)]
+    assert gap(torch.cat(parts, dim=1), logits) <= 1e-4
+
+
 def rms(x: Tensor) -> float:
     return x.double().square().mean().sqrt().item()
 
@@ -122,17 +160,21 @@ def test_bfloat16_is_as_close_to_float32_as_the_published_code_and_close_to_that
     for name, (theirs, _) in norms.items():
         theirs.register_forward_hook(lambda _, x, y, name=name: calls.update({name: (x[0], y)}))
     entering = list[Tensor]()
-    _first_layer(rounded, case.model_type).register_forward_pre_hook(
-        lambda _, x, named: entering.append(x[0] if x else named["hidden_states"]), with_kwargs=True
-    )
+    for layer in _first_layers(rounded, case.model_type):
+        layer.register_forward_pre_hook(
+            lambda _, x, named: entering.append(x[0] if x else named["hidden_states"]), with_kwargs=True
+        )
+    source = source_of(ours.config)
     with torch.no_grad():
-        found, published, wanted = ours(TOKENS), rounded(TOKENS), exact.eval()(TOKENS).logits
+        embedded, found = _embedded(ours), ours(TOKENS, **source)
+        published, wanted = run_published(rounded, TOKENS), run_published(exact.eval(), TOKENS).logits
         assert found.dtype is torch.bfloat16
         assert torch.equal(
             published.logits.bfloat16().to(published.logits.dtype), published.logits
         )  # Mamba 2 widens them
         # Rounding of a factor or a weight shifts all values, so it must be the same bit for bit.
-        assert torch.equal(_embedded(ours), entering[0])
+        assert all(map(torch.equal, embedded, entering))
+        assert len(embedded) == len(entering) == len(ours.stacks)
         for name, (x, y) in calls.items():
             ours_y = norms[name][1](x)
             # Sums in another order are sometimes rounded to the adjacent number.
@@ -148,17 +190,24 @@ def test_bfloat16_is_as_close_to_float32_as_the_published_code_and_close_to_that
     assert size(found - published.logits) <= apart * noise
 
 
-def _first_layer(theirs: nn.Module, model_type: str) -> nn.Module:
-    row = next(row for row in FAMILIES[model_type].weights if "{i}" in row.theirs)
-    return theirs.get_submodule(row.theirs.partition("{i}")[0] + "0")
+def _first_layers(theirs: nn.Module, model_type: str) -> list[nn.Module]:
+    """Return the first layer of each stack: of the encoder, if there is one, and of the decoder."""
+    rows = [row for row in FAMILIES[model_type].weights if "{i}" in row.theirs]
+    of_stacks = {row.is_of_encoder: row.theirs.partition("{i}")[0] + "0" for row in reversed(rows)}
+    return [theirs.get_submodule(of_stacks[is_of_encoder]) for is_of_encoder in sorted(of_stacks, reverse=True)]
 
 
-def _embedded(ours: Decoder) -> Tensor:
-    """Return the input of the first layer."""
+def _embedded(ours: Decoder) -> list[Tensor]:
+    """Return the input of the first layer of each stack."""
     seen = list[Tensor]()
-    ours.layers[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    ours(TOKENS)
-    return seen[0]
+    hooks = [
+        stack.layers[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+        for stack in ours.stacks
+    ]
+    ours(TOKENS, **source_of(ours.config))
+    for hook in hooks:
+        hook.remove()
+    return seen
 
 
 def _watched(theirs: nn.Module, ours: Decoder, model_type: str) -> dict[str, tuple[nn.Module, nn.Module]]:
@@ -186,7 +235,7 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(
     save_pretrained(ours, tmp_path / "ours", case.model_type)
     back = auto_class(case.model_type).from_pretrained(tmp_path / "ours", attn_implementation=case.attention).eval()
     with torch.no_grad():
-        assert gap(back(TOKENS).logits, logits) <= 1e-4
+        assert gap(run_published(back, TOKENS).logits, logits) <= 1e-4
     again = load_hf(tmp_path / "ours")
     assert not differing(again.config, ours.config)
     for (name, a), (_, b) in zip(ours.state_dict().items(), again.state_dict().items(), strict=True):
@@ -205,7 +254,7 @@ def test_the_comparison_would_see_it(case: Case, override: str, saved: Callable[
     broken.load_state_dict(ours.state_dict(), strict=False)
     with torch.no_grad():
         assert (
-            gap(broken(TOKENS), logits) > 3e-4
+            gap(broken(TOKENS, **source_of(broken.config)), logits) > 3e-4
         )  # three times the tolerance; the tanh form of GELU instead of erf changes logits by 5e-4 only
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
+from archlab.config.model_schema import ModelConfig
 from archlab.families.registry import FAMILIES
 from tests.reference import grok_1  # noqa: F401 - makes grok-1 known to transformers
 
@@ -19,13 +20,33 @@ SMALL: dict[str, Any] = {
 
 def auto_class(model_type: str) -> Any:
     """Return the class of transformers that loads models of this family with the head that archlab has."""
-    masked = FAMILIES[model_type].architecture.endswith("ForMaskedLM")
+    family = FAMILIES[model_type]
+    if family.has_encoder:
+        return transformers.AutoModelForSeq2SeqLM
+    masked = family.architecture.endswith("ForMaskedLM")
     return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
 
 
 def published_class(model_type: str) -> Any:
     """Return the class of the published models of this family."""
     return auto_class(model_type)._model_mapping[transformers.CONFIG_MAPPING[model_type]]
+
+
+TOKENS = torch.randint(3, 61, (2, 40), generator=torch.Generator().manual_seed(1))
+SOURCE = torch.randint(3, 61, (2, 50), generator=torch.Generator().manual_seed(2))
+"""Source text of models with an encoder. It is longer than TOKENS."""
+
+
+def run_published(model: Any, tokens: Tensor, source: Tensor = SOURCE, **named: Any) -> Any:
+    """Return the output of a transformers model for the tokens. A model with an encoder also reads the source."""
+    if model.config.is_encoder_decoder:
+        return model(source, decoder_input_ids=tokens, **named)
+    return model(tokens, **named)
+
+
+def source_of(model: ModelConfig, source: Tensor = SOURCE) -> dict[str, Tensor]:
+    """Return the argument with the source text for archlab's model, if the model has an encoder."""
+    return {"source": source} if model.encoder else {}
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,8 @@ def tiny_model(case: Case) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:  # a fixed table of sines and cosines
+                continue
             noise = torch.empty(parameter.shape).normal_(0, 1, generator=generator)
             # Matrices keep activations near 1. Vectors (norms, biases) differ visibly from their initial value.
             initial = (
@@ -58,6 +81,7 @@ def tiny_model(case: Case) -> nn.Module:
             )  # otherwise decay is too fast
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else initial + 0.3 * noise)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):  # a router's correction, which is 0 initially
+            # a router's correction and the bias of the logits, which are 0 initially
+            if name.endswith(("e_score_correction_bias", "final_logits_bias")):
                 buffer.normal_(0, 0.1, generator=generator)
     return model

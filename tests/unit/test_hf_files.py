@@ -246,7 +246,7 @@ def test_an_invalid_config(hf: Path, text: str) -> None:
     ("model_type", "message"),
     [
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
-        ("t5", "model_type is 't5'"),
+        ("longt5", "model_type is 'longt5'"),
         ("jamba", "model_type is 'jamba'"),
         ("dbrx", "model_type is 'dbrx'"),
         (None, "model_type is missing"),

@@ -174,6 +174,9 @@ class Encoder(Settings):
         """Overrides of `model` for the layers of the encoder."""
         return dict(self.__pydantic_extra__)
 
+    def __hash__(self) -> int:
+        return hash(self.n_layers)  # dicts of overrides have no hash
+
 
 class ModelConfig(Settings):
     """Architecture of one stack of layers, a decoder or an encoder; or of a decoder that reads from an encoder."""

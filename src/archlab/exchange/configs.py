@@ -16,7 +16,7 @@ from archlab.config.schema import Config
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import real_path
-from archlab.hf.folder import CONFIG, download_config, is_hf_folder, is_hub_id, read_json
+from archlab.hf.folder import CONFIG, download_config, has_weights, is_hf_folder, is_hub_id, read_json
 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
@@ -174,9 +174,22 @@ def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
     family = find_family(values.get("model_type"), str(file))
     _check_architectures(values.get("architectures"), family, str(file))
     config, ignored = family.read(values, str(file))
+    if family.tied_by_weights and has_weights(folder):
+        config = _with_head_of_weights(config, family, folder)
     if ignored:
         note_once(f"{file}: ignored keys that do not change the model: {', '.join(ignored)}")
     return family, config
+
+
+def _with_head_of_weights(config: ModelConfig, family: "Family", folder: Path) -> ModelConfig:
+    """Return the config with a tied head if the weights contain no matrix for the head, or one that equals the
+    embedding."""
+    from archlab.hf.tensors import Tensors, are_equal  # imports torch, which most configs do not need
+
+    tensors = Tensors(folder)
+    head, embedding = (row.theirs for name in ("head.weight", "embedding.weight") for row in family.rows_of(name))
+    tied = head not in tensors or embedding not in tensors or are_equal(tensors[head], tensors[embedding])
+    return config.model_copy(update={"head": config.head.model_copy(update={"tied": tied})})
 
 
 def _check_architectures(architectures: object, family: "Family", where: str) -> None:
@@ -188,6 +201,8 @@ def _check_architectures(architectures: object, family: "Family", where: str) ->
     for name in map(str, architectures):
         if name in classes:
             problem = f"{name}, a class of family {classes[name]}, but model_type is {family.model_type}"
+        elif family.has_encoder and re.search(r"ForCausalLM|EncoderModel", name):
+            problem = f"{name}, which has only one of the encoder and the decoder"
         elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
             problem = f"{name}, a model for a task other than next-token prediction"
         else:

@@ -18,7 +18,7 @@ from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, companions, read_json
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
-from archlab.hf.tensors import FORMATS, Dequantized, Tensors, format_name
+from archlab.hf.tensors import FORMATS, Dequantized, Tensors, are_equal, format_name
 from archlab.hf.weights import Placed, constant_values, is_mtp_tensor, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
@@ -118,13 +118,20 @@ def _fill_all(
         if not any(name in wanted for name in row.ours) or (row not in alternatives and covered.issuperset(row.ours)):
             continue
         used.update(row.parts)
+        if row.theirs in family.zero_if_absent and row.theirs not in tensors:
+            _fill_with_zeros(model, row.ours, wanted)
+            continue
         missing = [f"{name}  missing" for name in row.parts if name not in tensors]
         problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
     for name, value in constant_values(family.constants, config).items():
         used.add(name)
         if name in tensors and not tensors[name].is_number(value):
             problems.append(f"{name}  is not {value}, the only value that archlab supports")
-    copies = {row.theirs for row in family.weights if row.names == ("head.weight",)} if config.head.tied else set()
+    for name in family.position_tables:
+        used.add(name)
+        if name in tensors and not tensors[name].contains_positions(model.positions):
+            problems.append(f"{name}  differs from sines and cosines, the only positions that archlab supports")
+    copies = {*family.copies, *(row.theirs for row in family.rows_of("head.weight") if config.head.tied)}
     tables = (*family.weights, *family.alternatives)
     embeddings = [row.theirs for row in tables if row.names == ("embedding.weight",) and row.theirs in tensors]
     for name in tensors:
@@ -137,7 +144,8 @@ def _fill_all(
         if name not in copies:
             problems.append(f"{name}  surplus")
         elif not all(tensors[name].equals(tensors[embedding]) for embedding in embeddings):
-            problems.append(f"{name}  differs from the embedding, although config.json ties the two")
+            reason = "the model class ties" if name in family.copies else "config.json ties"
+            problems.append(f"{name}  differs from the embedding, although {reason} the two")
     return problems
 
 
@@ -170,15 +178,25 @@ class _Lazy:
         """Return whether the tensor has a single element that equals `value`, within the rounding error of bfloat16."""
         return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
 
+    def contains_positions(self, positions: nn.Module | None) -> bool:
+        """Return whether each row is the vector of a position, within the rounding error of bfloat16."""
+        if len(self.read().shape) != 2 or positions is None:
+            return False
+        expected = positions(torch.arange(self.read().shape[0])[None], torch.float32)[0]
+        return self.read().shape == expected.shape and torch.allclose(self._content().float(), expected, atol=1e-2)
+
     def equals(self, other: "_Lazy") -> bool:
         """Return whether the tensor equals `other` after conversion to the same dtype."""
-        if self.read().shape != other.read().shape:
-            return False
-        theirs = other._content()
-        return torch.equal(self._content().to(theirs.dtype), theirs)
+        return self.read().shape == other.read().shape and are_equal(self._content(), other._content())
 
     def _content(self) -> Tensor:
         return self._tensors.content(self._name)
+
+
+def _fill_with_zeros(model: nn.Module, names: Sequence[str], wanted: dict[str, Any]) -> None:
+    for name in names:
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, nn.Parameter(torch.zeros(wanted[name].shape)))
 
 
 def _fill(

@@ -15,29 +15,31 @@ SCALED_EMBEDDING = Key(
 )
 
 
+def sinusoids(hf: ConfigReader, ours: Raw, offset: int) -> Raw:
+    """Return the sinusoidal positions of fairseq. Raise UserError if d_model is odd or below 4.
+
+    The features of position t are d/2 sines of t / 10000^(i / (d/2 - 1)), followed by the d/2 cosines. i goes from 0
+    to d/2 - 1. archlab computes t / theta^(i / (d/2)), so theta depends on d.
+    """
+    half, odd = divmod(ours["d_model"], 2)
+    if odd or half < 2:
+        raise hf.refuse("d_model", ours["d_model"], "even numbers from 4")
+    return {"kind": "sinusoidal", "layout": "halves", "offset": offset, "theta": 10000.0 ** (half / (half - 1))}
+
+
 @dataclass(frozen=True)
 class Sinusoids:
-    """Sinusoidal positions: d/2 sines of t / 10000^(i / (d/2 - 1)), followed by the d/2 cosines.
-
-    t is the position, and i goes from 0 to d/2 - 1. archlab computes t / theta^(i / (d/2)), so theta depends on d.
-    """
+    """Sinusoidal positions, for which config.json has no key."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the sinusoidal positions, for which config.json has no key.
-
-        Raise UserError if d_model is odd or below 4, or if the id of the padding token is above 1.
-        """
-        half, odd = divmod(ours["d_model"], 2)
-        if odd or half < 2:
-            raise hf.refuse("d_model", ours["d_model"], "even numbers from 4")
+        """Set the positions. Raise UserError if the id of the padding token is above 1."""
         # transformers sets the row with this index to 0. Row 2 belongs to the first position.
         pad = hf.get("pad_token_id", 1)
         if pad > 1:
             raise hf.refuse(
                 "pad_token_id", pad, "0 or 1, because a larger id zeroes the vector of position pad_token_id - 2"
             )
-        theta = 10000.0 ** (half / (half - 1))
-        ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
+        ours["position"] = sinusoids(hf, ours, 2)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write no key to config.json. `Family.hf_config` reads the config back and refuses a model with different

@@ -12,7 +12,7 @@ from archlab.config.core.base import MOST_LAYERS
 from archlab.config.core.merge import Raw, expand
 from archlab.config.identity import flatten
 from archlab.config.io import build_config, overlay
-from archlab.config.layers import final_norm, layer_configs, resolve
+from archlab.config.layers import encoder_of, final_norm, layer_configs, resolve
 from archlab.config.model_schema import Layers, ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
@@ -65,7 +65,6 @@ archlab ignores these keys and prints a note with their names.
 
 
 EVERYWHERE: Sequence[Field] = (
-    Only("is_encoder_decoder", False, written=False),
     Only("is_causal", True, written=False),  # every transformers class reads it
     Only("rope_interleaved", False, written=False),
     Only("pruned_heads", {}, written=False),
@@ -101,10 +100,25 @@ class Family:
     """Values of `model_type`, apart from the field `model_type`, in published config.json files of this family."""
     prefix: str = ""
     """Prefix of all tensor names except those of the head. archlab also reads files without this prefix."""
+    has_encoder: bool = False
+    """Whether models of the family have an encoder and a decoder."""
+    copies: tuple[str, ...] = ()
+    """Names of tensors that some files contain and that must equal the embedding."""
+    zero_if_absent: tuple[str, ...] = ()
+    """Names of tensors that some files lack because all of their values are 0."""
+    position_tables: tuple[str, ...] = ()
+    """Names of tensors with sinusoidal position vectors, which archlab computes. Other values are an error."""
+    tied_by_weights: bool = False
+    """Whether the weights file, not config.json, decides if the head is tied: it is tied if the file has no matrix for
+    the head, or if this matrix equals the embedding."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not affect the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Mapping from alternative names of keys, which some files contain, to their usual names."""
+
+    def rows_of(self, parameter: str) -> list[Row]:
+        """Return the rows whose tensor contains one parameter only, which has this name in archlab."""
+        return [row for row in self.weights if row.names == (parameter,)]
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         return self.read(values, where)[0]
@@ -117,7 +131,8 @@ class Family:
         `where`, the name of the file.
         """
         hf, ours = ConfigReader(_canonical(values, self.aliases, where), where), dict[str, Any]()
-        refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
+        parts = (Only("is_encoder_decoder", self.has_encoder), *EVERYWHERE, *self.fields)
+        refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]
         others = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         unknown = {k: v for k, v in others.items() if k not in OTHER_TOOLS and not _is_off(v)}
         if unknown:
@@ -135,7 +150,10 @@ class Family:
         keys = all_hf_keys(self.fields)
         field = problem.path.removeprefix("model.")
         # A layer kind that DenseLayers has split is called `dense`, or ends in `_dense`.
-        names = (re.sub(r"^layers\.\w+_dense\.", "layers.dense.", field), re.sub(r"^layers\.\w+\.", "", field))
+        names = (
+            re.sub(r"^layers\.\w+_dense\.", "layers.dense.", field),
+            re.sub(r"^(layers\.\w+|encoder)\.", "", field),
+        )
         return Problem(next((keys[name] for name in names if name in keys), problem.path), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
@@ -147,6 +165,8 @@ class Family:
         """
         # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
+        if self.has_encoder:
+            out |= {"is_encoder_decoder": True, "decoder_start_token_id": None, "forced_eos_token_id": None}
         full = resolve(_with_mixture_as_base(_with_rope_as_base(model)))
         for part in self.fields:
             part.write(full, out)
@@ -160,7 +180,8 @@ class Family:
         if lost:
             # A field that differs in the same way in several layers is reported once.
             unique = {
-                (re.sub(r"^layers\.\d+\.", "layers.*.", name), *map(str, pair)): name for name, pair in lost.items()
+                (re.sub(r"^(encoder\.)?layers\.\d+\.", r"\1layers.*.", name), *map(str, pair)): name
+                for name, pair in lost.items()
             }
             lines = [f"  model.{name}: {here} in this model, {exported} if exported" for name, here, exported in unique]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
@@ -264,13 +285,18 @@ TRAINING_ONLY: Any = {"kind": True, "dropout": True, "mlp": {"balance": True, "r
 
 
 def _forward_fields(model: ModelConfig) -> Raw:
-    around = resolve(model).model_dump(
-        mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
+    fields = resolve(model).model_dump(
+        mode="json", include={"vocab_size", "d_model", "max_seq_len", "embedding", "head"}
     )
-    around["norm"] = final_norm(model).model_dump(mode="json", exclude={"placement"})
+    encoder = encoder_of(model)
+    return flatten({**fields, **_of_stack(model), "encoder": encoder and _of_stack(encoder)})
+
+
+def _of_stack(model: ModelConfig) -> Raw:
+    around: Raw = {"n_layers": model.n_layers, "norm": final_norm(model).model_dump(mode="json", exclude={"placement"})}
     if model.embedding.norm or (model.head.transform and model.head.transform.norm):
         around["outer_norm"] = model.norm.model_dump(mode="json", exclude={"placement"})
-    layers = {
+    around["layers"] = {
         str(i): layer.model_dump(mode="json", exclude=TRAINING_ONLY) for i, layer in enumerate(layer_configs(model))
     }
-    return flatten({**around, "layers": layers})
+    return around

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from archlab.config.core.base import Base
 from archlab.config.core.merge import Raw
+from archlab.config.layers import PER_LAYER, encoder_of, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 
@@ -218,14 +219,21 @@ ABSENT = object()
 
 
 def lookup(model: Base, field: str) -> Any:
-    """Return the value of a dotted field, or ABSENT if the model's component has no such field."""
+    """Return the value of a dotted field, or ABSENT if the model's component has no such field.
+
+    `encoder.mlp.d_ff` and the like are fields of the encoder's layers, even if the encoder does not override them.
+    """
     value: Any = model
+    stack, _, own = field.partition(".")
+    if stack == "encoder" and own.partition(".")[0] in PER_LAYER and isinstance(model, ModelConfig):
+        encoder = encoder_of(model)
+        value, field = encoder and resolve(encoder), own
     for part in field.split("."):
         value = getattr(value, part, ABSENT)
     return value
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu2": "relu_squared", "xielu": "xielu",
     "sigmoid": "sigmoid", "linear": "identity",
@@ -241,7 +249,7 @@ class ActivationKey:
     meaning: Mapping[str, str] | None = None
     """Mapping from published names of activations to archlab's names. Contains only names that have a special meaning
     in this family."""
-    names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
+    names: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     """Mapping from published names of activations to archlab's names. Contains all names that the published code of
     this family knows."""
 

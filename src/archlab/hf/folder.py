@@ -23,7 +23,8 @@ safetensors file."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json", "spiece.model",
+    "sentencepiece.bpe.model", "source.spm", "target.spm",
 )  # fmt: skip
 """Names of files, besides config and weights, that are copied unchanged when a model is saved."""
 

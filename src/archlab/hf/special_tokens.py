@@ -26,7 +26,10 @@ TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
 )  # fmt: skip
 
-SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+SPECIAL_IDS = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,14 @@ class SpecialTokens:
 
     If the model has no `eos_token_id`, generation stops at the EOS token of the tokenizer.
     """
+    decoder_start: int | None = None
+    """Token with which the decoder of a model with an encoder starts: `decoder_start_token_id` of the model, otherwise
+    its BOS token."""
+    forced_first: int | None = None
+    """Token that generation must write first, after `decoder_start`: `forced_bos_token_id` of the model. In
+    translation models, it names the target language."""
+    forced_last: int | None = None
+    """Token that generation must write last, at the maximum length: `forced_eos_token_id` of the model."""
 
     @property
     def document(self) -> tuple[int, ...]:
@@ -142,6 +153,9 @@ def complete(
         pad=pad if pad is not None else next(numbered("pad"), None),
         mask=mask,
         ends=ends,
+        decoder_start=next((i for role in ("decoder_start", "bos") for i in numbered(role)), None),
+        forced_first=next(numbered("forced_bos"), None),
+        forced_last=next(numbered("forced_eos"), None),
     )
 
 

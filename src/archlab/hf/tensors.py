@@ -37,6 +37,11 @@ def format_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def are_equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal after `a` is converted to the dtype of `b`."""
+    return a.shape == b.shape and torch.equal(a.to(b.dtype), b)
+
+
 class _Safetensors:
     """Safetensors file. It is memory-mapped, and each tensor is read when it is requested.
 

@@ -2,8 +2,9 @@
 directions.
 
 In this module, `theirs` means published tensors or their names, and `ours` means parameters of `Decoder` or their
-names. In a name, `{i}` stands for the index of the layer. torch is imported only when weights are converted, so that
-configs can be read without it.
+names. In a name, `{i}` stands for the index of the layer. It counts the encoder's layers if the names in `ours` begin
+with `encoder.`, otherwise the decoder's. torch is imported only when weights are converted, so that configs can be read
+without it.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import LayerConfig, encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 
@@ -131,6 +132,10 @@ class Row:
     def names(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
+    @property
+    def is_of_encoder(self) -> bool:
+        return self.names[0].startswith("encoder.")
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -152,13 +157,16 @@ class Placed:
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
     """Apply the rows of a table to the layers of a model. A row is yielded once for each layer that has the published
     tensor."""
+    encoder = encoder_of(model)
+    layers_of_encoder = layer_configs(encoder) if encoder else ()
+    layers = layer_configs(model)
     for row in rows:
         if row.tied not in (None, model.head.tied):
             continue
         if "{i}" not in row.theirs:
             yield Placed(row.theirs, row.names, row.conversion, None)
             continue
-        for i, layer in enumerate(layer_configs(model)):
+        for i, layer in enumerate(layers_of_encoder if row.is_of_encoder else layers):
             if row.when is None or row.when(layer):
                 theirs = row.theirs.replace("{i}", str(i))
                 n_stacked = row.n_stacked(layer) if row.n_stacked else 0

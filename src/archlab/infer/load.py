@@ -163,6 +163,11 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 def load_codec(folder: Path) -> Codec:
     RunFolder(folder).verify()
+    if (folder / "source.spm").is_file() and not (folder / TOKENIZER).is_file():
+        raise UserError(
+            f"{folder} has no {TOKENIZER}, and archlab does not read its SentencePiece files (source.spm, target.spm); "
+            "use the model from Python, with token ids"
+        )
     record = imported(folder)
     if is_run_folder(folder) and not record:
         return RunCodec(load_tokenizer(folder))

@@ -38,6 +38,9 @@ def encoder_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> 
     except ValidationError as error:
         yield from _under("model.encoder", explain(error, ModelConfig, overrides))
         return
+    except UserError as error:  # a section in place of a single value
+        yield Problem("model.encoder", str(error))
+        return
     assert encoder is not None
     if not isinstance(encoder.attention, MultiHead) or encoder.attention.visibility != "two_sided":
         yield Problem("model.encoder.attention", "must be multihead and two_sided, so that its tokens see each other")
