@@ -13,8 +13,11 @@ def run(
     /,
     *,
     prompt: Annotated[str, MayBeginWithDash] = "",
+    source: Annotated[str | None, MayBeginWithDash] = None,
     max_new_tokens: AtLeastOne = 128,
-    temperature: float = 0.8,
+    beams: AtLeastOne | None = None,
+    length_penalty: float = 0.6,
+    temperature: float | None = None,
     top_k: WholeNumber | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
@@ -34,10 +37,16 @@ def run(
         A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     prompt
         The text to continue.
+    source
+        The text that the encoder reads, in a model with an encoder such as T5. The prompt then begins the target text.
     max_new_tokens
         Maximum number of new tokens.
+    beams
+        Search for the best text with this number of beams, without sampling.
+    length_penalty
+        Exponent of the length penalty of `--beams` (Wu 2016). 0 favors short texts.
     temperature
-        Sampling temperature. 0 always takes the likeliest token.
+        Sampling temperature. 0 always takes the likeliest token. Default: 0.8.
     top_k
         Sample from this number of likeliest tokens.
     top_p
@@ -65,10 +74,15 @@ def run(
     from archlab.infer.int8 import to_int8
     from archlab.infer.load import find_folder, from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
-    from archlab.infer.text import stream_text
+    from archlab.infer.text import best_text, stream_text
     from archlab.training.device import resolve_device_type
 
-    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    sampled = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--min-p": min_p, "--seed": seed}
+    if beams and (given := [name for name, value in sampled.items() if value is not None]):
+        raise UserError(f"{given[0]} is for sampling, but --beams searches for the best text; give one of the two")
+    if beams and (stop or compile or repetition_penalty != 1):
+        raise UserError("--beams cannot be combined with --stop, --compile or --repetition-penalty; leave them out")
+    sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, min_p, repetition_penalty, seed)
     device_type = resolve_device_type(device, "--device")
     home = find_folder(folder)
     if int8 and (device_type != "cpu" or dtype not in (None, "bfloat16")):
@@ -79,7 +93,10 @@ def run(
     codec, torch_dtype = load_codec(home), getattr(torch, dtype) if dtype else None
     model = from_pretrained(home, torch_dtype, device_type)
     model = to_int8(model) if int8 else model
-    pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, compile=compile)
+    if beams:
+        pieces = [best_text(model, codec, prompt, max_new_tokens, source=source, beams=beams, alpha=length_penalty)]
+    else:
+        pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, source=source, compile=compile)
     print_exact(prompt)
     for piece in pieces:
         print_exact(piece)

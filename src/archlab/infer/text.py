@@ -13,6 +13,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.spelling import byte_of_name, bytes_of_name, spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
+from archlab.infer.beams import beam_search
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -26,6 +27,10 @@ class Codec(Protocol):
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, including those that precede every text."""
+        ...
+
+    def target(self, prompt: str) -> list[int]:
+        """Return the tokens of the beginning of a target text, which the decoder of a model with an encoder writes."""
         ...
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
@@ -44,12 +49,15 @@ def stream_text(
     sampling: Sampling | None = None,
     stop: str | Sequence[str] = (),
     *,
+    source: str | None = None,
     compile: bool = False,
 ) -> Iterator[str]:
     """Yield the continuation of a prompt in pieces, each as soon as later tokens cannot change it.
 
-    Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS token precedes the text, so the
-    prompt may be empty. A custom `Codec` decides which tokens precede a text. For `compile`, see `Session`.
+    `source` is the text that the encoder of the model reads, if it has one. The prompt is then the beginning of the
+    target text, and may be empty. Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS
+    token precedes the text, so the prompt may be empty. A custom `Codec` decides which tokens precede a text. For
+    `compile`, see `Session`.
 
     The text ends after `max_new_tokens`, at the next EOS token, when all learned positions are used, or before the
     first stop string in the new text. An incomplete last character is dropped. Bytes that are not valid UTF-8 become
@@ -57,19 +65,11 @@ def stream_text(
 
     Raise UserError for invalid arguments before the model computes anything.
     """
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise UserError("prompt: not valid UTF-8") from None
     codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
-    ids = codec.encode(prompt)
-    if max(ids) >= model.config.vocab_size:
-        raise UserError(
-            f"prompt: token {max(ids)} is not in the model's vocabulary; allowed: up to {model.config.vocab_size - 1}"
-        )
-    prompt_1T = torch.tensor([ids])
+    prompt_1T, source_1S = encoded(model, codec, prompt, source)
     until = StopStrings(stop)
-    session = Session(model, prompt_1T, capacity=prompt_1T.shape[1] + max(max_new_tokens, 0), compile=compile)
+    capacity = prompt_1T.shape[1] + max(max_new_tokens, 0)
+    session = Session(model, prompt_1T, capacity, source=source_1S, compile=compile)
     if session.room == 0:
         allowed = model.config.max_seq_len - 1
         raise UserError(
@@ -77,8 +77,57 @@ def stream_text(
             f"them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    ends = [token for token in codec.special.ends if token < model.config.vocab_size]  # the tokens that it can write
-    return filter(None, _pieces(session.write(room, sampling, ends), codec.decoder(ids), until))
+    decode = codec.decoder(prompt_1T[0].tolist())
+    return filter(None, _pieces(session.write(room, sampling, ends_of(model, codec)), decode, until))
+
+
+def best_text(
+    model: Decoder,
+    codec: Codec,
+    prompt: str,
+    max_new_tokens: int = 128,
+    *,
+    source: str | None = None,
+    beams: int = 4,
+    alpha: float = 0.6,
+) -> str:
+    """Return the continuation with the best score that beam search finds. For the arguments, see `stream_text` and
+    `beam_search`."""
+    prompt_1T, source_1S = encoded(model, codec, prompt, source)
+    ends = ends_of(model, codec)
+    (found,) = beam_search(
+        model, prompt_1T, max_new_tokens, beams=beams, alpha=alpha, end_of_text=ends, source=source_1S
+    )
+    decode = codec.decoder(prompt_1T[0].tolist())
+    return "".join(map(decode, found[0].tokens)) if found else ""
+
+
+def encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> tuple[Tensor, Tensor | None]:
+    """Return the tokens of a prompt, [1, T], and those of a source text, [1, S]. Raise UserError if a text is wrong, or
+    if only one of model and caller knows a source text."""
+    if model.config.encoder is None:
+        if source is not None:
+            raise UserError("source: the model has no encoder that could read a source text; leave it out")
+        return _tokens(model, "prompt", prompt, codec.encode), None
+    if source is None:
+        raise UserError("source: missing; the encoder of the model reads a source text")
+    return _tokens(model, "prompt", prompt, codec.target), _tokens(model, "source", source, codec.encode)
+
+
+def _tokens(model: Decoder, name: str, text: str, encode: Callable[[str], list[int]]) -> Tensor:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name}: not valid UTF-8") from None
+    ids, known = encode(text), model.config.vocab_size
+    if max(ids) >= known:
+        raise UserError(f"{name}: token {max(ids)} is not in the model's vocabulary; allowed: up to {known - 1}")
+    return torch.tensor([ids])
+
+
+def ends_of(model: Decoder, codec: Codec) -> list[int]:
+    """Return the EOS tokens that the model can write."""
+    return [token for token in codec.special.ends if token < model.config.vocab_size]
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
@@ -156,6 +205,9 @@ class RunCodec:
     def encode(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
+    def target(self, prompt: str) -> list[int]:
+        return self.encode(prompt)
+
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
         characters, bytes_by_token = _Utf8Decoder(), self._spelling.tokens
@@ -188,6 +240,17 @@ class PublishedCodec:
         raise UserError(
             "prompt: empty, and no file of the model names a token that begins a text (bos_token, eos_token)"
         )
+
+    def target(self, prompt: str) -> list[int]:
+        """Return the token that starts the decoder, a token that it must write first, and the tokens of the prompt."""
+        if self.special.decoder_start is None:
+            raise UserError(
+                "no file of the model names the token that starts its decoder (decoder_start_token_id, bos_token_id)"
+            )
+        first = () if self.special.forced_first is None else (self.special.forced_first,)
+        with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
+            ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids
+        return [self.special.decoder_start, *first, *ids]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
