@@ -28,7 +28,7 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
     )
     yield Table(
-        (f"serving, {cost.context:,} tokens of context", "FLOPs per token", "share"),
+        (f"serving, {_tokens(cost.context, cost.source, ' of context')}", "FLOPs per token", "share"),
         [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
     )
     yield Table(
@@ -36,13 +36,14 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         [
             (f"KV cache per token, {cost.dtype}", binary(cost.kv_bytes_per_token)),
             (f"KV cache of {cost.batch} x {cost.context:,} tokens, {cost.dtype}", binary(cost.kv_cache_bytes)),
+            *_source(cost),
             *_recurrent(cost),
             (f"weights, {cost.dtype}", binary(cost.weight_bytes)),
             ("read per decoded token, one sequence", _read(cost)),
         ],
     )
     yield Table(
-        (f"training, windows of {cost.training_window:,} tokens", ""),
+        (f"training, windows of {_tokens(cost.training_window, cost.training_source)}", ""),
         [
             *_training_flops(cost),
             ("weights, gradients, optimizer state, float32", binary(memory.total)),
@@ -55,6 +56,15 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         yield _room(cost, device)
         yield _times(cost, device)
         yield from _predictions(cost, device)
+
+
+def _tokens(target: int, source: int, of_what: str = "") -> str:
+    return f"{target:,} target + {source:,} source tokens" if source else f"{target:,} tokens{of_what}"
+
+
+def _source(cost: Cost) -> list[tuple[str, str]]:
+    label = f"  of which {cost.batch} x {cost.source:,} source tokens"
+    return [(label, binary(cost.source_kv_bytes))] if cost.source else []
 
 
 def _read(cost: Cost) -> str:
@@ -111,7 +121,8 @@ def _label(cost: Cost, name: PassName) -> str:
         case "training":
             return f"training step of {count(cost.tokens[name])} tokens"
         case "prefill":
-            return f"prefill of {cost.batch} x {cost.context:,}"
+            source = f" + {cost.source:,}" if cost.source else ""
+            return f"prefill of {cost.batch} x {cost.context:,}{source}"
         case "decoding":
             return f"decoding step, batch of {cost.batch}"
 
@@ -273,6 +284,8 @@ def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware 
     for context, batch in points:
         at = [costs_at[name][context, batch] for name in names]
         rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
+        if any(c.source for c in at):
+            rows.insert(0, ("source tokens", *(f"{c.source:,}" if c.source else "-" for c in at)))
         yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
 
 
@@ -286,6 +299,16 @@ def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
                 f"{name} is built for at most {limit:,} tokens (model.max_seq_len); "
                 f"costs for {' and '.join(longer)} tokens are computed anyway"
             )
+    return sentences
+
+
+def with_sources(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
+    """Return one sentence for each config with an encoder, about the length of its source texts."""
+    sentences = list[str]()
+    for name, costs in costs_at.items():
+        if sources := [f"{source:,}" for source in dict.fromkeys(cost.source for cost in costs.values()) if source]:
+            words = f"a source text of {' and '.join(sources)} tokens for each sequence"
+            sentences.append(f"{name} reads {words}; numbers per token are per target token")
     return sentences
 
 
