@@ -77,7 +77,7 @@ class FamilyMember:
         return self.n_heads * self.head_dim / self.d_model
 
 
-CAN_BE_SCALED = "allowed: models without encoder that have an MLP and attention with the same heads in every layer"
+CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer, and no encoder"
 
 SizeMeasure = Literal["total", "active"]
 """Measure of a model's size: all parameters, or only those that a token uses."""
