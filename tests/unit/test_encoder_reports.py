@@ -119,6 +119,9 @@ def test_the_page_names_the_source(capsys, tmp_path):
     page = tmp_path / "page.html"
     printed(capsys, "cost", "tiny-llama", ENCODER, "--source", "40", "--html", str(page))
     assert "reads a source text of 40 tokens for each sequence" in page.read_text()
+    assert "In charts over the context" not in page.read_text()
+    printed(capsys, "cost", "tiny-llama", ENCODER, "--html", str(page))
+    assert "In charts over the context, source texts are as long as the context" in page.read_text()
 
 
 def test_a_source_without_an_encoder_is_refused(capsys):

@@ -82,11 +82,18 @@ def render(
         device=device,
         dtype=dtype,
         asked=" and ".join(f"{context:,}" for context in requested),
-        beyond=[*beyond_limits(costs_at), *with_sources(costs_at)],
+        beyond=[*beyond_limits(costs_at), *_about_sources(costs_at, source)],
         batch=batch,
         most=most,
         tables=list(side_by_side(costs_at, device)),
     )
+
+
+def _about_sources(costs_at: Mapping[str, Mapping[Point, Cost]], source: int | None) -> list[str]:
+    """Return sentences about the length of source texts, if a config has an encoder."""
+    sentences = with_sources(costs_at)
+    grows = source is None and sentences
+    return [*sentences, *(["In charts over the context, source texts are as long as the context"] if grows else [])]
 
 
 def _contexts(requested: Sequence[int], limit: int) -> list[int]:
