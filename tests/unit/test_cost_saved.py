@@ -1,7 +1,5 @@
 """Activations that training keeps, compared with those that autograd keeps when the model runs."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -17,7 +15,8 @@ from archlab.config.core.registry import kinds
 from archlab.config.layers import final_norm, layer_configs
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
-from archlab.pricing.memory import bytes_before, layer_bytes, saved_bytes
+from archlab.pricing.memory import LayerPass, bytes_before, layer_bytes, saved_bytes
+from autograd_memory import kept_by_autograd
 from schema_classes import without_a_row
 
 LATENT = ["model.attention={kind: latent, n_heads: 4, q_rank: 32, kv_rank: 64, nope_dim: 32, rope_dim: 16}"]
@@ -108,22 +107,6 @@ def kept_share(overrides: list[str], texts: int, tokens: int) -> float:
     return (counted + bytes_before(model.config, model_pass) + final) / found
 
 
-def kept_by_autograd(module: torch.nn.Module, run: Callable[[], object]) -> int:
-    """Return the bytes that autograd keeps, without parameters and their autocast copies."""
-    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
-    shapes = {shape for p in module.parameters() for shape in (p.shape, p.T.shape if p.ndim == 2 else p.shape)}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor):
-        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        run()
-    made = (t for pointer, t in kept.items() if pointer not in own)
-    return sum(t.untyped_storage().nbytes() for t in made if t.dtype is torch.float32 or t.shape not in shapes)
-
-
 @pytest.mark.parametrize(
     ("overrides", "tokens"), [*((config, 256) for config in CONFIGS), *((c, 100) for c in CONFIGS if MIXER[0] in c)]
 )
@@ -161,7 +144,8 @@ def test_a_cpus_kernel_keeps_values_as_wide_as_keys():
 
 def test_without_recomputation_all_waits():
     layers, model_pass = layer_configs(load_config("tiny-llama").model), Pass(2, 256)
-    assert saved_bytes({layers[0]: 3}, model_pass, recompute=False) == (3 * layer_bytes(layers[0], model_pass), 0)
+    waiting = saved_bytes([LayerPass(layers[0], 3, model_pass)], recompute=False)
+    assert waiting == (3 * layer_bytes(layers[0], model_pass), 0)
 
 
 def test_a_convolution_keeps_its_input_with_the_zeros_before_it():

@@ -137,7 +137,7 @@ def test_decoding_needs_what_shazeer_counted(heads):
     overrides = [f"model.d_model={d}", f"model.attention={{n_heads: {h}, n_kv_heads: {heads}, head_dim: {d // h}}}"]
     model = load_config("tiny-llama", *overrides).model
     layer = layer_configs(model)[0]
-    work = list(layer.attention.work(layer.site, Pass(b, 1, n_cached=n - 1, is_cached=True)))
+    work = list(layer.attention.work(layer.site_of("attention"), Pass(b, 1, n_cached=n - 1, is_cached=True)))
     read = sum(o.weights + o.kept for o in work) / 2
     multiplied = sum(o.flops for o in work if o.kind in ("products", "attention")) / 2
     share = heads / h

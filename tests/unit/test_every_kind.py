@@ -73,7 +73,7 @@ def test_a_component_says_the_roles_of_its_parameters(kind: type[Component], fie
     """Constants are left out; positions and inner norms have no other parameters."""
     config = kind.model_validate({"kind": kind_of(kind), **fields}).resolve(32)
     (layer,) = layer_configs(build_config({"model": SMALL}).model)
-    site = replace(layer.site, position=layer.position)
+    site = replace(layer.site_of("attention"), position=layer.position)
     made = {found.role.name for found in roles_of(make_component(config, site))} - {"constant"}
     assert set(config.roles()) == made
 

@@ -327,7 +327,7 @@ def test_price_and_record_agree_on_what_dropout_computes(dropout):
 
     model = config(f"model.dropout.attention={dropout}").model
     layer = layer_configs(model)[0]
-    attention, site = layer.attention, layer.site
+    attention, site = layer.attention, layer.site_of("attention")
     assert isinstance(attention, AnyAttention)
     work = Pass(texts=1, tokens=64, counting="computed")
     (scores,) = (each for each in attention.work(site, work) if each.kind == "attention")

@@ -107,13 +107,13 @@ def test_it_is_the_sum_over_the_chosen_written_out(text: str, more: dict[str, An
 @pytest.mark.parametrize("text", [text for text, _ in ROWS.values()], ids=ROWS)
 def test_the_config_counts_what_is_built_and_multiplied(text: str) -> None:
     module, config = drawn(text), layer(text)
-    assert config.mlp.parameters(config.site) == {"mlp": sum(p.numel() for p in module.parameters())}
+    assert config.mlp.parameters(config.site_of("mlp")) == {"mlp": sum(p.numel() for p in module.parameters())}
     idle = (8 - module.router.active) * sum(p[0].numel() for p in module.experts.parameters())
-    assert config.mlp.active_parameters(config.site) == sum(p.numel() for p in module.parameters()) - idle
+    assert config.mlp.active_parameters(config.site_of("mlp")) == sum(p.numel() for p in module.parameters()) - idle
     with FlopCounterMode(display=False) as counted:
         y_BTD = module(tokens().requires_grad_(), context(collected=Collected()), None)
     forward = counted.get_total_flops()
-    assert config.mlp.flops(config.site, Pass(1, T)) == {"mlp": forward}
+    assert config.mlp.flops(config.site_of("mlp"), Pass(1, T)) == {"mlp": forward}
     with FlopCounterMode(display=False) as counted:
         y_BTD.sum().backward()
     assert counted.get_total_flops() == 2 * forward

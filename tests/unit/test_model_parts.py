@@ -303,7 +303,7 @@ def attention_by_hand(
 
 
 def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, MultiHeadAttention]:
-    attention = drawn(MultiHeadAttention(config.multi_head, replace(config.site, kernel=kernel)))
+    attention = drawn(MultiHeadAttention(config.multi_head, replace(config.site_of("attention"), kernel=kernel)))
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
     view = start_pass(tokens, None, None, None, None, torch.float64).context(config)
     return attention(torch.from_numpy(x), view), attention

@@ -119,9 +119,9 @@ def test_a_share_says_what_its_module_has(changes):
     (layer,) = layer_configs(model(*changes))
     for branch in layer.branches:
         share = branch.component.share(2)
-        made = sum(p.numel() for p in make_component(share, layer.site).parameters())
-        assert made == sum(share.parameters(layer.site).values()), branch.name
-        whole = sum(branch.component.parameters(layer.site).values())
+        made = sum(p.numel() for p in make_component(share, branch.site).parameters())
+        assert made == sum(share.parameters(branch.site).values()), branch.name
+        whole = sum(branch.component.parameters(branch.site).values())
         assert made < 0.8 * whole, branch.name
 
 

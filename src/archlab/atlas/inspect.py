@@ -7,7 +7,7 @@ from archlab.atlas import words
 from archlab.atlas.tricks import tricks
 from archlab.config.core.base import Base
 from archlab.config.io import build_config
-from archlab.config.layers import layer_configs
+from archlab.config.layers import encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.configs import read_model_config, read_raw_config
@@ -76,12 +76,14 @@ def choices(model: ModelConfig) -> dict[str, str]:
     layers = layer_configs(model)
     counted = parameters(model)
     active = f", {counted.active:,} of them active" if counted.idle else ""
+    depths = f"{model.encoder.n_layers} + {model.n_layers}" if model.encoder else str(model.n_layers)
     texts = {
-        "size": f"{counted.total:,} parameters{active}: {model.n_layers} layers of {model.d_model}",
+        "size": f"{counted.total:,} parameters{active}: {depths} layers of {model.d_model}",
         "vocabulary": f"{model.vocab_size:,}, {'tied' if model.head.tied else 'untied'} head",
         "longest text": f"{model.max_seq_len:,} tokens",
         "norm": f"{words.norm(layers)}, {words.placement(layers)}",
         "block": words.block(layers),
+        "encoder": _encoder(model),
         "attention": words.attention(layers),
         "recurrent mixer": ", ".join(words.recurrent(layers)) or words.NOTHING,
         "sees": words.ratio(layers) or _SEES[words.reach(layers)],
@@ -90,3 +92,14 @@ def choices(model: ModelConfig) -> dict[str, str]:
         "biases": words.biases(layers),
     }
     return {name: text for name, text in texts.items() if text != words.NOTHING}
+
+
+def _encoder(model: ModelConfig) -> str:
+    """Return the attention, position and MLP of the encoder, and the cross-attention that reads it."""
+    encoder = encoder_of(model)
+    if encoder is None:
+        return words.NOTHING
+    layers = layer_configs(encoder)
+    crosses = [layer.model_copy(update={"attention": layer.cross}) for layer in layer_configs(model)]
+    own = f"{words.attention(layers)}; {words.position(layers)}; {words.mlp(layers)}"
+    return f"{own}; read by cross-attention: {words.attention(crosses)}"

@@ -42,6 +42,7 @@ def tricks(config: Config, about: About | None = None) -> list[str]:
     layers = layer_configs(config.model)
     features = [
         *([("encoder", "attention.visibility")] if is_encoder(layers) else []),
+        *_encoder(config),
         *_mixers(layers),
         *_mixtures(layers),
         *_block(layers),
@@ -51,6 +52,11 @@ def tricks(config: Config, about: About | None = None) -> list[str]:
         *_ends(config),
     ]
     return [f"{text}?" if about and about.doubts(field) else text for text, field in features]
+
+
+def _encoder(config: Config) -> Iterator[Trick]:
+    if encoder := config.model.encoder:
+        yield f"encoder of {encoder.n_layers} layer{'' if encoder.n_layers == 1 else 's'}", "encoder"
 
 
 def _block(layers: Layers) -> Iterator[Trick]:

@@ -122,7 +122,7 @@ def attentions(layers: Layers) -> list[MultiHead | Latent]:
 
 
 def mixers(layers: Layers) -> str:
-    branches = (branch for layer in layers for branch in layer.branches if branch.name != "mlp")
+    branches = (branch for layer in layers for branch in layer.branches if branch.name not in ("mlp", "cross"))
     named = ("attention" if branch.name == "attention" else branch.component.display_name for branch in branches)
     return joined(named) or NOTHING
 

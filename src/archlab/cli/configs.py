@@ -6,7 +6,7 @@ from typing import Literal
 from archlab.cli.arguments import Flag, check_one_answer, load_with_notes
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
-from archlab.config.describe import layer_table
+from archlab.config.describe import layer_table, named_stacks
 from archlab.config.identity import diff as config_diff
 from archlab.config.identity import resolved
 from archlab.config.layers import layer_configs
@@ -24,13 +24,19 @@ def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = Fal
     overrides
         Fields to change, as in model.norm.kind=layernorm.
     layers
-        Print a table of the layers. Adjacent identical layers share a row.
+        Print a table of the layers, of an encoder and of the decoder. Adjacent identical layers share a row.
     json
         Print JSON.
     """
     loaded = load_with_notes(config, overrides)
     if layers and json:
-        print_json([layer.model_dump(mode="json") for layer in layer_configs(loaded.model)])
+        print_json(
+            [
+                {**({"stack": name} if loaded.model.encoder else {}), **layer.model_dump(mode="json")}
+                for name, stack in named_stacks(loaded.model).items()
+                for layer in layer_configs(stack)
+            ]
+        )
     elif layers:
         rows = layer_table(loaded.model)
         print_table(list(rows[0]), [list(row.values()) for row in rows])

@@ -5,7 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer, load_several
+from archlab.cli.arguments import AtLeastOne, Devices, Flag, Price, SeveralAtLeastOne, check_one_answer, load_several
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.schema import Config
@@ -29,6 +29,7 @@ def run(
     *more: str,
     batch: SeveralAtLeastOne = (),
     context: SeveralAtLeastOne = (),
+    source: AtLeastOne | None = None,
     dtype: Format = "bfloat16",
     hardware: str | None = None,
     devices: Devices | None = None,
@@ -39,7 +40,8 @@ def run(
 ) -> None:
     """Compute parameters, FLOPs, memory and best-case times of a config, or of several configs side by side.
 
-    No model is built. Training is computed for sequences of train.seq_len tokens.
+    No model is built. Training is computed for sequences of train.seq_len tokens. With an encoder, each of them also
+    has a source text of as many tokens, and numbers per token are per target token.
 
     Parameters
     ----------
@@ -51,6 +53,8 @@ def run(
         Number of sequences that are served together, as in 1,64. Default: 1.
     context
         Tokens per served sequence, as in 8Ki,32Ki. 8Ki is 8,192. Default: train.seq_len.
+    source
+        Tokens of the source text of each served sequence, for a model with an encoder. Default: as many as --context.
     dtype
         Dtype of the KV cache, the weights and the matrix products.
     hardware
@@ -73,7 +77,8 @@ def run(
     plan_options = {"--devices": devices, "--parallel": parallel, "--price": price}
     if plan_names := [name for name, value in plan_options.items() if value is not None]:
         serving_options = {
-            "--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLAN_FORMAT and dtype,
+            "--batch": batch, "--context": context, "--source": source, "--html": html,
+            "--dtype": dtype != PLAN_FORMAT and dtype,
         }  # fmt: skip
         if serving_names := [name for name, value in serving_options.items() if value]:
             raise UserError(
@@ -90,7 +95,7 @@ def run(
             "name one device, or add --devices to plan a training run"
         )
     points = list(product(contexts, batch or (1,)))
-    costs = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
+    costs = {name: {(c, b): _cost(name, configs[name], b, c, dtype, source) for c, b in points} for name in configs}
     for sentence in beyond_limits(costs):
         note(sentence)
     if json:
@@ -110,7 +115,7 @@ def run(
     if html is not None:
         from archlab.report.cost.page import write_costs
 
-        print(write_costs(configs, costs, device or load_hardware("h100"), dtype, html))
+        print(write_costs(configs, costs, device or load_hardware("h100"), dtype, html, source))
         return
     several = len(costs) > 1 or len(points) > 1
     for table in side_by_side(costs, device) if several else of_one(costs[config][points[0]], device):
@@ -160,8 +165,8 @@ def _print_plans(
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 
-def _cost(name: str, config: Config, batch: int, context: int, dtype: Format) -> Cost:
+def _cost(name: str, config: Config, batch: int, context: int, dtype: Format, source: int | None) -> Cost:
     try:
-        return cost(config, batch, context, dtype)
+        return cost(config, batch, context, dtype, source)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None

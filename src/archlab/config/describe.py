@@ -2,17 +2,19 @@
 
 from archlab.config.components.norm import Norm
 from archlab.config.components.position import ON_ATTENTION, Rope
-from archlab.config.layers import COMPONENTS, LayerConfig, layer_runs
+from archlab.config.layers import COMPONENTS, LayerConfig, layer_runs, stacks
 from archlab.config.model_schema import ModelConfig
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
     """Return the table of layers, with one row for each run of identical layers. Each row maps headings to text. A cell
-    is `-` if only other layers have the part that the heading names."""
-    runs = layer_runs(model)
-    headings = {name: "-" for _, _, layer in runs for name in _branches(layer)}
+    is `-` if only other layers have the part that the heading names. With an encoder, its layers come first, and a
+    column names the stack."""
+    runs = [(name, *run) for name, stack in named_stacks(model).items() for run in layer_runs(stack)]
+    headings = {name: "-" for *_, layer in runs for name in _branches(layer)}
     return [
         {
+            **({"stack": name} if model.encoder else {}),
             "layers": str(first) if first == last else f"{first}-{last}",
             "kind": layer.kind,
             **headings,
@@ -20,8 +22,13 @@ def layer_table(model: ModelConfig) -> list[dict[str, str]]:
             "position": _position(layer),
             "norm": _norm(layer),
         }
-        for first, last, layer in runs
+        for name, first, last, layer in runs
     ]
+
+
+def named_stacks(model: ModelConfig) -> dict[str, ModelConfig]:
+    """Return the encoder, if there is one, and the decoder, by name."""
+    return dict(zip(("encoder", "decoder")[-len(stacks(model)) :], stacks(model), strict=True))
 
 
 def _branches(layer: LayerConfig) -> dict[str, str]:

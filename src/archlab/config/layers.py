@@ -42,6 +42,7 @@ PER_LAYER = ("norm", "block", *COMPONENTS, "position", "dropout")
 _ONLY_KIND = "layer"
 _SERIAL = (("attention", "mixer"), ("cross",), ("mlp",))
 """Components of each stage in a layer that is not parallel."""
+_ROWS_OF_ATTENTION = ("attention", "projections", "scores")
 _ALL_VISIBLE = {"visibility": "two_sided", "window": None, "stride": None, "global_tokens": 0, "blocks": None}
 
 
@@ -125,13 +126,15 @@ class LayerConfig(Base):
 
     @property
     def _placed(self) -> tuple[tuple[str, Component, Site], ...]:
-        return tuple((name, getattr(self, name), self.site_of(name)) for name in PLACES)
+        places = PLACES if isinstance(self.cross, MultiHead) else COMPONENTS
+        return tuple((name, getattr(self, name), self.site_of(name)) for name in places)
 
     def parameters(self) -> Counter[str]:
         """Return the parameter counts by row of the parameter table, including those of the norms around branches."""
         counts = Counter[str]()
-        for _, component, site in self._placed:
-            counts.update(component.parameters(site))
+        for name, component, site in self._placed:
+            own = component.parameters(site)
+            counts.update({_row(name, part): n for part, n in own.items()})
         counts["norms"] += self._norms_around()
         return counts
 
@@ -155,7 +158,8 @@ class LayerConfig(Base):
         """
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component, site in self._placed:
-            work = iter(component.work(site, model_pass))
+            operations = component.work(site, model_pass)
+            work = (o._replace(part=_row(name, o.part)) for o in operations)
             if name in share:  # the first branch of the stage already stores this input
                 yield next(work)._replace(saved=0.0)
             yield from work
@@ -181,6 +185,12 @@ class LayerConfig(Base):
         """MLP of the layer, for callers that support only plain and gated MLPs. Raise UserError if the MLP is of
         another kind."""
         return expect(self.mlp, Dense, "mlp", f"layer kind {self.kind}", "plain, gated")
+
+
+def _row(name: str, part: str) -> str:
+    """Return the table row for a part of the component `name`. Cross-attention has a row of its own, `cross`, in the
+    table of parameters and in that of FLOPs."""
+    return "cross" if name == "cross" and part in _ROWS_OF_ATTENTION else part
 
 
 def resolve(model: ModelConfig) -> ModelConfig:

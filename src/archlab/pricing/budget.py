@@ -77,12 +77,14 @@ def rule_in_words(counts: Parameters) -> str:
 
 
 def budgets(config: Config) -> list[TokenBudget]:
-    """Return two token budgets: that of the config, if it sets one, and that of the rule of 20 tokens per parameter."""
+    """Return two token budgets: that of the config, if it sets one, and that of the rule of 20 tokens per parameter.
+    The rule was measured with decoders, so it is left out for a model with an encoder."""
     train = resolve_train(config)
     per_token = training_flops(config.model, train.seq_len)
     from_config = [(train.trained, False)] if config.train.tokens else []
     best = TOKENS_PER_PARAMETER * parameters(config.model).active
-    return [TokenBudget(tokens=n, flops=per_token * n, is_rule=is_rule) for n, is_rule in (*from_config, (best, True))]
+    from_rule = [] if config.model.encoder else [(best, True)]
+    return [TokenBudget(tokens=n, flops=per_token * n, is_rule=is_rule) for n, is_rule in (*from_config, *from_rule)]
 
 
 def spent(

@@ -1,6 +1,6 @@
 """Memory in bytes: of caches and recurrent states, and of a training step on one device."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from pydantic import computed_field
@@ -13,7 +13,8 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, Muon, Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.pricing.params import Parameters, parameters
-from archlab.pricing.work import before_layers
+from archlab.pricing.source import source_tokens, stack_passes
+from archlab.pricing.work import around_layers
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
@@ -44,15 +45,30 @@ class TrainingMemory(Base):
 def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Return the bytes that each further token of a sequence adds to the caches of all layers. A sliding window that is
     full adds nothing, but is counted here."""
-    return kv_cache_bytes(model, context=1, bytes_each=bytes_each)
+    return sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if tensor.per_token)
 
 
-def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens.
+def kv_cache_bytes(
+    model: ModelConfig,
+    context: int,
+    batch: int = 1,
+    bytes_each: int = BYTES["bfloat16"],
+    source: int | None = None,
+) -> int:
+    """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens, including those
+    of their source texts.
 
-    A layer with a sliding window caches only the tokens in the window.
+    A layer with a sliding window caches only the tokens in the window. `source` is the number of source tokens (see
+    `source_tokens`).
     """
-    return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
+    own = sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
+    return batch * own + source_kv_bytes(model, source_tokens(model, context, source), batch, bytes_each)
+
+
+def source_kv_bytes(model: ModelConfig, source: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
+    """Return the bytes of the keys and values of `batch` source texts of `source` tokens, which cross-attention caches.
+    They do not grow while the sequence does."""
+    return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, source, of_source=True))
 
 
 def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
@@ -60,14 +76,16 @@ def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES[
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if not tensor.per_token)
 
 
-def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
+def _state(model: ModelConfig, length: int, *, of_source: bool = False) -> Iterator[tuple[StateTensor, int]]:
     """Yield each tensor that a layer keeps for one sequence during decoding, with the number of layers that keep such a
-    tensor."""
+    tensor. The tensors are those of cross-attention over `length` source tokens, or those of all other components over
+    `length` tokens."""
     if sees_as(model, "two_sided"):
         return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
         for branch in layer.branches:
-            yield from ((tensor, n) for tensor in branch.component.state(branch.site, context))
+            if branch.site.reads_source == of_source:
+                yield from ((tensor, n) for tensor in branch.component.state(branch.site, length))
 
 
 def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
@@ -137,20 +155,22 @@ def step_memory(
     its gradients add. With recomputation, memory can also be largest in the backward pass of the last or of the first
     layer. All activations of that layer are then in memory, but no logits.
     """
-    layers = distinct_layers(model)
+    layers = layer_passes(model, model_pass)
     fixed = training_memory(parameters(model), optimizer or AdamW())
     head = _head_bytes(model)
     logits = logits_bytes(model, model_pass, device_type)
     outer = bytes_before(model, model_pass) + bytes_after(model, model_pass)
-    kept = round(saved_bytes(layers, model_pass, recompute=False).waiting + outer)
-    inputs, rest = (round(n_bytes) for n_bytes in saved_bytes(layers, model_pass, recompute=True))
+    kept = round(saved_bytes(layers, recompute=False).waiting + outer)
+    inputs, rest = (round(n_bytes) for n_bytes in saved_bytes(layers, recompute=True))
     outer = round(outer)
     gradients = head if micro_batches == 1 else fixed.gradients
     # Matrix products in 16 bits keep a converted copy of their weights.
     converted = model_pass.bytes_each * parameters(model).total if model_pass.bytes_each < FLOAT32_BYTES else 0
     always_allocated = fixed.weights + fixed.optimizer + converted
-    last_layer = gradients + inputs + rest + outer
-    first_layer = fixed.gradients + rest + outer
+    # Cross-attention of all layers adds to the gradient of the encoder's output.
+    of_source = model_pass.of_source.rows * model.d_model * FLOAT32_BYTES
+    last_layer = gradients + inputs + rest + outer + of_source
+    first_layer = fixed.gradients + rest + outer + of_source
     recomputed_peak = max(gradients + logits + inputs + outer, last_layer, first_layer)
     return StepMemory(
         activations=kept,
@@ -190,8 +210,8 @@ def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
 
 def bytes_before(model: ModelConfig, model_pass: Pass) -> float:
     """Return the bytes that modules before the layers keep for the backward pass: the embedding, and positions that all
-    layers share."""
-    return sum(operation.saved for operation in before_layers(model, model_pass))
+    layers share. Those around the layers of an encoder are included."""
+    return sum(operation.saved for operation in around_layers(model, model_pass))
 
 
 def bytes_after(model: ModelConfig, model_pass: Pass) -> float:
@@ -201,15 +221,34 @@ def bytes_after(model: ModelConfig, model_pass: Pass) -> float:
     return norm + 2 * model_pass.rows * model.d_model * FLOAT32_BYTES
 
 
-def saved_bytes(layers: Mapping[LayerConfig, int], model_pass: Pass, *, recompute: bool) -> SavedBytes:
-    """Return the bytes that layers keep for the backward pass. `layers` maps each distinct layer config to the number
-    of layers with this config.
+class LayerPass(NamedTuple):
+    """Layers with the same config, and the pass that they make."""
+
+    layer: LayerConfig
+    n: int
+    """Number of layers."""
+    own_pass: Pass
+    """Pass over the source texts for a layer of the encoder, and over the sequences for other layers."""
+
+
+def layer_passes(model: ModelConfig, model_pass: Pass) -> list[LayerPass]:
+    """Return the distinct layers of the encoder, if there is one, and of the decoder."""
+    return [
+        LayerPass(layer, n, own_pass)
+        for stack, own_pass in stack_passes(model, model_pass)
+        for layer, n in distinct_layers(stack).items()
+    ]
+
+
+def saved_bytes(layers: Iterable[LayerPass], *, recompute: bool) -> SavedBytes:
+    """Return the bytes that layers keep for the backward pass.
 
     With `recompute`, each layer keeps only its input. Its other activations are in memory only during its own backward
     pass.
     """
-    bytes_of_layer = {layer: layer_bytes(layer, model_pass) for layer in layers}
+    layers = list(layers)
+    bytes_of_layer = [layer_bytes(layer, own_pass) for layer, _, own_pass in layers]
     if not recompute:
-        return SavedBytes(sum(n * bytes_of_layer[layer] for layer, n in layers.items()), 0.0)
-    inputs = sum(n * model_pass.rows * layer.d_model * FLOAT32_BYTES for layer, n in layers.items())
-    return SavedBytes(inputs, max(bytes_of_layer.values()))
+        return SavedBytes(sum(n * kept for (_, n, _), kept in zip(layers, bytes_of_layer, strict=True)), 0.0)
+    inputs = sum(n * own_pass.rows * layer.d_model * FLOAT32_BYTES for layer, n, own_pass in layers)
+    return SavedBytes(inputs, max(bytes_of_layer))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.core.base import Base
-from archlab.config.layers import COMPONENTS, distinct_layers, final_norm
+from archlab.config.layers import COMPONENTS, distinct_layers, encoder_of, final_norm, stacks
 from archlab.config.model_schema import ModelConfig
 
 
@@ -14,7 +14,8 @@ class Parameters(Base):
     """Parameter counts by part of the model. Apart from the fields below, there is one count for each part that a
     component names, such as `mlp`.
 
-    The matrix of a tied head counts only as the embedding.
+    The matrix of a tied head counts only as the embedding. In a model with an encoder, the part `encoder` contains
+    the attention and the MLPs of all encoder layers, and `cross` contains the cross-attention of the decoder.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -23,9 +24,10 @@ class Parameters(Base):
     embedding: int
     """Parameters of the token embedding and the segments, including the projection that widens them."""
     positions: int
-    """Parameters of learned positions: vectors added to the embedding, or biases added to the scores."""
+    """Parameters of learned positions, of encoder and decoder: vectors added to the embedding, or biases added to the
+    scores."""
     norms: int
-    """Weights and biases of all norms, including the final norm."""
+    """Weights and biases of all norms, including the final norm and those of the encoder."""
     head: int
     """Parameters of an untied head, of the projection or dense layer before the head, and of the bias on the logits."""
     idle: int
@@ -93,17 +95,22 @@ def before_head(model: ModelConfig) -> DenseLayer | None:
 
 def parameters(model: ModelConfig) -> Parameters:
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
-    widen, before = widening(model), before_head(model)
+    widen, before, n_widen = widening(model), before_head(model), n_widenings(model)
     # Without an activation, the projection before the head is part of the head's table.
-    idle, matrices = 0, (widen.n_weights if widen else 0) + (before.n_weights if before and model.head.transform else 0)
-    for layer, n in distinct_layers(model).items():
-        own = layer.parameters()
-        counts.update({part: n * number for part, number in own.items()})
-        idle += n * (own.total() - layer.active_parameters())
-        matrices += n * layer.in_matrices()
+    idle = 0
+    matrices = (n_widen * widen.n_weights if widen else 0) + (
+        before.n_weights if before and model.head.transform else 0
+    )
+    for stack in stacks(model):
+        for layer, n in distinct_layers(stack).items():
+            own = layer.parameters()
+            for part, number in own.items():
+                counts[_row(part, is_encoder=stack is not model)] += n * number
+            idle += n * (own.total() - layer.active_parameters())
+            matrices += n * layer.in_matrices()
     table = model.vocab_size * (model.embedding.width or model.d_model)
     return Parameters(
-        embedding=table + model.embedding.segments * model.added_width + _size(widen),
+        embedding=table + model.embedding.segments * model.added_width + n_widen * _size(widen),
         **counts,
         head=(0 if model.head.tied else table) + model.vocab_size * model.head.bias + _size(before),
         idle=idle,
@@ -111,18 +118,38 @@ def parameters(model: ModelConfig) -> Parameters:
     )
 
 
+def _row(part: str, *, is_encoder: bool) -> str:
+    return "encoder" if is_encoder and part not in ("positions", "norms") else part
+
+
+def n_widenings(model: ModelConfig) -> int:
+    """Return the number of projections that widen the embedding. If the sum with the positions is widened, encoder and
+    decoder each have their own."""
+    return len(stacks(model)) if model.embedding.widened == "sum" else 1
+
+
 def _size(dense: DenseLayer | None) -> int:
     return dense.n_weights + dense.n_biases if dense else 0
 
 
 def shared_positions(model: ModelConfig) -> int:
-    n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
-    return model.position.of_all_layers(model.added_width, model.max_seq_len, n_heads)
+    """Return the number of parameters of learned positions outside layers, in the encoder and in the decoder."""
+    return sum(map(positions_of_stack, stacks(model)))
+
+
+def positions_of_stack(stack: ModelConfig) -> int:
+    """Return the number of parameters of the learned positions that all layers of one stack share."""
+    n_heads = max(getattr(stack, name).score_heads for name in COMPONENTS)
+    return stack.position.of_all_layers(stack.added_width, stack.max_seq_len, n_heads)
 
 
 def outer_norms(model: ModelConfig) -> int:
-    """Return the number of parameters of the norms outside layers: on the embedding, at the end, and in the head."""
+    """Return the number of parameters of the norms outside layers: on the embedding, at the end, and in the head. An
+    encoder has a final norm of its own, and a norm on its sum of embedding and positions."""
     n = final_norm(model).n_parameters(model.d_model)
+    if encoder := encoder_of(model):
+        n += final_norm(encoder).n_parameters(encoder.d_model)
+        n += encoder.norm.n_parameters(encoder.added_width) if encoder.embedding.norm == "sum" else 0
     if model.embedding.norm:
         n += model.norm.n_parameters(model.added_width if model.embedding.norm == "sum" else model.d_model)
     if model.head.transform and model.head.transform.norm:

@@ -103,11 +103,15 @@ class Cut:
 
 
 def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
-    """Return the division into `n_stages` stages that minimizes the work of the slowest stage.
+    """Return the division of a decoder into `n_stages` stages that minimizes the work of the slowest stage.
 
     The work is computed for sequences of `tokens` tokens. The work of the other stages is as equal as possible. Raise
-    UserError if there are fewer layers than stages.
+    UserError if there are fewer layers than stages, or if the model has an encoder.
     """
+    if model.encoder is not None:
+        raise UserError(
+            "a model with an encoder cannot be divided into pipeline stages; allowed: models without encoder"
+        )
     layers, model_pass = layer_configs(model), Pass(1, tokens)
     if n_stages > len(layers):
         raise UserError(f"{n_stages} stages are too many for {len(layers)} layers; allowed: at most {len(layers)}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from archlab.config.components.position import Learned
 from archlab.config.components.work import Counting, Operation, Pass
 from archlab.config.core.base import Base
-from archlab.config.layers import sees_as
+from archlab.config.layers import sees_as, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -20,10 +20,12 @@ from archlab.pricing.memory import (
     kv_bytes_per_token,
     kv_cache_bytes,
     recurrent_bytes,
+    source_kv_bytes,
     step_memory,
     training_memory,
 )
 from archlab.pricing.params import Parameters, parameters
+from archlab.pricing.source import source_tokens
 from archlab.pricing.work import (
     FlopsPerToken,
     PassName,
@@ -52,6 +54,8 @@ class Cost(Base):
 
     `context` may be longer; FLOPs and bytes are computed nevertheless.
     """
+    source: int
+    """Number of tokens in the source text of each served sequence, which the encoder reads. 0 without an encoder."""
     batch: int
     """Number of sequences that are served in parallel."""
     dtype: Format
@@ -61,9 +65,15 @@ class Cost(Base):
     """
     parameters: Parameters
     forward_flops: FlopsPerToken
-    """FLOPs per token of a forward pass over `context` tokens, by part of the model. Hidden pairs do not count."""
+    """FLOPs per token of a forward pass over `context` tokens, by part of the model. Hidden pairs do not count.
+
+    With an encoder, the FLOPs of the source text are included, and divided by the number of target tokens.
+    """
     training_window: int
     """Number of tokens in each training sequence (`train.seq_len`). It does not depend on `context`."""
+    training_source: int
+    """Number of source tokens for each training sequence: as many as `training_window`, or 0 without an encoder. It
+    does not depend on `source`."""
     training_flops_per_token: float
     """FLOPs per token of the forward and the backward pass over a training sequence. Hidden pairs do not count."""
     computed_training_flops_per_token: float
@@ -78,7 +88,10 @@ class Cost(Base):
     full."""
     kv_cache_bytes: int
     """Bytes of the caches for all `batch` sequences of `context` tokens. A layer with a sliding window caches only the
-    tokens in the window."""
+    tokens in the window. `source_kv_bytes` is included."""
+    source_kv_bytes: int
+    """Bytes of the keys and values of all `batch` source texts, which cross-attention caches. They do not depend on
+    `context`. 0 without an encoder."""
     recurrent_bytes: int
     """Bytes of the recurrent states for all `batch` sequences. They do not depend on `context`."""
     weight_bytes: int
@@ -96,8 +109,8 @@ class Cost(Base):
     """Work of each pass, by kind of operation. Hidden pairs do not count.
 
     - training: Forward pass, backward pass and update for `train.batch_tokens` tokens.
-    - prefill: Forward pass over all tokens of `batch` sequences. Only the last token of each sequence gets logits. In a
-      model that cannot decode from a cache, such as an encoder, all tokens get logits.
+    - prefill: Forward pass over all tokens of `batch` sequences, with their source texts. Only the last token of each
+      sequence gets logits. In a model that cannot decode from a cache, such as BERT, all tokens get logits.
     - decoding: Forward pass over the last token of each sequence; the `context` - 1 tokens before it are in the cache.
       This pass is missing if the model cannot decode from a cache.
     """
@@ -114,19 +127,28 @@ class Cost(Base):
         return "decoding" in self.work
 
 
-def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
+def cost(
+    config: Config,
+    batch: int = 1,
+    context: int | None = None,
+    dtype: Format = "bfloat16",
+    source: int | None = None,
+) -> Cost:
     """Compute parameters, FLOPs and bytes of a config from its resolved layers.
 
-    `context` defaults to the training sequence length (`train.seq_len`). Raise UserError if the model has learned
-    positions and `context` is longer than their table.
+    `context` defaults to the training sequence length (`train.seq_len`). `source` is the number of source tokens that
+    an encoder reads, and defaults to `context`. Raise UserError if the model has learned positions and one of these
+    numbers exceeds their table, or if `source` is given for a model without an encoder.
     """
     model, train = config.model, resolve_train(config)
     context = context or train.seq_len
-    if isinstance(model.position, Learned) and context > model.max_seq_len:
-        raise UserError(f"context is {context}, but learned positions end at max_seq_len = {model.max_seq_len}")
+    source = source_tokens(model, context, source)
+    for stack, name, length in zip(reversed(stacks(model)), ("context", "source"), (context, source), strict=False):
+        if isinstance(stack.position, Learned) and length > stack.max_seq_len:
+            raise UserError(f"{name} is {length}, but learned positions end at max_seq_len = {stack.max_seq_len}")
     counts = parameters(model)
     per_token = training_flops(model, train.seq_len)
-    passes = _passes(config, batch, context, dtype)
+    passes = _passes(config, batch, context, source, dtype)
     visible: dict[PassName, list[Operation]] = {
         name: list(_operations(model, name, replace(model_pass, counting="visible")))
         for name, model_pass in passes.items()
@@ -134,21 +156,24 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
     tokens = train.trained if config.train.tokens else None
     return Cost(
         context=context,
+        source=source,
         max_seq_len=model.max_seq_len,
         batch=batch,
         dtype=dtype,
         parameters=counts,
-        forward_flops=forward_flops(model, context),
+        forward_flops=forward_flops(model, context, source=source),
         training_window=train.seq_len,
+        training_source=passes["training"].source,
         training_flops_per_token=per_token,
         computed_training_flops_per_token=computed_training_flops(config),
         training_tokens=tokens,
         training_flops=None if tokens is None else per_token * tokens,
         kv_bytes_per_token=kv_bytes_per_token(model, BYTES[dtype]),
-        kv_cache_bytes=kv_cache_bytes(model, context, batch, BYTES[dtype]),
+        kv_cache_bytes=kv_cache_bytes(model, context, batch, BYTES[dtype], source),
+        source_kv_bytes=source_kv_bytes(model, source, batch, BYTES[dtype]),
         recurrent_bytes=recurrent_bytes(model, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],
-        read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
+        read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, source, dtype),
         training_memory=training_memory(counts, config.train.optimizer),
         step_memory=step_memory_of(config, dtype),
         work={name: by_kind(operations) for name, operations in visible.items()},
@@ -163,7 +188,14 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
-    return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
+    return Pass(
+        train.rows,
+        train.seq_len,
+        counting=counting,
+        bytes_each=BYTES[dtype],
+        is_training=True,
+        source=source_tokens(config.model, train.seq_len),
+    )
 
 
 def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> StepMemory:
@@ -173,14 +205,12 @@ def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> S
     return step_memory(config.model, micro_batch, device_type, micro_batches=n_micro_batches, optimizer=train.optimizer)
 
 
-def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:
+def _passes(config: Config, batch: int, context: int, source: int, dtype: Format) -> dict[PassName, Pass]:
     is_cached = not sees_as(config.model, "two_sided")
-    passes: dict[PassName, Pass] = {
-        "training": training_pass(config, dtype),
-        "prefill": Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype]),
-    }
+    prefill = Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype], source=source)
+    passes: dict[PassName, Pass] = {"training": training_pass(config, dtype), "prefill": prefill}
     if is_cached:
-        passes["decoding"] = Pass(batch, 1, context - 1, is_cached=True, counting="computed", bytes_each=BYTES[dtype])
+        passes["decoding"] = replace(prefill, tokens=1, n_cached=context - 1)
     return passes
 
 
@@ -194,10 +224,10 @@ def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterato
             return forward(model, model_pass)
 
 
-def _read(model: ModelConfig, context: int, dtype: Format) -> int:
+def _read(model: ModelConfig, context: int, source: int, dtype: Format) -> int:
     """Return the bytes of weights, cache and recurrent states that a decoding step reads. Activations are small and not
     counted."""
-    step = Pass(1, 1, n_cached=context - 1, is_cached=True, bytes_each=BYTES[dtype])
+    step = Pass(1, 1, n_cached=context - 1, is_cached=True, bytes_each=BYTES[dtype], source=source)
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
 
 

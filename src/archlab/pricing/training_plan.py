@@ -14,7 +14,7 @@ from pydantic import computed_field
 
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import Base
-from archlab.config.layers import LayerConfig, distinct_layers, layer_configs
+from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -23,16 +23,19 @@ from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
     BYTES,
     Format,
+    LayerPass,
     bytes_after,
     bytes_before,
     bytes_saved_by_optimizer,
+    layer_passes,
     logits_bytes,
     saved_bytes,
 )
 from archlab.pricing.params import outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
-from archlab.pricing.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
+from archlab.pricing.source import source_tokens
+from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss, update
 
 BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
 """Bytes that a device stores for each of its parameters: weight, gradient and AdamW's two running means, in float32."""
@@ -66,7 +69,8 @@ class TrainingPlan(Base):
     sent: dict[str, int]
     """Bytes that a device sends in one step, by dimension of parallelism (such as `shard`)."""
     stages: list[int]
-    """Number of layers in each pipeline stage. The division minimizes the work of the slowest stage."""
+    """Number of layers in each pipeline stage, including those of an encoder. The division minimizes the work of the
+    slowest stage."""
     bubble: float
     """Pipeline bubble: fraction of the time in which a pipeline stage waits for other stages."""
     computing: float
@@ -93,6 +97,8 @@ class _Batch:
 
     texts: int
     tokens: int
+    source: int
+    """Number of source tokens of each sequence. 0 without an encoder."""
     micro: int
 
     @property
@@ -106,7 +112,8 @@ class _Stage:
 
     model: ModelConfig
     layers: Counter[LayerConfig]
-    """Distinct layer configs of the stage, with the number of layers that have each."""
+    """Distinct layer configs of the stage, with the number of layers that have each. Those of an encoder are
+    included."""
     index: int
     n_stages: int
     optimizer_saves: int
@@ -134,6 +141,12 @@ class _Stage:
         after += counts.embedding if tied else 0
         return before * self.is_first + after * self.is_last
 
+    def layer_passes(self, model_pass: Pass) -> list[LayerPass]:
+        """Return the distinct layers of the stage with their passes. A model with an encoder has only one stage."""
+        if self.n_stages == 1:
+            return layer_passes(self.model, model_pass)
+        return [LayerPass(layer, n, model_pass) for layer, n in self.layers.items()]
+
     def parameters_per_device(self, tensor: int) -> float:
         """Return the number of parameters on each device if `tensor` devices share this stage."""
         return (
@@ -148,10 +161,10 @@ class _Stage:
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
         passes = 1 + BACKWARD
-        for layer, n in self.layers.items():
-            yield from (operation.repeated(n * (passes + recompute)) for operation in layer.work(model_pass))
+        for layer, n, own_pass in self.layer_passes(model_pass):
+            yield from (operation.repeated(n * (passes + recompute)) for operation in layer.work(own_pass))
         if self.is_first:
-            yield from (operation.repeated(passes) for operation in before_layers(self.model, model_pass))
+            yield from (operation.repeated(passes) for operation in around_layers(self.model, model_pass))
         if self.is_last:
             yield from (
                 operation.repeated(passes) for operation in after_layers(self.model, model_pass, model_pass.rows)
@@ -163,12 +176,13 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     """Return the plan for training steps of `train.batch_tokens` tokens (default: 2^20).
 
     Each replica processes `train.micro_batch_tokens` tokens at a time (default: one sequence). Raise UserError if
-    the batch or a layer cannot be divided evenly.
+    the batch or a layer cannot be divided evenly, or if a model with an encoder has tensor or pipeline parallelism.
     """
     model = config.model
     _check(model, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
-    pipeline = cut(model, batch.tokens, p)
+    whole = Cut((range(model.n_layers),), (1.0,))
+    pipeline = cut(model, batch.tokens, p) if model.encoder is None else whole
     stages = _stages(model, pipeline, bytes_saved_by_optimizer(config.train.optimizer))
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.n_micro_batches + p - 1
@@ -182,7 +196,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
         fits=sum(memory.values()) <= device.memory,
         largest_micro_batch=_largest(stages, parallel, batch, device, recompute),
         sent=sent,
-        stages=[len(layers) for layers in pipeline.layers],
+        stages=[len(layers) + (model.encoder.n_layers if model.encoder else 0) for layers in pipeline.layers],
         bubble=(p - 1) / slots,
         computing=max(micro_batch * slots + updating for micro_batch, updating in seconds),
         sending=sum(n / _bandwidth(device, parallel, way) for way, n in sent.items() if n),
@@ -201,14 +215,18 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
         )
     own = texts // parallel.replicas
     micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if written.micro_batch_tokens else 1
-    return _Batch(own, train.seq_len, micro)
+    return _Batch(own, train.seq_len, source_tokens(config.model, train.seq_len), micro)
 
 
 def _micro_batch(batch: _Batch) -> Pass:
-    return Pass(batch.micro, batch.tokens, bytes_each=BYTES_PER_WEIGHT, is_training=True)
+    return Pass(batch.micro, batch.tokens, bytes_each=BYTES_PER_WEIGHT, is_training=True, source=batch.source)
 
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:
+    if model.encoder and parallel.tensor * parallel.pipeline > 1:
+        raise UserError(
+            "a model with an encoder is planned only with replicate and shard; allowed: tensor=1, pipeline=1"
+        )
     for layer in distinct_layers(model):
         for branch in layer.branches:
             branch.component.share(parallel.tensor)
@@ -220,10 +238,12 @@ def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_St
     Of several stages with the same layers, only the first is returned. It needs the most memory, because it stores the
     activations of the most micro-batches.
     """
-    layers = layer_configs(model)
+    layers, encoder = layer_configs(model), encoder_of(model)
     stages: dict[object, _Stage] = {}
     for i, indices in enumerate(pipeline.layers):
-        own = Counter(layers[indices.start : indices.stop])
+        own = Counter(layers[indices.start : indices.stop]) + (
+            Counter(layer_configs(encoder)) if encoder else Counter()
+        )
         stage = _Stage(model, own, i, len(pipeline.layers), optimizer_saves)
         stages.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
     return list(stages.values())
@@ -238,7 +258,7 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     t, own = parallel.tensor, stage.parameters_per_device(parallel.tensor)
     model_pass = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.n_micro_batches)
-    waiting, in_use = saved_bytes(stage.layers, model_pass, recompute=recompute)
+    waiting, in_use = saved_bytes(stage.layer_passes(model_pass), recompute=recompute)
     before = bytes_before(stage.model, model_pass) * begun if stage.is_first else 0
     after = bytes_after(stage.model, model_pass) if stage.is_last else 0
     return {

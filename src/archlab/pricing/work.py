@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from math import ceil
 from typing import Literal, TypeVar
 
 from pydantic import ConfigDict, Field, computed_field
 
-from archlab.config.components.norm import NoNorm
+from archlab.config.components.norm import BlockNorm, NoNorm
 from archlab.config.components.position import Learned, Sinusoidal
 from archlab.config.components.work import (
     FLOAT32_BYTES,
@@ -20,13 +21,14 @@ from archlab.config.components.work import (
     matrix_flops,
 )
 from archlab.config.core.base import Base
-from archlab.config.layers import distinct_layers, final_norm
+from archlab.config.layers import distinct_layers, encoder_of, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.machine import LARGEST_KEPT
-from archlab.pricing.params import before_head, parameters, shared_positions, widening
+from archlab.pricing.params import before_head, parameters, positions_of_stack, widening
+from archlab.pricing.source import source_tokens, stack_passes
 
 _Key = TypeVar("_Key")
 
@@ -92,14 +94,58 @@ def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Ite
 
     `logits` is `all` if all new tokens get logits, or `last` if only the last token of each sequence does.
     """
-    yield from before_layers(model, model_pass)
-    for layer, n in distinct_layers(model).items():
-        yield from (operation.repeated(n) for operation in layer.work(model_pass))
+    for stack, own_pass in stack_passes(model, model_pass):
+        if stack is not model:
+            yield from encoder_work(model, own_pass)
+            continue
+        yield from before_layers(model, model_pass)
+        for layer, n in distinct_layers(model).items():
+            yield from (operation.repeated(n) for operation in layer.work(model_pass))
     yield from after_layers(model, model_pass, model_pass.rows if logits == "all" else model_pass.texts)
 
 
-def before_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
-    """Yield the operations before the layers: the embedding, the positions and segments added to it, and its norm."""
+def encoder_work(model: ModelConfig, of_source: Pass) -> Iterator[Operation]:
+    """Yield the operations of the model's encoder over the source texts. All belong to the row `encoder`."""
+    encoder = encoder_of(model)
+    assert encoder is not None
+    layers = (
+        operation.repeated(n) for layer, n in distinct_layers(encoder).items() for operation in layer.work(of_source)
+    )
+    for operation in chain(before_encoder(model, of_source), layers, after_encoder(encoder, of_source)):
+        yield operation._replace(part="encoder")
+
+
+def around_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
+    """Yield the operations before the layers. If the model has an encoder, also yield those before and after the layers
+    of the encoder."""
+    for stack, own_pass in stack_passes(model, model_pass):
+        if stack is model:
+            yield from before_layers(model, model_pass)
+        else:
+            yield from before_encoder(model, own_pass)
+            yield from after_encoder(stack, own_pass)
+
+
+def before_encoder(model: ModelConfig, of_source: Pass) -> Iterator[Operation]:
+    """Yield the operations before the encoder's layers. The token embedding and a norm right after it are those of the
+    decoder."""
+    encoder = encoder_of(model)
+    assert encoder is not None
+    return before_layers(encoder, of_source, model.norm if model.embedding.norm is True else encoder.norm)
+
+
+def after_encoder(encoder: ModelConfig, of_source: Pass) -> Iterator[Operation]:
+    """Yield the encoder's final norm. In float32, training stores its output once for the cross-attention of all
+    layers. In 16 bits, each layer stores a copy."""
+    yield from of_source.norm(final_norm(encoder), encoder.d_model)
+    output = of_source.rows * encoder.d_model * of_source.stream_bytes
+    is_shared = of_source.bytes_each == of_source.stream_bytes
+    yield Operation("element-wise", "encoder", 0.0, saved=output if is_shared else 0.0)
+
+
+def before_layers(model: ModelConfig, model_pass: Pass, norm: BlockNorm | None = None) -> Iterator[Operation]:
+    """Yield the operations before the layers: the embedding, the positions and segments added to it, and its norm.
+    `norm` is the kind of that norm, by default the norm of the model."""
     embedding, added = model.embedding.resolve(model.base_width), model.added_width
     width = embedding.width or model.d_model
     # Reading the rows of a tied matrix is counted in the head, which reads all of them.
@@ -117,12 +163,12 @@ def before_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
             yield model_pass.element_wise("element-wise", "positions", added, flops=1, read=2)
         case shared:  # a table of biases, if layers share one
             saved = shared.saved_for_scores(model_pass, 1, 1) if shared.is_shared else 0.0
-            weights = shared_positions(model) * model_pass.bytes_each
+            weights = positions_of_stack(model) * model_pass.bytes_each
             yield Operation("embedding", "positions", 0.0, weights=weights, saved=saved)
     if embedding.segments:
         segments = model_pass.element_wise("element-wise", "embedding", added, flops=1, read=2)
         yield segments._replace(weights=embedding.segments * added * model_pass.bytes_each)
-    yield from model_pass.norm(model.norm if embedding.norm else NoNorm(), added)
+    yield from model_pass.norm((norm or model.norm) if embedding.norm else NoNorm(), added)
     if model.dropout.embedding:
         yield Operation("element-wise", "embedding", 0.0, saved=model_pass.rows * added * model_pass.stream_bytes)
     if embedding.widened == "sum":
@@ -214,6 +260,9 @@ def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> 
 class FlopsPerToken(Base):
     """FLOPs per token for each part of the model. They are averaged over the tokens of a sequence.
 
+    A model with an encoder also reads a source text: the parts `encoder` and `cross` are averaged over the target
+    tokens, like the others.
+
     Components name their parts, such as `mlp`. The part `head` computes the logits from the last hidden states. A tied
     head has as many FLOPs as an untied one.
     """
@@ -227,8 +276,12 @@ class FlopsPerToken(Base):
         return sum(dict(self).values())
 
 
-def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> FlopsPerToken:
-    parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting)))
+def forward_flops(
+    model: ModelConfig, seq_len: int, counting: Counting = "visible", source: int | None = None
+) -> FlopsPerToken:
+    """Return the FLOPs per token of a forward pass. `source` is the number of source tokens (see `source_tokens`)."""
+    source = source_tokens(model, seq_len, source)
+    parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting, source=source)))
     head = parts.pop("head")
     per_token = {part: n / seq_len for part, n in parts.items()}
     return FlopsPerToken(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - components name the parts
@@ -236,7 +289,7 @@ def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visibl
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
     """Return the FLOPs per token of the forward and the backward pass: 3 times those of the forward pass. Layers are
-    not recomputed."""
+    not recomputed. With an encoder, the source text has `seq_len` tokens, too (pricing/source.py)."""
     return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
 
 

@@ -24,6 +24,8 @@ class Finding(Base):
     value: float
     layers: list[int]
     """Indices of the layers with this value. Empty if the value is the same in all layers."""
+    place: str
+    """Part of the model with this value: `encoder`, `cross-attention`, or empty for the decoder."""
     why: str
     sources: list[str]
     """Sources of the rule, as keys of evidence/sources.yaml."""
@@ -51,6 +53,7 @@ def findings(case: Case) -> list[Finding]:
             field=reading.field,
             value=reading.value,
             layers=list(reading.layers),
+            place=reading.place,
             why=rule.why,
             sources=list(rule.sources),
             claims=list(rule.claims),
@@ -79,6 +82,7 @@ def _lines(config: Config, levels: Sequence[Level]) -> list[str]:
 
 def _line(reading: Reading, usual: Usual) -> str:
     where = f" in layers {_ranges(reading.layers)}" if reading.layers else ""
+    where += f" in the {reading.place}" if reading.place else ""
     return f"{reading.field} {shown(reading.value)}{where} {usual}"
 
 

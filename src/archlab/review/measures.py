@@ -1,6 +1,6 @@
 """Quantities that the rules check: values of a layer, and values of a whole config."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.dense import Dense
@@ -8,9 +8,10 @@ from archlab.config.components.latent_attention import Latent
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import NoNorm
-from archlab.config.layers import LayerConfig
+from archlab.config.layers import LayerConfig, encoder_of
+from archlab.config.model_schema import ModelConfig
 from archlab.config.training import resolve_train
-from archlab.review.shape_rule import Case, Reading
+from archlab.review.shape_rule import ENCODER, Case, Reading
 
 
 def head_widths(layer: LayerConfig) -> Iterator[Reading]:
@@ -42,8 +43,9 @@ def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
 
 def cached_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
     """Yield the number of KV heads, whose keys and values decoding must cache. A layer that sees later tokens has no
-    cache."""
-    if isinstance(layer.attention, MultiHead) and layer.attention.visibility != "two_sided":
+    cache, but cross-attention caches the keys and values of the source."""
+    attention = layer.attention
+    if isinstance(attention, MultiHead) and (attention.visibility != "two_sided" or attention == layer.cross):
         yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
 
 
@@ -95,7 +97,15 @@ def vocabulary(case: Case) -> Iterator[Reading]:
 
 
 def depth(case: Case) -> Iterator[Reading]:
-    yield Reading("n_layers", case.config.model.n_layers)
+    yield from _of_stacks("n_layers", case, lambda stack: stack.n_layers)
+
+
+def _of_stacks(field: str, case: Case, read: Callable[[ModelConfig], float]) -> Iterator[Reading]:
+    """Yield the value of the decoder, and that of an encoder if it differs."""
+    model, encoder = case.config.model, encoder_of(case.config.model)
+    yield Reading(field, read(model))
+    if encoder and read(encoder) != read(model):
+        yield Reading(field, read(encoder), place=ENCODER)
 
 
 def aspect(case: Case) -> Iterator[Reading]:
@@ -105,7 +115,7 @@ def aspect(case: Case) -> Iterator[Reading]:
     attention.
     """
     if any(isinstance(layer.attention, AnyAttention) for layer, _ in case.layers.values()):
-        yield Reading("d_model / n_layers", case.config.model.d_model / case.config.model.n_layers)
+        yield from _of_stacks("d_model / n_layers", case, lambda stack: stack.d_model / stack.n_layers)
 
 
 def vocabulary_share(case: Case) -> Iterator[Reading]:
@@ -128,8 +138,12 @@ def stages(case: Case) -> Iterator[Reading]:
 
 
 def dropout(case: Case) -> Iterator[Reading]:
-    rates = [rate for layer, _ in case.layers.values() for rate in (layer.dropout.attention, layer.dropout.branch)]
+    rates = [rate for layer in _all_layers(case) for rate in (layer.dropout.attention, layer.dropout.branch)]
     yield Reading("dropout", max(case.config.model.dropout.embedding, *rates))
+
+
+def _all_layers(case: Case) -> list[LayerConfig]:
+    return [*(layer for layer, _ in case.layers.values()), *case.elsewhere.get(ENCODER, ())]
 
 
 def weight_decay(case: Case) -> Iterator[Reading]:
@@ -138,6 +152,6 @@ def weight_decay(case: Case) -> Iterator[Reading]:
 
 def post_norm_warmup(case: Case) -> Iterator[Reading]:
     """Yield the length of the learning-rate warm-up if some layer is post-norm."""
-    norms = [layer.norm for layer, _ in case.layers.values()]
+    norms = [layer.norm for layer in _all_layers(case)]
     if any("stream" in norm.slots for norm in norms):
         yield Reading("train.warmup of a post-norm model", resolve_train(case.config).warmup)

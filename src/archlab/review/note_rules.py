@@ -4,6 +4,7 @@ from archlab.atlas.models import PublishedModel
 from archlab.review import measures
 from archlab.review.published import RangeNear
 from archlab.review.shape_rule import (
+    CROSS,
     Between,
     Case,
     MoreThanZero,
@@ -52,7 +53,7 @@ def _published_decay(entry: PublishedModel) -> list[Reading]:
 
 
 _HEAD_SHARE = RangeNear(measures.head_share, from_zero=True)
-_KV_HEADS = RangeNear(in_each_layer(measures.cached_kv_heads))
+_KV_HEADS = RangeNear(in_each_layer(measures.cached_kv_heads, (CROSS,)))  # an encoder has no cache
 
 UNTIED_HEAD = ShapeRule(
     name="untied head",

@@ -1,12 +1,13 @@
 """Shape rules as data (reason, sources and a change that breaks the rule), and the config under review."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
 from archlab.atlas.models import PublishedModel
-from archlab.config.layers import LayerConfig, layer_configs, sees_as
+from archlab.config.components.component import NoMixer, NoMLP
+from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, layer_configs, sees_as
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.pricing.params import Parameters, parameters
@@ -25,6 +26,8 @@ class Reading:
     comparable."""
     layers: tuple[int, ...] = ()
     """Indices of the layers with this value. Empty if all layers that have the field have the same value."""
+    place: str = ""
+    """Part of the model with this value if it is not the decoder: `encoder` or `cross-attention`."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,17 @@ class Case:
         return {kind: (layer, tuple(indices)) for kind, (layer, indices) in layers.items()}
 
     @cached_property
+    def elsewhere(self) -> dict[str, list[LayerConfig]]:
+        """Layers of the encoder, and the cross-attention of each kind of layer as a layer with only this attention.
+        Empty without an encoder."""
+        encoder = encoder_of(self.config.model)
+        if encoder is None:
+            return {}
+        only = {"mixer": NoMixer(), "mlp": NoMLP()}
+        crosses = [layer.model_copy(update={"attention": layer.cross, **only}) for layer, _ in self.layers.values()]
+        return {ENCODER: [*distinct_layers(encoder)], CROSS: crosses}
+
+    @cached_property
     def counted(self) -> Parameters:
         return parameters(self.config.model)
 
@@ -60,7 +74,7 @@ class Case:
     def cut(self) -> Cut | None:
         """Layers of each pipeline stage, or None without a pipeline.
 
-        Raise UserError if there are fewer layers than stages.
+        Raise UserError if there are fewer layers than stages, or if the model has an encoder.
         """
         tokens = resolve_train(self.config).seq_len
         return cut(self.config.model, tokens, self.pipeline) if self.pipeline else None
@@ -68,11 +82,17 @@ class Case:
 
 Measure = Callable[[Case], Iterable[Reading]]
 
+ENCODER, CROSS = "encoder", "cross-attention"
+"""Places of readings that do not come from layers of the decoder."""
 
-def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
+
+def in_each_layer(
+    read: Callable[[LayerConfig], Iterable[Reading]], places: Sequence[str] = (ENCODER, CROSS)
+) -> Measure:
     """Turn a measure of one layer into a measure of all layers.
 
-    A reading has layer indices only if other layers have a different value.
+    A reading has layer indices only if other layers have a different value. Values in other `places` than the decoder
+    have readings of their own, unless the decoder has the same value.
     """
 
     def measure(case: Case) -> Iterator[Reading]:
@@ -84,6 +104,11 @@ def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
         for reading, indices in indices_of.items():
             differ = fields.count(reading.field) > 1
             yield Reading(reading.field, reading.value, reading.kind, tuple(sorted(indices)) if differ else ())
+        known = set(indices_of)
+        for place in places:
+            readings = {reading: None for layer in case.elsewhere.get(place, ()) for reading in read(layer)}
+            yield from (replace(reading, place=place) for reading in readings if reading not in known)
+            known.update(readings)
 
     return measure
 

@@ -77,7 +77,7 @@ class FamilyMember:
         return self.n_heads * self.head_dim / self.d_model
 
 
-CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer"
+CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer, and no encoder"
 
 SizeMeasure = Literal["total", "active"]
 """Measure of a model's size: all parameters, or only those that a token uses."""
@@ -167,8 +167,9 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
 
 
 def can_be_scaled(member: FamilyMember) -> bool:
-    """Return whether every layer has an MLP and attention with the same heads, and no layer has a recurrent mixer."""
-    complete = all(
+    """Return whether the model has no encoder, every layer has an MLP and attention with the same heads, and no layer
+    has a recurrent mixer."""
+    complete = member.config.model.encoder is None and all(
         isinstance(layer.mixer, Absent)
         and not isinstance(layer.attention, Absent)
         and not isinstance(layer.mlp, Absent)

@@ -45,8 +45,8 @@ _FOLLOW = (MultiHead, Dense, MoE, Absent)
 def at_width(config: Config, name: str, width: int) -> Config:
     """Return the config with d_model = `width`. The number of heads and the widths of MLPs grow in proportion.
 
-    Nothing else changes. Raise UserError if the number of heads would not be an integer, or if a component has widths
-    that do not depend on d_model. The message begins with `name`.
+    Nothing else changes. Raise UserError if the number of heads would not be an integer, if a component has widths that
+    do not depend on d_model, or if the model has an encoder. The message begins with `name`.
     """
     model, factor = config.model, Fraction(width, config.model.d_model)
     _check_all_follow(model, name)
@@ -63,6 +63,8 @@ def at_width(config: Config, name: str, width: int) -> Config:
 
 
 def _check_all_follow(model: ModelConfig, name: str) -> None:
+    if model.encoder is not None:
+        raise UserError(f"{name}: the model has an encoder; allowed here: models without encoder")
     for layer in distinct_layers(model):
         for section in COMPONENTS:
             if not isinstance(component := getattr(layer, section), _FOLLOW):

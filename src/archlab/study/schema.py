@@ -25,8 +25,8 @@ class Budget(Settings):
     tokens: Tokens | None = None
     """Number of training tokens of each run."""
     flops: Flops | None = None
-    """Training FLOPs of each run. They include masked query-key pairs that the kernel computes. An arm with fewer FLOPs
-    per token trains on more tokens."""
+    """Training FLOPs of each run. They include masked query-key pairs that the kernel computes, and the source texts
+    of an encoder. An arm with fewer FLOPs per token trains on more tokens."""
 
     tokens_per_parameter: Positive | None = None
     """Number of training tokens per parameter of the base. If the study has `sizes`, the parameters of the scaled base
@@ -49,7 +49,7 @@ class Equal(Settings):
     """Largest allowed relative difference from the first arm's parameter count, for example 0.01."""
     flops: Share | None = None
     """Largest allowed relative difference from the first arm's training FLOPs per token. The FLOPs include masked
-    query-key pairs that the kernel computes."""
+    query-key pairs that the kernel computes, and the source texts of an encoder."""
     by: Literal["model.mlp.d_ff", "model.d_model", "model.n_layers"] = "model.mlp.d_ff"
     """Field that is adjusted if an arm differs from the first arm by more than allowed."""
 

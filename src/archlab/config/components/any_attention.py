@@ -76,7 +76,7 @@ class AnyAttention(Visibility, QueryHeads):
         values are read from the cache.
         """
         needs = self._needs_in_pass(site, model_pass)
-        heads, pairs = self.n_heads, model_pass.texts * self._pairs(needs, model_pass)
+        heads, pairs = self.n_heads, model_pass.texts * self._pairs(site, needs, model_pass)
         distances = model_pass.rows * site.position.distances(self._n_distances(model_pass))
         if model_pass.counting == "visible":
             distances = min(pairs, distances)
@@ -86,6 +86,7 @@ class AnyAttention(Visibility, QueryHeads):
             width = site.d_model if self._projects_queries(model_pass) else width
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = model_pass.rows * heads * (key_width + value_width)
+        new_keys = model_pass.of_source.rows if site.reads_source else model_pass.rows
         biases = heads * pairs if site.position.acts_on == "scores" else 0
         is_written = model_pass.counting != "visible" and writes_scores(needs)
         yield Operation(
@@ -94,7 +95,7 @@ class AnyAttention(Visibility, QueryHeads):
             flops=2 * heads * ((key_width + value_width) * pairs + width * distances),
             weights=learned * model_pass.bytes_each,
             kept=self.kept_bytes(site, model_pass),
-            moved=(queries + model_pass.rows * kv_width + biases) * model_pass.bytes_each,
+            moved=(queries + new_keys * kv_width + biases) * model_pass.bytes_each,
             saved=self._saved(site, model_pass, key_width, value_width, kv_width, has_sinks=sinks > 0),
             times=2 if is_written else 1,
         )
@@ -157,7 +158,7 @@ class AnyAttention(Visibility, QueryHeads):
         needs, position = self._needs_in_pass(site, model_pass), site.position
         heads, n_kv_heads = self.n_heads, kv_width / (key_width + value_width)
         kept = 0.0 if position.is_shared else position.saved_for_scores(model_pass, heads, self.query_width)
-        mask = self._mask_pairs(needs, model_pass)
+        mask = self._mask_pairs(site, needs, model_pass)
         bytes_each = FLOAT32_BYTES if needs.bias else model_pass.bytes_each
         output_width = 0
         if model_pass.counting != "visible" and not needs.softcap:
@@ -173,11 +174,11 @@ class AnyAttention(Visibility, QueryHeads):
         are_copied = has_sinks or writes_scores(needs)
         queries, keys = (
             heads * model_pass.rows,
-            model_pass.texts * self._keys_kept(needs, model_pass, are_copied=are_copied),
+            model_pass.texts * self._keys_kept(site, needs, model_pass, are_copied=are_copied),
         )
         if model_pass.counting != "visible" and (writes_scores(needs) or position.learns_scores):
             # Every head has its own keys and values. No fused kernel of a CPU computes the gradient of a bias.
-            weights = 0 if writes_scores(needs) else queries * model_pass.context
+            weights = 0 if writes_scores(needs) else queries * site.n_keys(model_pass)
             numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
             return kept + numbers * FLOAT32_BYTES + mask
         numbers = queries * (key_width + output_width) + n_kv_heads * keys * (key_width + value_width)
@@ -185,20 +186,22 @@ class AnyAttention(Visibility, QueryHeads):
         in_float32 = queries + masks * mask
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
 
-    def _mask_pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
+    def _mask_pairs(self, site: Site, needs: KernelNeeds, model_pass: Pass) -> int:
         """Return the number of query-key pairs in the masks that a kernel stores. It is 0 for a plain causal mask
         without bias."""
         if blocks := self._blocks(needs, model_pass):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
+        if site.reads_source:  # every query sees every key, so no mask is stored
+            return 0
         return model_pass.mask_pairs if needs.mask == "other" or needs.bias or needs.softcap else 0
 
-    def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
+    def _keys_kept(self, site: Site, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
         """Return the number of keys per sequence that a kernel stores for the backward pass. Usually, all blocks of
         queries share one key tensor. Blocks that also see shared keys each store a copy of all the keys that they
         see."""
         blocks = self._blocks(needs, model_pass)
         copies = [b for b in blocks if b.shared or are_copied]
-        whole = 0 if blocks and len(copies) == len(blocks) else model_pass.context
+        whole = 0 if blocks and len(copies) == len(blocks) else site.n_keys(model_pass)
         return sum(b.all_keys for b in copies) + whole
 
     def _blocks(self, needs: KernelNeeds, model_pass: Pass) -> Sequence[QueryBlocks]:
@@ -219,6 +222,8 @@ class AnyAttention(Visibility, QueryHeads):
         needs = replace(
             layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
         )
+        if site.reads_source:
+            return replace(needs, mask="none")
         if model_pass.counting == "visible" or model_pass.n_cached:
             return needs
         if model_pass.counting == "packed":
@@ -233,8 +238,9 @@ class AnyAttention(Visibility, QueryHeads):
             width = heads * site.position.rotated(self.rotary_width)
             yield model_pass.element_wise("element-wise", "positions", width, flops=3)
 
-    def _pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
-        """Return the number of query-key pairs in one sequence that are computed.
+    def _pairs(self, site: Site, needs: KernelNeeds, model_pass: Pass) -> int:
+        """Return the number of query-key pairs in one sequence that are computed. In cross-attention, every query is
+        compared with the whole source.
 
         `computed` counts the pairs of the kernel that `auto` chooses on a CPU (`kernel_choice.py`). `packed` counts all
         pairs, because the boundaries of documents are unknown here. With a cache, every new query is counted with every
@@ -244,6 +250,8 @@ class AnyAttention(Visibility, QueryHeads):
         skips hidden tiles on a GPU. On a CPU, sinks are padded, and so are values whose width differs from that of the
         queries.
         """
+        if site.reads_source:
+            return model_pass.tokens * model_pass.source
         length = model_pass.context
         if model_pass.counting == "visible":
             return visible_pairs(self, length) - (

@@ -36,6 +36,11 @@ class Site:
     reads_source: bool = False
     """Whether the component is cross-attention, whose keys and values come from the encoder's output."""
 
+    def n_keys(self, model_pass: Pass) -> int:
+        """Return the number of tokens of each sequence from which keys come: those of the source text for
+        cross-attention, otherwise those of the sequence itself."""
+        return model_pass.source if self.reads_source else model_pass.context
+
 
 class StateTensor(NamedTuple):
     """Shape of a tensor, such as cached keys, that a component keeps for one sequence between passes."""
@@ -154,7 +159,8 @@ class Component(Registered):
     def kept_bytes(self, site: Site, model_pass: Pass) -> int:
         """Return the number of bytes that this pass reads from the cache, including the entries that the pass itself
         adds. Return 0 if there is no cache."""
-        kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, model_pass.context))
+        length = site.n_keys(model_pass)
+        kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, length))
         return model_pass.texts * kept if model_pass.is_cached else 0
 
 

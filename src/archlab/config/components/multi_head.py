@@ -157,19 +157,22 @@ class MultiHead(AnyAttention, _Shape):
         return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})
 
     def _qk_norms(self) -> int:
+        return self._qk_norms_of(self.n_heads) + self._qk_norms_of(self.n_kv_heads)
+
+    def _qk_norms_of(self, heads: int) -> int:
+        """Return the number of parameters of the norm of `heads` query or key heads."""
         norm = self.qk_norm
-        if isinstance(norm, NoNorm) or norm.scope == "head":
-            return 2 * norm.n_parameters(self.head_dim)
-        return sum(norm.n_parameters(n * self.head_dim) for n in (self.n_heads, self.n_kv_heads))
+        is_alike = isinstance(norm, NoNorm) or norm.scope == "head"
+        return norm.n_parameters(self.head_dim if is_alike else heads * self.head_dim)
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations: projections, norms and rotations of queries and keys, scores, gate, output
         projection."""
-        d, queries_keys = site.d_model, (self.n_heads + self.n_kv_heads) * self.head_dim
-        yield model_pass.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
-        if self.clip_qkv is not None:
-            yield model_pass.element_wise("element-wise", "projections", self.qkv_width, flops=2, saved=1)
-        yield from model_pass.norm(self.qk_norm, queries_keys, self._qk_norms())
+        d = site.d_model
+        if site.reads_source:
+            yield from self._inputs_of_cross(site, model_pass)
+        else:
+            yield from self._inputs(d, model_pass, self.qkv_width, self.n_heads + self.n_kv_heads, self._qk_norms())
         yield from self.rotating(site, model_pass, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
             yield model_pass.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
@@ -186,6 +189,31 @@ class MultiHead(AnyAttention, _Shape):
             saved = 1 + self.gate_width / self.out_width
             yield model_pass.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
+
+    def _inputs(
+        self, d_model: int, model_pass: Pass, width: int, heads: int, norm_weights: int, *, shares_input: bool = False
+    ) -> Iterator[Operation]:
+        """Yield the projection to `width` features, their clipping, and the norm of the `heads` query and key heads
+        among them."""
+        bias = width * self.qkv_bias
+        yield model_pass.product("projections", d_model, width, bias=bias, shares_input=shares_input)
+        if self.clip_qkv is not None:
+            yield model_pass.element_wise("element-wise", "projections", width, flops=2, saved=1)
+        yield from model_pass.norm(self.qk_norm, heads * self.head_dim, norm_weights)
+
+    def _inputs_of_cross(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the operations before the scores of cross-attention. Queries come from the sequence. Keys and values
+        come from the source text, and only in the pass that reads it.
+
+        All layers store the encoder's output together, unless each converts it to 16 bits.
+        """
+        d, query_width, norms = site.d_model, self.n_heads * self.head_dim, self._qk_norms()
+        norms_of_keys = self._qk_norms_of(self.n_kv_heads)
+        yield from self._inputs(d, model_pass, query_width, self.n_heads, norms - norms_of_keys)
+        if model_pass.reads_source:
+            of_source, kv_width = model_pass.of_source, self.qkv_width - query_width
+            is_shared = of_source.bytes_each == of_source.stream_bytes
+            yield from self._inputs(d, of_source, kv_width, self.n_kv_heads, norms_of_keys, shares_input=is_shared)
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         """Return whether the queries are stored head by head in memory. Torch's norms and a partial rotation cause this

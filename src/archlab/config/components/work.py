@@ -8,7 +8,7 @@ operations, and that operations are fused only within one kernel.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from archlab.config.components.activation import activation_named
@@ -81,6 +81,21 @@ class Pass:
     is_training: bool = False
     """Whether this is a training pass. In a training pass, the residual stream and its norms are in float32. In other
     passes, all tensors have the same dtype."""
+    source: int = 0
+    """Number of tokens in the source text of each sequence, which the encoder reads. 0 without an encoder."""
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the encoder reads the source texts in this pass. In later passes, the cache holds their keys and
+        values."""
+        return self.source > 0 and not self.n_cached
+
+    @property
+    def of_source(self) -> "Pass":
+        """The encoder's pass over the source texts, which needs no cache. It has no tokens if this pass does not read
+        the source texts."""
+        tokens = self.source if self.reads_source else 0
+        return replace(self, tokens=tokens, n_cached=0, is_cached=False, source=0)
 
     @property
     def stream_bytes(self) -> int:

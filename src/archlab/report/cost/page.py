@@ -19,7 +19,7 @@ from archlab.pricing.units import binary, si
 from archlab.pricing.work import PassName
 from archlab.report.charts.axes import LENGTH
 from archlab.report.charts.marks import DASHED, chart_of, color, dash_turns, layered, tooltip
-from archlab.report.cost.tables import Point, beyond_limits, side_by_side
+from archlab.report.cost.tables import Point, beyond_limits, side_by_side, with_sources
 from archlab.report.html import render_page
 
 BATCHES = tuple(2**n for n in range(10))
@@ -31,13 +31,19 @@ def write_costs(
     device: Hardware,
     dtype: Format,
     path: Path,
+    source: int | None = None,
 ) -> Path:
-    """Write the page, creating missing parent folders, and return its path."""
-    return write_page(path, render(configs, costs_at, device, dtype))
+    """Write the page, creating missing parent folders, and return its path. `source` is the number of source tokens of
+    each sequence, if the user set it."""
+    return write_page(path, render(configs, costs_at, device, dtype, source))
 
 
 def render(
-    configs: Mapping[str, Config], costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
+    configs: Mapping[str, Config],
+    costs_at: Mapping[str, Mapping[Point, Cost]],
+    device: Hardware,
+    dtype: Format,
+    source: int | None = None,
 ) -> str:
     points = list(next(iter(costs_at.values())))
     requested = list(dict.fromkeys(context for context, _ in points))
@@ -51,14 +57,15 @@ def render(
     if any("decoding" in cost.work for at in costs.values() for cost in at):
         limits = {name: config.model.max_seq_len for name, config in configs.items()}
         at_context = {
-            name: [cost(config, batch, c, dtype) for c in _contexts(requested, limits[name])]
+            name: [cost(config, batch, c, dtype, source) for c in _contexts(requested, limits[name])]
             for name, config in configs.items()
         }
         kept = {n: [(c.context, _kept(c), binary(_kept(c))) for c in at] for n, at in at_context.items()}
         speeds = {n: [_speed(c, c.context, device) for c in at] for n, at in at_context.items()}
         at_batch = {
             name: {
-                context: [_speed(cost(config, b, context, dtype), b, device) for b in BATCHES] for context in requested
+                context: [_speed(cost(config, b, context, dtype, source), b, device) for b in BATCHES]
+                for context in requested
             }
             for name, config in configs.items()
         }
@@ -75,11 +82,18 @@ def render(
         device=device,
         dtype=dtype,
         asked=" and ".join(f"{context:,}" for context in requested),
-        beyond=beyond_limits(costs_at),
+        beyond=[*beyond_limits(costs_at), *_about_sources(costs_at, source)],
         batch=batch,
         most=most,
         tables=list(side_by_side(costs_at, device)),
     )
+
+
+def _about_sources(costs_at: Mapping[str, Mapping[Point, Cost]], source: int | None) -> list[str]:
+    """Return sentences about the length of source texts, if a config has an encoder."""
+    sentences = with_sources(costs_at)
+    grows = source is None and sentences
+    return [*sentences, *(["In charts over the context, source texts are as long as the context"] if grows else [])]
 
 
 def _contexts(requested: Sequence[int], limit: int) -> list[int]:
@@ -131,7 +145,9 @@ def _kinds_of_heads(
 
 def _has_heads_to_vary(config: Config) -> bool:
     """Return whether all layers have multi-head attention with a KV cache and the same heads. Their windows may
-    differ."""
+    differ. Heads are not varied in a model with an encoder, because those of the encoder would change, too."""
+    if config.model.encoder is not None:
+        return False
     attentions = [layer.attention for layer in layer_configs(config.model)]
     heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
     return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")

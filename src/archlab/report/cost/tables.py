@@ -28,15 +28,20 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
     )
     yield Table(
-        (f"serving, {cost.context:,} tokens of context", "FLOPs per token", "share"),
+        (f"serving, {_tokens(cost.context, cost.source, ' of context')}", "FLOPs per token", "share"),
         [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
     )
     yield Table(
         ("", "memory"),
-        [*_cache(cost), *_recurrent(cost), (f"weights, {cost.dtype}", binary(cost.weight_bytes)), *_read(cost)],
+        [
+            *_cache(cost),
+            *_recurrent(cost),
+            (f"weights, {cost.dtype}", binary(cost.weight_bytes)),
+            *_read(cost),
+        ],
     )
     yield Table(
-        (f"training, windows of {cost.training_window:,} tokens", ""),
+        (f"training, windows of {_tokens(cost.training_window, cost.training_source)}", ""),
         [
             *_training_flops(cost),
             ("weights, gradients, optimizer state, float32", binary(memory.total)),
@@ -51,12 +56,18 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         yield from _predictions(cost, device)
 
 
+def _tokens(target: int, source: int, of_what: str = "") -> str:
+    return f"{target:,} target + {source:,} source tokens" if source else f"{target:,} tokens{of_what}"
+
+
 def _cache(cost: Cost) -> list[tuple[str, str]]:
     if not cost.decodes:
         return [("KV cache", "none: nothing is decoded")]
+    label = f"  of which {cost.batch} x {cost.source:,} source tokens"
     return [
         (f"KV cache per token, {cost.dtype}", binary(cost.kv_bytes_per_token)),
         (f"KV cache of {cost.batch} x {cost.context:,} tokens, {cost.dtype}", binary(cost.kv_cache_bytes)),
+        *([(label, binary(cost.source_kv_bytes))] if cost.source else []),
     ]
 
 
@@ -114,7 +125,8 @@ def _label(cost: Cost, name: PassName) -> str:
         case "training":
             return f"training step of {count(cost.tokens[name])} tokens"
         case "prefill":
-            return f"{_reading([cost])} of {cost.batch} x {cost.context:,}"
+            source = f" + {cost.source:,}" if cost.source else ""
+            return f"{_reading([cost])} of {cost.batch} x {cost.context:,}{source}"
         case "decoding":
             return f"decoding step, batch of {cost.batch}"
 
@@ -281,6 +293,8 @@ def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware 
     for context, batch in points:
         at = [costs_at[name][context, batch] for name in names]
         rows = [_ratios(_named(q.label, at), [q.of(c) for c in at], q.unit) for q in _shown(AT_A_POINT, at)]
+        if any(c.source for c in at):
+            rows.insert(0, ("source tokens", *(f"{c.source:,}" if c.source else "-" for c in at)))
         yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
 
 
@@ -303,6 +317,16 @@ def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
                 f"{name} is built for at most {limit:,} tokens (model.max_seq_len); "
                 f"costs for {' and '.join(longer)} tokens are computed anyway"
             )
+    return sentences
+
+
+def with_sources(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
+    """Return one sentence for each config with an encoder, about the length of its source texts."""
+    sentences = list[str]()
+    for name, costs in costs_at.items():
+        if sources := [f"{source:,}" for source in dict.fromkeys(cost.source for cost in costs.values()) if source]:
+            words = f"a source text of {' and '.join(sources)} tokens for each sequence"
+            sentences.append(f"{name} reads {words}; numbers per token are per target token")
     return sentences
 
 

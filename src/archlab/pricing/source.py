@@ -1,0 +1,39 @@
+"""Source texts of a model with an encoder: their length, and the passes of the encoder and of the decoder.
+
+A window of such a model consists of a source text and a target text. `train.seq_len`, `context` and all numbers of
+tokens count target tokens. FLOPs per token are the FLOPs of a whole window, source and target, divided by the number of
+its target tokens. FLOPs per token times tokens is therefore the cost of all windows, with their source texts. A budget
+in FLOPs uses this product, too.
+"""
+
+from archlab.config.components.work import Pass
+from archlab.config.layers import encoder_of
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+
+
+def source_tokens(model: ModelConfig, tokens: int, source: int | None = None) -> int:
+    """Return the number of source tokens of each sequence of `tokens` target tokens. It is `source`, and by default as
+    many as there are target tokens. Without an encoder, it is 0.
+
+    Raise UserError if the model has no encoder but `source` is given.
+    """
+    if model.encoder is None:
+        if source:
+            raise UserError(f"source is {source}, but the model has no encoder; leave it out")
+        return 0
+    return source or tokens
+
+
+def stack_passes(model: ModelConfig, model_pass: Pass) -> list[tuple[ModelConfig, Pass]]:
+    """Return the passes of the encoder, if it reads source texts in this pass, and of the decoder.
+
+    Raise UserError if a model with an encoder has no source text, or if another model has one.
+    """
+    encoder = encoder_of(model)
+    if (encoder is None) != (model_pass.source == 0):
+        allowed = "0, because the model has no encoder" if encoder is None else "1 or more for a model with an encoder"
+        raise UserError(f"{model_pass.source} source tokens; allowed: {allowed}")
+    if encoder is None or not model_pass.reads_source:
+        return [(model, model_pass)]
+    return [(encoder, model_pass.of_source), (model, model_pass)]
