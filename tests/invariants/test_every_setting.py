@@ -33,6 +33,7 @@ from archlab.config.model_schema import HeadTransform, Init, ModelConfig
 from archlab.config.optimizer import Objective
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
+from archlab.data.batch import next_token
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
@@ -388,9 +389,9 @@ def trajectory(config: Config) -> list[float]:
     for step in range(min(train.steps, 40) + 1):
         drawn = np.random.default_rng((train.seed, step))
         seq_len = train.seq_len or config.model.max_seq_len
-        batch = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))
-        begins = 0 if train.document_mask else None
-        losses.append(update(model, optimizer, Windows(batch), train, step, device, begins).loss)
+        tokens = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))
+        batch = next_token(Windows(tokens), 0 if train.document_mask else None)
+        losses.append(update(model, optimizer, batch, train, step, device).loss)
     return losses
 
 
@@ -442,7 +443,7 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     predict, save, hidden, recompute = training.predict, Saver.save, Decoder.hidden, training.recompute_layers
 
     def evaluated(model: Any, held_out: Any, device: Device, **more: Any) -> Any:
-        done.append(("evaluate", held_out.tokens.shape))
+        done.append(("evaluate", held_out.batch.tokens.shape))
         return predict(model, held_out, device, **more)
 
     def saved(saver: Saver, step: int, *state: Any, **more: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from archlab.data.shards import DataFolder, Tokens
 from archlab.data.tokenizer import TOKENIZER
-from archlab.data.training_data import HeldOut, Windows
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
 _GAP = 1 << 16
@@ -67,11 +67,11 @@ class TextData:
         return self._first.path / TOKENIZER
 
     @property
-    def document_token(self) -> int:
-        return self._first.manifest.end_of_text
+    def document_tokens(self) -> tuple[int, ...]:
+        return self._first.document_tokens
 
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Return the windows of a training step. All tokens are trained on."""
+    def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+        """Return the windows of a training step. All tokens may count."""
         chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))
         tokens = np.empty((len(chosen), seq_len + 1), dtype=np.int64)
         for n in np.unique(chosen):
@@ -87,7 +87,7 @@ class TextData:
             for s in self.sources
         }
 
-    def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
+    def held_out(self, seq_len: int, n_tokens: int | None) -> Windows:
         """Return held-out windows that are spread evenly over the fold.
 
         In a mixture, windows are taken from the sources alternately, in the same proportions as in training. The result
@@ -107,10 +107,10 @@ class TextData:
         tokens, continues = (np.concatenate(parts) for parts in zip(*parts_of_sources, strict=True))
         sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
         before = self._first.document_tokens
-        return HeldOut.of_text(tokens, sizes, before, prefix, continues=continues, masked=masked)
+        return Windows.of_text(tokens, sizes, before, prefix, continues=continues)
 
-    def beginnings(self, held_out: HeldOut) -> list[str]:
-        first = held_out.first_tokens(_BEGINNING)
+    def beginnings(self, windows: Windows) -> list[str]:
+        first = windows.first_tokens(_BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
 
     @property

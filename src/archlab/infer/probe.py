@@ -12,6 +12,8 @@ from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.layers import distinct_layers
 from archlab.config.schema import Config
 from archlab.config.training import check_next_token, resolve_train
+from archlab.data.batch import next_token
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.model.rotary import rotation
@@ -92,14 +94,14 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
     model_config, seed = config.model, config.train.seed
     model = Decoder(model_config, seed=seed).to(device.type)
     generator = torch.Generator().manual_seed(seed)
-    windows_BT = torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator)
+    windows = Windows(torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator).numpy())
     return Start(
         parameters=parameters(model_config).total,
         vocab_size=model_config.vocab_size,
         windows=rows,
         context=context,
         seed=seed,
-        probed=probe(model, windows_BT.to(device.type), device),
+        probed=probe(model, next_token(windows), device),
         ropes=_ropes(config, seed),
     )
 

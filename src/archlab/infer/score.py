@@ -7,6 +7,7 @@ from archlab.config.core.text import note
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
 from archlab.config.training import check_next_token, resolve_train
+from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
@@ -62,7 +63,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     folder = download(source) if kind_of(source) == "hub id" else Path(source)
     trained = _is_trained(folder)
     if trained and data.tokenizer:
-        check_same(load_tokenizer(folder), load(data.tokenizer, data.document_token), source, config.data.named)
+        check_same(load_tokenizer(folder), load(data.tokenizer, data.document_tokens[0]), source, config.data.named)
     if trained and is_run_folder(folder):
         _check_held_out(RunFolder(folder).environment().get("corpus"), load_config(source), config, data)
     if not trained:
@@ -73,7 +74,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         steps, model = 0, load_model(folder, config.model)
     model = to_int8(model) if int8 else model
     train = resolve_train(config)
-    held_out = data.held_out(train.eval_seq_len, tokens, masked=train.document_mask)
+    held_out = Batches(data, train.document_mask).held_out(train.eval_seq_len, tokens)
     result = evaluate(model.to(device.type), held_out, device)
     if not result.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite, because its training diverged")
@@ -81,7 +82,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         bits_per_byte=result.bits_per_byte,
         accuracy=result.accuracy,
         loss=result.loss,
-        tokens=len(held_out.tokens) * held_out.seq_len,
+        tokens=held_out.batch.targets.size,
         context=held_out.seq_len,
         trained_steps=steps,
         trained=trained,

@@ -13,6 +13,7 @@ from archlab.config.core.base import Base
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
 from archlab.config.training import check_next_token, resolve_train
+from archlab.data.batch import next_token
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
@@ -126,13 +127,13 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     model = Decoder(config.model).to(device.type).train()
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
-    batch = _random(config, train) if windows is None else Windows(windows)
-    separator = 0 if train.document_mask else None
+    tokens = _random(config, train) if windows is None else Windows(windows)
+    batch = next_token(tokens, 0 if train.document_mask else None)
     if compiled := is_compiled(config, train, device):
         compile_layers(model)
 
     def step() -> None:
-        update(model, optimizer, batch, train, 0, device, separator)
+        update(model, optimizer, batch, train, 0, device)
         if device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -142,7 +143,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 def _random(config: Config, train: TrainConfig) -> Windows:
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, Task):
-        return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
+        return TaskData(task, vocab_size, config.data.fold).windows(train.seed, 0, train.rows, train.seq_len)
     return Windows(np.random.default_rng(0).integers(0, vocab_size, (train.rows, train.seq_len + 1)))
 
 
