@@ -30,7 +30,7 @@ from archlab.config.identity import resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overrides
 from archlab.config.model_schema import HeadTransform, Init, ModelConfig
-from archlab.config.optimizer import Objective
+from archlab.config.objective import Objective
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.data.batch import next_token

@@ -10,8 +10,9 @@ import numpy as np
 
 from archlab.data.training_data import Windows
 
-Measure = Literal["bits_per_byte", "accuracy"]
-"""Name of the score of a run: bits per byte of text, or the fraction of a task's answers that are right."""
+Measure = Literal["bits_per_byte", "accuracy", "denoising_loss"]
+"""Name of the score of a run: bits per byte of text, the fraction of a task's answers that are right, or the loss per
+hidden token."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,14 @@ class HeldOut:
     batch: Batch
     windows: Windows
     """Windows from which the batch was made."""
+    denoises: bool = False
+    """Whether the targets that count are hidden tokens."""
 
     @property
     def measure(self) -> Measure:
+        """Name of the score."""
+        if self.denoises:
+            return "denoising_loss"
         return "accuracy" if self.windows.bytes is None else "bits_per_byte"
 
     @property

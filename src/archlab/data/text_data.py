@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from archlab.data.reserved import SpecialIds, special_ids
 from archlab.data.shards import DataFolder, Tokens
 from archlab.data.tokenizer import TOKENIZER
 from archlab.data.training_data import Windows
@@ -55,10 +56,6 @@ class TextData:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @property
-    def known_tokens(self) -> int:
-        return self._first.manifest.vocab_size
-
-    @property
     def n_folds(self) -> int:
         return min(len(source.folder.manifest.folds) for source in self.sources)
 
@@ -67,8 +64,8 @@ class TextData:
         return self._first.path / TOKENIZER
 
     @property
-    def document_tokens(self) -> tuple[int, ...]:
-        return self._first.document_tokens
+    def special(self) -> SpecialIds:
+        return self._special
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Return the windows of a training step. All tokens may count."""
@@ -112,6 +109,11 @@ class TextData:
     def beginnings(self, windows: Windows) -> list[str]:
         first = windows.first_tokens(_BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
+
+    @cached_property
+    def _special(self) -> SpecialIds:
+        first = self._first
+        return special_ids(first.tokenizer, first.manifest.vocab_size, first.document_tokens)
 
     @property
     def _first(self) -> DataFolder:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from archlab.data.reserved import SpecialIds
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -82,11 +84,6 @@ class TrainingData(Protocol):
         ...
 
     @property
-    def known_tokens(self) -> int:
-        """Upper limit of the token ids: all ids are below this number."""
-        ...
-
-    @property
     def n_folds(self) -> int:
         """Number of parts that can each be held out."""
         ...
@@ -97,9 +94,8 @@ class TrainingData(Protocol):
         ...
 
     @property
-    def document_tokens(self) -> tuple[int, ...]:
-        """Tokens that precede each document; empty for a task, which has no documents. Each document begins with all of
-        them, and the first occurs nowhere else."""
+    def special(self) -> SpecialIds:
+        """Ids of the special tokens."""
         ...
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:

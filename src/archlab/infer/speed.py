@@ -12,8 +12,8 @@ from archlab.config.components.work import FLOAT32_BYTES, KINDS, OperationKind
 from archlab.config.core.base import Base
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
-from archlab.config.training import check_next_token, resolve_train
-from archlab.data.batch import next_token
+from archlab.config.training import check_objective, resolve_train
+from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
@@ -121,14 +121,14 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     `train.document_mask`, token 0 begins a document. Raise UserError if the model does not fit into memory.
     """
     keep_freed_memory()
-    check_next_token(config.model)
+    check_objective(config.model, config.train.objective)
     train, device = resolve_train(config), choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model), train.optimizer).total)
     model = Decoder(config.model).to(device.type).train()
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
     tokens = _random(config, train) if windows is None else Windows(windows)
-    batch = next_token(tokens, 0 if train.document_mask else None)
+    batch = random_batch(train.objective, tokens, config.model.vocab_size, 0 if train.document_mask else None)
     if compiled := is_compiled(config, train, device):
         compile_layers(model)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from archlab.config.core.base import Base
-from archlab.data.batch import HeldOut
+from archlab.data.batch import HeldOut, Measure
 from archlab.model.decoder import Decoder
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
@@ -23,11 +23,28 @@ class Score:
     """Score of a model over the scored tokens of held-out data."""
 
     loss: float
-    """Cross-entropy in nats per token."""
+    """Cross-entropy in nats per token that counts."""
     bits_per_byte: float | None
-    """Total bits divided by total bytes; None for a task."""
-    accuracy: float | None
-    """Fraction of a task's answer tokens that the model predicts as most likely; None for text."""
+    """Total bits divided by total bytes; None for a task or for hidden tokens."""
+    right: float | None
+    """Fraction of the tokens that count that the model predicts as most likely; None for bits per byte."""
+    measure: Measure = "bits_per_byte"
+    """Name of the score."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Fraction of a task's answer tokens that the model predicts as most likely; None for text."""
+        return self.right if self.measure == "accuracy" else None
+
+    @property
+    def denoising_loss(self) -> float | None:
+        """Cross-entropy in nats per hidden token; None if no tokens are hidden."""
+        return self.loss if self.measure == "denoising_loss" else None
+
+    @property
+    def denoising_accuracy(self) -> float | None:
+        """Fraction of the hidden tokens that the model predicts as most likely; None if no tokens are hidden."""
+        return self.right if self.measure == "denoising_loss" else None
 
     @property
     def is_finite(self) -> bool:
@@ -36,11 +53,14 @@ class Score:
 
     def measures(self) -> dict[str, float]:
         """Return the values that are not None, by name, for the log."""
-        values = {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy, "held_out_loss": self.loss}
+        names = ("bits_per_byte", "accuracy", "denoising_loss", "denoising_accuracy")
+        values = {name: getattr(self, name) for name in names} | {"held_out_loss": self.loss}
         return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
-        return f"{self.accuracy:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
+        if self.measure == "denoising_loss":
+            return f"{self.loss:.3f} nats per hidden token, {self.right:.1%} right"
+        return f"{self.right:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
 
 
 class DocumentScore(Base):
@@ -61,7 +81,7 @@ class Predictions:
     nats: np.ndarray
     """Cross-entropy of each token in nats, float32."""
     right: np.ndarray | None
-    """Whether the model predicts each token as the most likely one, bool; None for text."""
+    """Whether the model predicts each token as the most likely one, bool; None for bits per byte."""
 
     def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
         """Return a score for each document; empty for a task. Only the tokens inside the windows count."""
@@ -79,7 +99,8 @@ class Predictions:
         return Score(
             loss=nats / n_tokens,
             bits_per_byte=None if held_out.bytes is None else nats / math.log(2) / int(held_out.bytes.sum()),
-            accuracy=None if self.right is None else int(self.right.sum()) / n_tokens,
+            right=None if self.right is None else int(self.right.sum()) / n_tokens,
+            measure=held_out.measure,
         )
 
 

@@ -60,7 +60,7 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
     compiled = is_compiled(config, settings, device)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
-    batches = Batches(data, settings.document_mask)
+    batches = Batches(data, settings.objective, settings.document_mask)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
     longest_by_products = products_up_to(device)
     kernels = attention_kernels(
@@ -86,7 +86,7 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
 
 def _notes(setup: RunSetup) -> Iterator[str]:
     settings, data, vocab_size = setup.settings, setup.batches.data, setup.config.model.vocab_size
-    if vocab_size > (known := data.known_tokens):
+    if vocab_size > (known := data.special.n_tokens):
         rows = f"embedding rows from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps * settings.rows, settings.seq_len).items():
@@ -126,7 +126,7 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         "processes": setup.world.division,
         "corpus": setup.batches.data.fingerprint,
     }
-    if before := setup.batches.data.document_tokens:
+    if before := setup.batches.data.special.documents:
         env["document_token"] = before[0]
     if loss_depends_on_micro_batches(setup.config.model):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens

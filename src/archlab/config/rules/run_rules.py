@@ -7,6 +7,7 @@ from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
 from archlab.config.model_schema import ModelConfig
+from archlab.config.objective import Masked, Objective
 from archlab.config.optimizer import Constant, Schedule
 from archlab.config.problems import choose
 from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
@@ -179,6 +180,21 @@ def _mixture_is_of_text(c: Config) -> str | None:
     return f"{', '.join(c.data.mixture)} and data.task = {c.data.task.kind}; allowed: one of the two"
 
 
+def _replacements_are_parts(c: Config) -> str | None:
+    objective = c.train.objective
+    if not isinstance(objective, Masked) or objective.mask + objective.random <= 1:
+        return None
+    return f"{objective.random} and mask = {objective.mask} are more than all predicted tokens; allowed: a sum up to 1"
+
+
+def _task_has_its_own_answers(c: Config) -> str | None:
+    objective, task = c.train.objective, c.data.task
+    if not objective.reads_text_only or not isinstance(task, Task):
+        return None
+    allowed = ", ".join(name for name, kind in kinds(Objective).items() if not kind.reads_text_only)
+    return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+
+
 def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
     """Return a rule: with a user-defined optimizer, `train.<field>` must have its default, because only archlab's
     optimizers read it."""
@@ -212,6 +228,8 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
+    Rule("train.objective.random", ("train.objective",), _replacements_are_parts),
+    Rule("train.objective.kind", ("train.objective", "data.task"), _task_has_its_own_answers),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
     _only_for_archlabs_optimizers("betas"),

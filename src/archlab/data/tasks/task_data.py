@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from archlab.config.core.registry import is_users, source_digest
 from archlab.config.tasks import Task
+from archlab.data.reserved import SpecialIds
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
 
@@ -38,10 +39,6 @@ class TaskData:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def known_tokens(self) -> int:
-        return self.vocab_size
-
-    @property
     def n_folds(self) -> int:
         return N_FOLDS
 
@@ -49,8 +46,8 @@ class TaskData:
     def tokenizer(self) -> None: ...
 
     @property
-    def document_tokens(self) -> tuple[int, ...]:
-        return ()
+    def special(self) -> SpecialIds:
+        return SpecialIds(self.vocab_size)
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)

@@ -13,6 +13,7 @@ from torch import Tensor
 from archlab.config.components.position import Learned
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash
+from archlab.config.objective import NextToken
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.data.batch import HeldOut
@@ -58,7 +59,7 @@ class FinishedRun:
     def held_out(self, seq_len: int) -> HeldOut:
         """Return windows of held-out text with `train.eval_tokens` tokens in total."""
         train = resolve_train(self.config)
-        return Batches(self.data, train.document_mask).held_out(seq_len, train.eval_tokens)
+        return Batches(self.data, train.objective, train.document_mask).held_out(seq_len, train.eval_tokens)
 
     def ends_before(self, length: int) -> bool:
         """Return whether the model has learned position embeddings, but for fewer than `length` tokens."""
@@ -128,7 +129,9 @@ def _answers(outcome: Answers, run: FinishedRun) -> float | None:
     if run.ends_before(seq_len):
         return None
     task_data = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
-    held_out = Batches(task_data, document_mask=False).held_out(seq_len, resolve_train(run.config).eval_tokens)
+    held_out = Batches(task_data, NextToken(), document_mask=False).held_out(
+        seq_len, resolve_train(run.config).eval_tokens
+    )
     return predict(run.model, held_out, run.device).score(held_out).accuracy
 
 

@@ -1,0 +1,72 @@
+"""Training objectives: which tokens of a window a model reads, and which it has to predict."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from archlab.config.components.visibility import VisibilityName
+from archlab.config.core.registry import Registered, Section, is_users, kind_of
+
+Rate = Annotated[float, Field(gt=0, lt=1)]
+"""Fraction of the tokens."""
+
+
+class Objective(Registered):
+    """Base class of the objectives that training minimizes. The z-loss and the losses of routers are added to the
+    objective. An objective of your own predicts the next token, unless its class derives from another objective."""
+
+    section: ClassVar[Section] = "objective"
+    default_kind: ClassVar[str | None] = "next_token"
+
+    visibility: ClassVar[VisibilityName] = "causal"
+    """Visibility that the attention of the model needs."""
+    reads_text_only: ClassVar[bool] = False
+    """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
+    fixed."""
+    denoises: ClassVar[bool] = False
+    """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
+    no meaning, because the other tokens of the text have no loss."""
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Special tokens that the objective needs, as in `data.reserve`."""
+        return ()
+
+
+def score_meaning(objective: Objective) -> dict[str, Any]:
+    """Return everything that decides which tokens of held-out text count, and what the model reads to predict them.
+
+    An objective of a plug-in has the meaning of archlab's objective from which its class derives. Its own fields affect
+    only the loss.
+    """
+    base = next(kind for kind in type(objective).__mro__ if issubclass(kind, Objective) and not is_users(kind))
+    fields = {name: getattr(objective, name) for name in base.model_fields}
+    return fields | {"kind": kind_of(base) or base.default_kind}
+
+
+class NextToken(Objective):
+    """Cross-entropy of each token, given the tokens before it."""
+
+    kind: Literal["next_token"] = "next_token"
+
+
+class Masked(Objective):
+    """Cross-entropy of masked tokens, given the tokens on both sides (BERT, Devlin 2018). Every step masks other
+    tokens. There is no next-sentence prediction."""
+
+    kind: Literal["masked"] = "masked"
+    rate: Rate = 0.15
+    """Fraction of the tokens of a window that are predicted, at least one."""
+    mask: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Fraction of the predicted tokens that the mask token replaces."""
+    random: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Fraction of the predicted tokens that a random token replaces. The model reads the other predicted tokens as they
+    are."""
+
+    visibility: ClassVar[VisibilityName] = "two_sided"
+    reads_text_only: ClassVar[bool] = True
+    denoises: ClassVar[bool] = True
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        return ("mask",)
