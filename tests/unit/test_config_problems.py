@@ -494,6 +494,11 @@ BROKEN_RULES = [
         "masked chooses tokens of a text, but data.task = recall has answers; allowed: next_token",
     ),
     (
+        ["train.objective.kind=prefix", "train.document_mask=true"],
+        "train.document_mask",
+        "true, but with objective prefix each window is one text with a prefix; allowed: false",
+    ),
+    (
         ["train.lr_multipliers.head=2"],
         "train.lr_multipliers.head",
         "2, but no parameter of this model has the role head",

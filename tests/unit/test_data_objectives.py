@@ -1,5 +1,6 @@
 """Objectives: which tokens of a window are hidden, and what counts in the loss."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from archlab.config.objective import Masked, NextToken, Objective, score_meaning
+from archlab.config.objective import Masked, NextToken, Objective, Prefix, score_meaning
 from archlab.config.training import resolve_train
 from archlab.data import tokenizer as bpe
 from archlab.data.batch import Batch, HeldOut, next_token
@@ -35,6 +36,7 @@ from tiny import config, write_text
 CPU = Device("cpu", torch.float32)
 END, MASK, N_TOKENS = 0, 300, 320
 SPECIAL = SpecialIds(N_TOKENS, (END,), MASK)
+PREFIX = ("model.attention.visibility=prefix", "train.objective.kind=prefix")
 MASKED = ("model.attention.visibility=two_sided", "train.objective.kind=masked", "data.reserve=[mask]")
 
 
@@ -268,6 +270,16 @@ def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary
         ),
         ((*MASKED, "train.objective.random=0.3"), r"objective.random  0.3 and mask = 0.8 are more than all"),
         ((*MASKED, "train.objective.rate=0"), r"objective.rate  .*allowed"),
+        (("model.attention.visibility=prefix",), r"visibility  prefix; .* allowed: causal; or .*kind=prefix"),
+        (
+            PREFIX[1:],
+            r"visibility  causal; .* after a prefix whose tokens see each other; allowed: prefix; or .*next_token",
+        ),
+        (
+            (*PREFIX, "train.document_mask=true"),
+            r"document_mask  true, but with objective prefix each window is one text",
+        ),
+        ((*PREFIX, "train.objective.rate=0.6"), r"objective.rate  0.6"),
         ((*MASKED[:2], "data.reserve=[msk]"), r"data.reserve\S*  'msk'; allowed: mask, or sentinels:N"),
     ],
 )
@@ -283,3 +295,51 @@ def test_scores_mean_the_same_if_the_same_tokens_count() -> None:
     assert score_meaning(Masked()) == score_meaning(Masked(kind="masked"))
     assert score_meaning(Masked()) != score_meaning(Masked(rate=0.4))
     assert score_meaning(Masked()) != score_meaning(NextToken())
+
+
+# --- prefix -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.25])
+def test_the_tokens_after_a_prefix_of_random_length_are_predicted(rate: float) -> None:
+    windows = text(2000, 40)
+    made = batch(Prefix(rate=rate), windows)
+    assert made.counted is not None
+    assert made.prefix is not None
+    np.testing.assert_array_equal(made.tokens, windows.tokens[:, :-1])
+    np.testing.assert_array_equal(made.targets, windows.tokens[:, 1:])
+    n_predicted = made.counted.sum(1)
+    assert set(n_predicted.tolist()) == set(range(1, round(80 * rate)))
+    assert n_predicted.mean() == pytest.approx(40 * rate, rel=0.05)
+    np.testing.assert_array_equal(made.prefix, 41 - n_predicted)  # the last prefix token predicts the first target
+    np.testing.assert_array_equal(made.counted, np.arange(40) >= made.prefix[:, None] - 1)
+
+
+def test_bits_per_byte_are_those_of_the_continuations() -> None:
+    settings = config(*PREFIX, "model.vocab_size=320")
+    model, token_bytes = Decoder(settings.model).eval(), np.array([0, *range(1, 320)]) % 7
+    tokens = text(6, 24).tokens
+    windows = Windows.of_text(tokens, token_bytes, (END,), continues=np.zeros(6, bool))
+    made = batch(Prefix(), windows)
+    found = evaluate(model, HeldOut(made, windows), CPU, batch_tokens=60)
+    assert made.prefix is not None
+    nats = n_bytes = 0.0
+    for row, prefix in zip(tokens, made.prefix.tolist(), strict=True):
+        with torch.no_grad():
+            logits = model(torch.from_numpy(row[None, :-1]), prefix=torch.tensor([prefix]))[0].double()
+        losses = torch.nn.functional.cross_entropy(logits, torch.from_numpy(row[1:]), reduction="none").numpy()
+        sizes = np.where(row[1:] == END, 0, token_bytes[row[1:]])[prefix - 1 :]
+        nats, n_bytes = nats + losses[prefix - 1 :][sizes > 0].sum(), n_bytes + sizes.sum()
+    assert found.bits_per_byte == pytest.approx(nats / np.log(2) / n_bytes, rel=1e-6)
+    causal = evaluate(model, HeldOut(replace(made, prefix=None), windows), CPU)
+    assert abs(causal.loss - found.loss) > 1e-4
+
+
+def test_a_run_with_prefixes_resumes_exactly_and_is_scored_by_eval(corpus: Path, tmp_path: Path) -> None:
+    settings = config(*PREFIX, "train.checkpoint_every=3", "train.micro_batch_tokens=32", data=corpus)
+    whole = train(settings, tmp_path / "whole", Callback())
+    with pytest.raises(RuntimeError, match="killed"):
+        train(settings, tmp_path / "parts", _Killed())
+    assert train(settings, tmp_path / "parts", Callback()).bits_per_byte == whole.bits_per_byte
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert score(str(tmp_path / "whole"), (), 256).bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-6)

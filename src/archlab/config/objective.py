@@ -20,7 +20,7 @@ class Objective(Registered):
 
     visibility: ClassVar[VisibilityName] = "causal"
     """Visibility that the attention of the model needs."""
-    reads_text_only: ClassVar[bool] = False
+    chooses_tokens: ClassVar[bool] = False
     """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
     fixed."""
     denoises: ClassVar[bool] = False
@@ -64,9 +64,22 @@ class Masked(Objective):
     are."""
 
     visibility: ClassVar[VisibilityName] = "two_sided"
-    reads_text_only: ClassVar[bool] = True
+    chooses_tokens: ClassVar[bool] = True
     denoises: ClassVar[bool] = True
 
     @property
     def reserved(self) -> tuple[str, ...]:
         return ("mask",)
+
+
+class Prefix(Objective):
+    """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
+    language model, Raffel 2020). The length of the prefix is drawn for each window."""
+
+    kind: Literal["prefix"] = "prefix"
+    rate: Annotated[float, Field(gt=0, le=0.5)] = 0.5
+    """Mean fraction of the tokens of a window that are predicted. The number of these tokens is drawn uniformly, from 1
+    to almost twice its mean."""
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    chooses_tokens: ClassVar[bool] = True

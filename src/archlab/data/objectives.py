@@ -6,12 +6,12 @@ resumes exactly.
 Shapes: N windows, T tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 import numpy as np
 
-from archlab.config.objective import Masked, Objective
+from archlab.config.objective import Masked, Objective, Prefix
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
 from archlab.data.reserved import SpecialIds
 from archlab.data.tasks.dice import Dice
@@ -85,6 +85,19 @@ def _masked(objective: Masked, windows: Windows, special: SpecialIds, separator:
     replaced_NT = np.where(share_NT < objective.mask + objective.random, random_NT, text_NT)
     replaced_NT = np.where(share_NT < objective.mask, special.mask, replaced_NT)
     return Batch(np.where(hidden_NT, replaced_NT, text_NT), text_NT, hidden_NT, document_ids(text_NT, separator))
+
+
+@make_batch.register
+def _prefix(objective: Prefix, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    """Draw how many tokens at the end of each window are predicted."""
+    made = next_token(windows)
+    n_tokens = made.targets.shape[1]
+    most = max(round(2 * objective.rate * n_tokens) - 1, 1)
+    first_N = n_tokens - 1 - dice.below("predicted tokens", 1, most)[:, 0]
+    counted_NT = np.arange(n_tokens) >= first_N[:, None]
+    if made.counted is not None:
+        counted_NT &= made.counted
+    return replace(made, counted=counted_NT, prefix=first_N + 1)
 
 
 def random_batch(objective: Objective, windows: Windows, vocab_size: int, separator: int | None = None) -> Batch:

@@ -129,6 +129,11 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
         reasons.append(
             "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with a task: 1"
         )
+    if config.train.objective.chooses_tokens:
+        reasons.append(
+            f"train.objective {config.train.objective.kind} predicts only some tokens of a window, which cannot be "
+            "divided evenly; allowed: 1"
+        )
     if seq_len % (2 * n):
         reasons.append(f"windows have {seq_len} tokens; allowed: a multiple of {2 * n}")
     problems = [Problem("parallel.context", f"{n}; {why}") for why in dict.fromkeys(reasons)]

@@ -189,10 +189,16 @@ def _replacements_are_parts(c: Config) -> str | None:
 
 def _task_has_its_own_answers(c: Config) -> str | None:
     objective, task = c.train.objective, c.data.task
-    if not objective.reads_text_only or not isinstance(task, Task):
+    if not objective.chooses_tokens or not isinstance(task, Task):
         return None
-    allowed = ", ".join(name for name, kind in kinds(Objective).items() if not kind.reads_text_only)
+    allowed = ", ".join(name for name, kind in kinds(Objective).items() if not kind.chooses_tokens)
     return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+
+
+def _prefix_is_of_one_text(c: Config) -> str | None:
+    if not c.train.document_mask or c.train.objective.visibility != "prefix":
+        return None
+    return f"true, but with objective {c.train.objective.kind} each window is one text with a prefix; allowed: false"
 
 
 def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
@@ -230,6 +236,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
     Rule("train.objective.random", ("train.objective",), _replacements_are_parts),
     Rule("train.objective.kind", ("train.objective", "data.task"), _task_has_its_own_answers),
+    Rule("train.document_mask", ("train.document_mask", "train.objective"), _prefix_is_of_one_text),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
     _only_for_archlabs_optimizers("betas"),
