@@ -494,6 +494,11 @@ BROKEN_RULES = [
         "masked chooses tokens of a text, but data.task = recall has answers; allowed: next_token",
     ),
     (
+        ["train.objective={kind: span_corruption, rate: 0.9, mean_span: 1}"],
+        "train.objective.mean_span",
+        "visible tokens between",
+    ),
+    (
         ["train.objective.kind=prefix", "train.document_mask=true"],
         "train.document_mask",
         "true, but with objective prefix each window is one text with a prefix; allowed: false",

@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers
 
-from archlab.config.objective import Masked, NextToken, Objective, Prefix, score_meaning
+from archlab.config.objective import Masked, NextToken, Objective, Prefix, SpanCorruption, score_meaning
 from archlab.config.training import resolve_train
 from archlab.data import tokenizer as bpe
 from archlab.data.batch import Batch, HeldOut, next_token
-from archlab.data.objectives import Batches, make_batch, random_batch
+from archlab.data.objectives import Batches, corrupted, hidden_spans, make_batch, random_batch
 from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
 from archlab.data.reserved import SpecialIds, special_ids
@@ -24,6 +24,8 @@ from archlab.infer.fill import fill
 from archlab.infer.load import load_codec, load_run
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
+from archlab.pricing.summary import cost
+from archlab.pricing.work import computed_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
@@ -36,6 +38,7 @@ from tiny import config, write_text
 CPU = Device("cpu", torch.float32)
 END, MASK, N_TOKENS = 0, 300, 320
 SPECIAL = SpecialIds(N_TOKENS, (END,), MASK)
+SPANS = ("model.attention.visibility=prefix", "train.objective.kind=span_corruption", "data.reserve=[sentinels:3]")
 PREFIX = ("model.attention.visibility=prefix", "train.objective.kind=prefix")
 MASKED = ("model.attention.visibility=two_sided", "train.objective.kind=masked", "data.reserve=[mask]")
 
@@ -280,6 +283,9 @@ def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary
             r"document_mask  true, but with objective prefix each window is one text",
         ),
         ((*PREFIX, "train.objective.rate=0.6"), r"objective.rate  0.6"),
+        (SPANS[:2], r"span_corruption needs 1 sentinels for windows of 16 tokens; .* has none; allowed: data.reserve="),
+        ((*SPANS, "train.objective={rate: 0.9, mean_span: 1}"), r"mean_span  1.0 and rate 0.9 leave 2 visible tokens"),
+        ((*SPANS, "model.position.kind=learned"), r"seq_len  16, of which objective span_corruption makes 19, exceeds"),
         ((*MASKED[:2], "data.reserve=[msk]"), r"data.reserve\S*  'msk'; allowed: mask, or sentinels:N"),
     ],
 )
@@ -343,3 +349,92 @@ def test_a_run_with_prefixes_resumes_exactly_and_is_scored_by_eval(corpus: Path,
     assert train(settings, tmp_path / "parts", Callback()).bits_per_byte == whole.bits_per_byte
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert score(str(tmp_path / "whole"), (), 256).bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-6)
+
+
+# --- span corruption ----------------------------------------------------------------------------------------------
+
+WITH_SENTINELS = SpecialIds(N_TOKENS, (END,), MASK, tuple(range(1000, 1400)))
+
+
+def helper_of_t5(n_tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
+    """Return the lengths of inputs and targets, as `random_spans_helper` of T5 computes them."""
+    n_noise = round(n_tokens * rate)
+    n_spans = round(n_noise / mean_span)
+    return n_tokens - n_noise + n_spans + 1, n_noise + n_spans + 1
+
+
+def spans_of_t5(row: list[int], hidden: list[bool], sentinels: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Return inputs and targets of one window, token by token, as T5's preprocessors make them."""
+    inputs, targets, n_spans, n_visible = list[int](), list[int](), 0, 0
+    for i, (token, is_hidden) in enumerate(zip(row, hidden, strict=True)):
+        begins = i == 0 or hidden[i - 1] != is_hidden
+        if is_hidden:
+            targets.append(token)
+            if begins:
+                inputs.append(sentinels[n_spans])
+                n_spans += 1
+        else:
+            inputs.append(token)
+            if begins:
+                targets.append(sentinels[n_visible])
+                n_visible += 1
+    return [*inputs, END], [*targets, END]
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "rate", "mean_span"), [(512, 0.15, 3.0), (128, 0.5, 8.0), (64, 0.15, 64.0), (40, 0.5, 1.0)]
+)
+def test_spans_are_hidden_and_restored_as_in_t5(n_tokens: int, rate: float, mean_span: float) -> None:
+    objective, windows = SpanCorruption(rate=rate, mean_span=mean_span), text(200, n_tokens)
+    dice = Dice(0, "train", 0, 200)
+    raw = windows.tokens[:, 1:]
+    inputs, targets = corrupted(objective, raw, WITH_SENTINELS, dice)
+    if mean_span < 64:  # T5's helper would hide no span at all
+        assert (inputs.shape[1], targets.shape[1]) == helper_of_t5(n_tokens, rate, mean_span)
+    hidden = hidden_spans(objective, n_tokens, dice)
+    assert (hidden.sum(1) == round(n_tokens * rate)).all()
+    assert not hidden[:, 0].any()
+    assert hidden[:, -1].all()
+    for i in range(200):
+        expected = spans_of_t5(raw[i].tolist(), hidden[i].tolist(), WITH_SENTINELS.sentinels)
+        assert (inputs[i].tolist(), targets[i].tolist()) == expected
+    made = make_batch(objective, windows, WITH_SENTINELS, None, dice)
+    assert made.tokens.shape[1] == objective.stack_tokens(n_tokens) == inputs.shape[1] + targets.shape[1] - 1
+    assert made.counted is not None
+    assert made.prefix is not None
+    assert made.prefix.tolist() == [inputs.shape[1]] * 200
+    np.testing.assert_array_equal(made.tokens[:, : inputs.shape[1]], inputs)
+    np.testing.assert_array_equal(made.targets[made.counted].reshape(200, -1), targets)
+
+
+def test_the_lengths_are_those_that_t5_publishes() -> None:
+    """With 15% and spans of 3 tokens, inputs of 512 tokens need windows of 568 tokens and give targets of 114."""
+    n_hidden, n_spans = SpanCorruption().spans(568)
+    assert (568 - n_hidden + n_spans + 1, n_hidden + n_spans + 1) == (512, 114)
+
+
+def test_the_cost_of_training_counts_the_tokens_that_the_stack_reads() -> None:
+    """A window of 16 tokens has 1 span of 2 tokens, so the stack reads 3 tokens more."""
+    settings = config(*SPANS)
+    expected = computed_training_flops(config(*PREFIX[:1], "train.seq_len=19", "train.batch_tokens=76")) * 19 / 16
+    assert computed_training_flops(settings) == pytest.approx(expected)
+    assert cost(settings).training_flops_per_token > 1.15 * cost(config(*PREFIX)).training_flops_per_token
+
+
+def test_all_divisions_into_spans_are_equally_likely() -> None:
+    """6 hidden tokens in 2 spans have 5 divisions, as have 6 visible ones."""
+    hidden = hidden_spans(SpanCorruption(rate=0.5, mean_span=3.0), 12, Dice(0, "train", 0, 20_000))
+    rows, counts = np.unique(hidden, axis=0, return_counts=True)
+    assert len(rows) == 25
+    assert counts / 20_000 == pytest.approx(np.full(25, 1 / 25), abs=0.006)
+
+
+def test_a_run_with_hidden_spans_learns_resumes_exactly_and_is_scored_by_eval(corpus: Path, tmp_path: Path) -> None:
+    settings = config(*SPANS, "train.checkpoint_every=3", "train.micro_batch_tokens=32", "train.lr=1e-2", data=corpus)
+    whole = train(settings, tmp_path / "whole", Callback())
+    with pytest.raises(RuntimeError, match="killed"):
+        train(settings, tmp_path / "parts", _Killed())
+    assert train(settings, tmp_path / "parts", Callback()).denoising_loss == whole.denoising_loss
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert score(str(tmp_path / "whole"), (), 256).denoising_loss == pytest.approx(whole.denoising_loss, rel=1e-6)
+    assert whole.tokens == 640  # tokens of windows, as for all objectives

@@ -27,10 +27,13 @@ class Objective(Registered):
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
 
-    @property
-    def reserved(self) -> tuple[str, ...]:
-        """Special tokens that the objective needs, as in `data.reserve`."""
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        """Return the special tokens that windows of `n_tokens` tokens need, as in `data.reserve`."""
         return ()
+
+    def stack_tokens(self, n_tokens: int) -> int:
+        """Return the number of tokens that the stack reads for a window of `n_tokens` tokens."""
+        return n_tokens
 
 
 def score_meaning(objective: Objective) -> dict[str, Any]:
@@ -67,8 +70,7 @@ class Masked(Objective):
     chooses_tokens: ClassVar[bool] = True
     denoises: ClassVar[bool] = True
 
-    @property
-    def reserved(self) -> tuple[str, ...]:
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return ("mask",)
 
 
@@ -83,3 +85,30 @@ class Prefix(Objective):
 
     visibility: ClassVar[VisibilityName] = "prefix"
     chooses_tokens: ClassVar[bool] = True
+
+
+class SpanCorruption(Objective):
+    """Cross-entropy of hidden spans, given the text in which a sentinel stands for each span (T5, Raffel 2020). One
+    stack reads this text as a visible prefix, and then the sentinels with the spans that they stand for (UL2, Tay
+    2022). The stack reads more tokens than a window has: two for each span, and one."""
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    rate: Rate = 0.15
+    """Fraction of the tokens of a window that are hidden."""
+    mean_span: Annotated[float, Field(ge=1)] = 3.0
+    """Mean number of tokens of a hidden span. The spans of a window have random lengths with this mean."""
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    chooses_tokens: ClassVar[bool] = True
+    denoises: ClassVar[bool] = True
+
+    def spans(self, n_tokens: int) -> tuple[int, int]:
+        """Return how many tokens of a window are hidden, and in how many spans, as T5 computes them."""
+        n_hidden = min(max(round(n_tokens * self.rate), 1), n_tokens - 1)
+        return n_hidden, max(round(n_hidden / self.mean_span), 1)
+
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        return (f"sentinels:{self.spans(n_tokens)[1]}",)
+
+    def stack_tokens(self, n_tokens: int) -> int:
+        return n_tokens + 2 * self.spans(n_tokens)[1] + 1

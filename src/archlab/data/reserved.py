@@ -26,11 +26,12 @@ class SpecialIds:
 
     @classmethod
     def at_the_end(cls, vocab_size: int, reserved: Sequence[str]) -> "SpecialIds":
-        """Return ids for random tokens, which have no tokenizer: the last ones of the vocabulary."""
+        """Return ids for random tokens, which have no tokenizer: the last ones of the vocabulary. Token 0 begins a
+        document."""
         names, first = reserved_names(reserved), vocab_size - len(reserved_names(reserved))
         ids = {name: first + number for number, name in enumerate(names)}
         sentinels = tuple(token for name, token in ids.items() if name != MASKS[0])
-        return cls(vocab_size, mask=ids.get(MASKS[0]), sentinels=sentinels)
+        return cls(vocab_size, documents=(0,), mask=ids.get(MASKS[0]), sentinels=sentinels)
 
 
 def special_ids(tokenizer: Tokenizer, n_tokens: int, documents: tuple[int, ...]) -> SpecialIds:

@@ -25,7 +25,7 @@ from archlab.model.kernels import prefer_products
 from archlab.pricing.memory import Format, training_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost, training_pass
-from archlab.pricing.work import by_kind, training_flops, training_step
+from archlab.pricing.work import by_kind, training_step, visible_training_flops
 from archlab.training.attention_kernels import products_up_to
 from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device
@@ -62,7 +62,7 @@ def training_speed(config: Config, steps: int) -> Speed:
     run = rehearse(config)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     limit = run.device.peak_flops(seconds=0.3)
-    used = speed * training_flops(config.model, run.train.seq_len) / limit
+    used = speed * visible_training_flops(config) / limit
     return _speed(speed, used, limit, run.step, run.device, run.compiled)
 
 

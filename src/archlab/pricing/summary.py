@@ -33,8 +33,8 @@ from archlab.pricing.work import (
     forward,
     forward_flops,
     products_by_part,
-    training_flops,
     training_step,
+    visible_training_flops,
 )
 
 
@@ -119,7 +119,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
     if isinstance(model.position, Learned) and context > model.max_seq_len:
         raise UserError(f"context is {context}, but learned positions end at max_seq_len = {model.max_seq_len}")
     counts = parameters(model)
-    per_token = training_flops(model, train.seq_len)
+    per_token = visible_training_flops(config)
     passes = _passes(config, batch, context, dtype)
     visible: dict[PassName, list[Operation]] = {
         name: list(_operations(model, name, replace(model_pass, counting="visible")))
@@ -157,7 +157,7 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
-    return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
+    return Pass(train.rows, train.stack_tokens, counting=counting, bytes_each=BYTES[dtype], is_training=True)
 
 
 def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> StepMemory:

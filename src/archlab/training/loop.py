@@ -15,7 +15,7 @@ from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
-from archlab.pricing.work import training_flops
+from archlab.pricing.work import visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
 from archlab.training.compiling import compile_layers, recompute_layers
@@ -79,7 +79,7 @@ class Training:
             compile_layers(self._model)
         if settings.recompute:
             recompute_layers(self._model)
-        self._mfu_per_speed = training_flops(setup.config.model, settings.seq_len) / device.peak_flops() / world.size
+        self._mfu_per_speed = visible_training_flops(setup.config) / device.peak_flops() / world.size
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)
         self._saver = Saver(folder.checkpoints, self._retention, world)

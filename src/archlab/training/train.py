@@ -61,11 +61,12 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
     batches = Batches(data, settings.objective, settings.document_mask)
+    batches.check(settings.seq_len)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
     longest_by_products = products_up_to(device)
     kernels = attention_kernels(
         config.model,
-        settings.seq_len,
+        settings.objective.stack_tokens(settings.seq_len),
         world.context_group.shard(settings.seq_len).runs if world.context_group else None,
         packed=settings.document_mask,
         on_cuda=device.type == "cuda",
