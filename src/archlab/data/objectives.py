@@ -73,6 +73,7 @@ def make_batch(objective: Objective, windows: Windows, special: SpecialIds, sepa
 @make_batch.register
 def _masked(objective: Masked, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
     """Choose a fixed fraction of the tokens of documents, and hide most of them (Devlin 2018)."""
+    assert special.mask is not None
     text_NT = windows.tokens[:, 1:]
     n_tokens = text_NT.shape[1]
     may_hide_NT = ~np.isin(text_NT, special.documents)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.infer.text import Codec, PublishedCodec
+from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 
 
@@ -34,7 +34,7 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
             "model.attention.visibility is causal or prefix, so the model predicts a token from earlier ones only; "
             "allowed: two_sided (`archlab generate` continues a text)"
         )
-    if codec.special.mask is None:
+    if not isinstance(codec, PublishedCodec | RunCodec) or codec.special.mask is None:
         raise UserError(
             "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token, or a "
             "run with train.objective.kind=masked"
