@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from rounds import Round, finish, measure, options
 
-from archlab.data.training_data import HeldOut
+from archlab.data.batch import HeldOut, next_token
+from archlab.data.training_data import Windows
 from archlab.exchange import save
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
@@ -59,7 +60,8 @@ def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens:
     """Return a round that evaluates held-out text as training and `archlab eval` do."""
     model, windows = made((*overrides, "model.head.softcap=30"), vocabulary, length, tokens)
     counts = np.ones(vocabulary, dtype=np.int64)
-    held_out = HeldOut.of_text(windows, counts, (-1,), continues=np.zeros(len(windows), bool), masked=False)
+    text = Windows.of_text(windows, counts, (-1,), continues=np.zeros(len(windows), bool))
+    held_out = HeldOut(next_token(text), text)
     return once(lambda: evaluate(model, held_out, CPU, batch_tokens=tokens + length))
 
 

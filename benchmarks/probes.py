@@ -20,7 +20,8 @@ import numpy as np
 from peers import SHAPES, archlab_overrides
 from rounds import Round, finish, measure, options
 
-from archlab.data.training_data import HeldOut
+from archlab.data.batch import HeldOut, next_token
+from archlab.data.training_data import Windows
 from archlab.exchange.configs import load_config
 from archlab.infer.speed import Rehearsal, rehearse
 from archlab.training.probes import Probing
@@ -47,9 +48,8 @@ def probes(mode: str) -> Round:
     """Return a round of probes, in probes per second. The first step, which compiles, does not count."""
     run = rehearsed(mode)
     run.step()
-    windows = np.random.default_rng(1).integers(0, SHAPE.vocab_size, (SHAPE.batch, SHAPE.seq_len + 1))
-    held_out = HeldOut(windows, np.ones((SHAPE.batch, SHAPE.seq_len), dtype=bool), None, None)
-    probing = Probing(run.model, held_out, 1, run.device)
+    windows = Windows(np.random.default_rng(1).integers(0, SHAPE.vocab_size, (SHAPE.batch, SHAPE.seq_len + 1)))
+    probing = Probing(run.model, HeldOut(next_token(windows), windows), 1, run.device)
     folder = RunFolder(Path(tempfile.mkdtemp()))
 
     def once() -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from archlab.config.components.norm import Norm
     from archlab.config.components.position import Position
     from archlab.config.core.registry import implements
-    from archlab.config.optimizer import Objective, Optimizer, Schedule
+    from archlab.config.objective import Objective
+    from archlab.config.optimizer import Optimizer, Schedule
     from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
     from archlab.config.tasks import Task
     from archlab.exchange.configs import load_config
@@ -80,7 +81,7 @@ _HOME = {
     "MultiHead": "archlab.config.components.multi_head",
     "MultiHeadAttention": "archlab.model.attention",
     "Norm": "archlab.config.components.norm",
-    "Objective": "archlab.config.optimizer",
+    "Objective": "archlab.config.objective",
     "Optimizer": "archlab.config.optimizer",
     "Options": "archlab.config.register",
     "Outcome": "archlab.study.outcome_schema",

@@ -101,7 +101,7 @@ def test_any_part_is_that_of_the_whole(weights: list[float], first: int, parts: 
 def test_shares_are_kept_over_any_stretch(folders: dict[str, DataFolder]) -> None:
     data = mixed(folders, prose=0.7, code=0.3)
     ends = [data.sources[n].folder.train for n in range(2)]
-    whole = np.concatenate([data.batch(3, step, 8, 16).tokens for step in range(60)])
+    whole = np.concatenate([data.windows(3, step, 8, 16).tokens for step in range(60)])
     rows = {row.tobytes() for start in range(len(ends[0]) - 17) for row in [ends[0].read(start, start + 17)]}
     is_code = np.array([row.tobytes() in rows for row in whole])
     shares = np.array([is_code[at : at + 100].sum() for at in range(380)])
@@ -111,11 +111,11 @@ def test_shares_are_kept_over_any_stretch(folders: dict[str, DataFolder]) -> Non
 def test_each_source_is_read_as_if_it_were_alone(folders: dict[str, DataFolder]) -> None:
     """This also holds across the ends of epochs, and for a mixture of one source."""
     data = mixed(folders, prose=2.0, code=1.0)
-    windows = np.concatenate([data.batch(5, step, 6, 32).tokens for step in range(300)])
+    windows = np.concatenate([data.windows(5, step, 6, 32).tokens for step in range(300)])
     source, _ = distribute_samples([1.0, 2.0], range(1800))
     for n, name in enumerate(("code", "prose")):
         alone = TextData([TextSource(name, folders[name])])
-        expected = np.concatenate([alone.batch(5, step, 1, 32).tokens for step in range((source == n).sum())])
+        expected = np.concatenate([alone.windows(5, step, 1, 32).tokens for step in range((source == n).sum())])
         np.testing.assert_array_equal(windows[source == n], expected)
     assert data.passes(1800, 32)["code"] > 1
 
@@ -123,13 +123,13 @@ def test_each_source_is_read_as_if_it_were_alone(folders: dict[str, DataFolder])
 def test_held_out_text_is_in_the_same_shares(folders: dict[str, DataFolder]) -> None:
     data = mixed(folders, prose=3.0, code=1.0)
     folds = [source.folder.held_out for source in data.sources]
-    found = data.held_out(16, 16 * 40, masked=True)
+    found = data.held_out(16, 16 * 40)
     assert found.tokens.shape == (40, 17)
     for fold, rows in zip(folds, (found.tokens[:10], found.tokens[10:]), strict=True):
         whole = fold.read(0, len(fold)).tolist()
         assert all(row in [whole[i : i + 17] for i in range(len(whole) - 16)] for row in rows.tolist())
-    every = data.held_out(16, None, masked=True)  # until the first source has no more windows
-    counts = [len(TextData([source]).held_out(16, None, masked=True).tokens) for source in data.sources]
+    every = data.held_out(16, None)  # until the first source has no more windows
+    counts = [len(TextData([source]).held_out(16, None).tokens) for source in data.sources]
     assert len(every.tokens) == pytest.approx(min(counts[0] * 4, counts[1] * 4 / 3), abs=3)
     assert every.documents is not None
     assert every.documents[0, 0] == 0

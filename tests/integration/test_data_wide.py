@@ -33,7 +33,7 @@ def test_tokens_beyond_65535_are_read_and_learned(tmp_path: Path, monkeypatch: p
     documents = np.split(ids, np.flatnonzero(ids == manifest.end_of_text)[1:])
     texts = {file.read_text() for file in (tmp_path / "text").iterdir()}
     assert all(data.tokenizer.decode(document[1:].tolist()) in texts for document in documents)
-    windows = TextData([TextSource("text", data)]).batch(0, 0, 64, 16).tokens
+    windows = TextData([TextSource("text", data)]).windows(0, 0, 64, 16).tokens
     assert windows.max() >= 1 << 16
 
     run = config(f"model.vocab_size={MANY}", "train.tokens=192", "train.batch_tokens=64", data=data.path)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from scipy.special import logsumexp
 
-from archlab.data.training_data import HeldOut
+from archlab.data.batch import HeldOut, next_token
+from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
 from archlab.training.callback import Callback
@@ -24,6 +26,13 @@ from tiny import config
 
 CPU = Device("cpu", torch.float32)
 WINDOWS = torch.randint(1, 300, (3, 17), generator=torch.Generator().manual_seed(0))
+
+
+def batch(windows, separator=None):
+    return next_token(Windows(windows.numpy()), separator)
+
+
+BATCH = batch(WINDOWS)
 SEPARATOR = 0
 
 
@@ -91,7 +100,7 @@ def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, a
     monkeypatch.setattr("archlab.training.probe_attention.LONGEST", longest)
     monkeypatch.setattr("archlab.training.probes.WatchedAttend", Recorded)
     monkeypatch.setattr(Recorded, "calls", [])
-    probe(made(*KINDS[kind]), packed(WINDOWS), CPU, separator)
+    probe(made(*KINDS[kind]), batch(packed(WINDOWS), separator), CPU)
     assert len(Recorded.calls) == 2
     for reached, v_KSV, mixed_HQV in Recorded.calls:
         v_HSV, mixed_HQV = v_KSV.repeat_interleave(4 // len(v_KSV), 0)[:, :longest], mixed_HQV[:, :longest]
@@ -120,7 +129,7 @@ def even(*overrides):
     ],
 )
 def test_even_weights_have_all_of_the_entropy(overrides, separator, seen, is_first_seen):
-    found = probe(even(*overrides), packed(WINDOWS), CPU, separator).layer_values
+    found = probe(even(*overrides), batch(packed(WINDOWS), separator), CPU).layer_values
     choosing = [t for t in range(16) if seen(t) > 1]
     assert found["largest_score"] == [0, 0]
     assert found["entropy_share"] == pytest.approx([1, 1])
@@ -135,7 +144,7 @@ def test_a_learned_sink_is_weighed_with_the_keys():
     with torch.no_grad():
         model.layers[0].attention.sinks.fill_(0)  # like one more key
         model.layers[1].attention.sinks.fill_(40)  # takes all weight
-    found = probe(model, WINDOWS, CPU).layer_values
+    found = probe(model, BATCH, CPU).layer_values
     n = np.arange(1, 17)
     assert found["learned_sink"] == pytest.approx([np.mean(1 / (n + 1)), 1], rel=1e-5)
     assert found["first_token"] == pytest.approx([np.mean(1 / (n + 1)), 0], abs=1e-6)
@@ -145,7 +154,7 @@ def test_a_learned_sink_is_weighed_with_the_keys():
 def test_the_largest_score_is_that_of_the_seen_keys():
     """Compare with all scores in float64, for the first window only."""
     model = made("model.attention.softcap=9.0").double()
-    found = probe(made("model.attention.softcap=9.0"), WINDOWS, CPU).layer_values["largest_score"][0]
+    found = probe(made("model.attention.softcap=9.0"), BATCH, CPU).layer_values["largest_score"][0]
     attention, kept = model.layers[0].attention, []
     attention.register_forward_pre_hook(lambda _, given: kept.append(given))
     model(WINDOWS[:1, :-1])
@@ -167,7 +176,7 @@ def test_the_largest_score_is_that_of_the_seen_keys():
 def test_gradients_and_the_stream_are_those_of_the_whole_loss(overrides, monkeypatch):
     """Compare pieces of logits with one backward pass over all of them."""
     monkeypatch.setattr("archlab.training.loss.rows_at_once", lambda *_: 7)
-    found = probe(made(*overrides), WINDOWS, CPU)
+    found = probe(made(*overrides), BATCH, CPU)
     model, streams = made(*overrides), []
     for layer in model.layers:
         layer.register_forward_hook(lambda _, given, x: streams.append((given[0], x)))
@@ -190,7 +199,7 @@ def test_gradients_and_the_stream_are_those_of_the_whole_loss(overrides, monkeyp
 def test_log_z_is_that_of_the_logits_with_and_without_their_cap(monkeypatch):
     monkeypatch.setattr("archlab.training.loss.rows_at_once", lambda *_: 7)
     how = ("model.head.softcap=3.0", "model.head.scale=0.5", "model.head.bias=true")
-    found = probe(made(*how), WINDOWS, CPU).model_values
+    found = probe(made(*how), BATCH, CPU).model_values
     plain = made("model.head.scale=0.5", "model.head.bias=true")
     logits = plain(WINDOWS[:, :-1]).detach().numpy()
     for name, values in (("log_z_uncapped", logits), ("log_z", 3 * np.tanh(logits / 3))):
@@ -198,7 +207,7 @@ def test_log_z_is_that_of_the_logits_with_and_without_their_cap(monkeypatch):
         assert found[name] == pytest.approx(log_z.mean(), rel=1e-4)
         assert found[f"{name}_rms"] == pytest.approx(np.sqrt((log_z**2).mean()), rel=1e-4)
     assert found["log_z_uncapped"] > found["log_z"] + 0.1
-    assert "log_z_uncapped" not in probe(plain, WINDOWS, CPU).model_values
+    assert "log_z_uncapped" not in probe(plain, BATCH, CPU).model_values
 
 
 def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm():
@@ -208,7 +217,7 @@ def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm()
     last_to_first = {}
     for placement in ("pre", "post"):
         model = Decoder(config(*how, f"model.norm.placement={placement}").model)
-        gradient = probe(model, WINDOWS, CPU).layer_values["gradient"]
+        gradient = probe(model, BATCH, CPU).layer_values["gradient"]
         last_to_first[placement] = gradient[-1] / gradient[0]
     assert last_to_first["pre"] < 0.5
     assert last_to_first["post"] > 2 * last_to_first["pre"]
@@ -223,11 +232,11 @@ def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm()
 def test_units_far_below_zero_are_dead(activation, kind):
     how = (f"model.mlp.kind={kind}", f"model.mlp.activation={activation}", "model.mlp.bias=true")
     model = made(*how)
-    assert probe(model, WINDOWS, CPU).layer_values["dead_units"] == pytest.approx([0, 0], abs=0.05)
+    assert probe(model, BATCH, CPU).layer_values["dead_units"] == pytest.approx([0, 0], abs=0.05)
     with torch.no_grad():
         mlp = model.layers[1].mlp
         (mlp.up if kind == "plain" else mlp.gate).bias[:16] = -100
-    before, after = probe(made(*how), WINDOWS, CPU), probe(model, WINDOWS, CPU)
+    before, after = probe(made(*how), BATCH, CPU), probe(model, BATCH, CPU)
     assert after.layer_values["dead_units"][0] == before.layer_values["dead_units"][0]
     assert after.layer_values["dead_units"][1] >= 16 / 64
 
@@ -247,7 +256,7 @@ def test_loads_of_experts_are_those_of_the_layers_that_have_them():
     model = made(mixture)
     with torch.no_grad():
         model.layers[1].mlp.router.bias.copy_(torch.tensor([90.0, 80, 0, 0, 0, 0]))
-    found = probe(model, WINDOWS, CPU).layer_values
+    found = probe(model, BATCH, CPU).layer_values
     assert found["largest_load"] == [None, 1]
     assert found["dead_experts"] == [None, 4]
     assert found["dead_units"] == [0, None]
@@ -272,9 +281,9 @@ def test_a_probe_leaves_nothing_behind(breaks, monkeypatch):
     if breaks:
         monkeypatch.setattr(model.layers[1].mlp, "forward", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            probe(model, WINDOWS, CPU)
+            probe(model, BATCH, CPU)
     else:
-        probe(model, WINDOWS, CPU)
+        probe(model, BATCH, CPU)
     assert state_of(model) == before
     assert all(torch.equal(x, weights[name]) for name, x in model.state_dict().items())
 
@@ -287,17 +296,17 @@ def test_it_watches_while_it_is_asked_to():
 
 
 def test_compiled_layers_are_probed_as_they_were_written():
-    model, plain = made(), probe(made(), WINDOWS, CPU)
+    model, plain = made(), probe(made(), BATCH, CPU)
     for layer in model.layers:
         layer._compiled_call_impl = lambda *_: 1 / 0
-    assert probe(model, WINDOWS, CPU) == plain
+    assert probe(model, BATCH, CPU) == plain
 
 
 def test_what_is_not_finite_is_null():
     model = made()
     with torch.no_grad():
         model.layers[1].mlp.down.weight.fill_(math.inf)
-    found = probe(model, WINDOWS, CPU)
+    found = probe(model, BATCH, CPU)
     assert found.model_values["loss"] is None
     assert found.layer_values["stream_rms"][1] is None
     assert found.layer_values["stream_rms"][0] > 0
@@ -371,8 +380,7 @@ def test_a_run_may_go_on_with_other_probes(text, tmp_path):
 
 def test_the_update_is_measured_against_the_weights_before_it(tmp_path):
     model, folder = made(), RunFolder(tmp_path)
-    held_out = HeldOut(WINDOWS.numpy(), np.ones((3, 16), dtype=bool), None, None)
-    probing = Probing(model, held_out, 5, CPU)
+    probing = Probing(model, HeldOut(BATCH, Windows(WINDOWS.numpy())), 5, CPU)
     for step in range(4, 6):
         probing.before_update(step)
         with torch.no_grad():
@@ -386,7 +394,7 @@ def test_the_update_is_measured_against_the_weights_before_it(tmp_path):
 
 
 def test_in_bfloat16_the_numbers_are_nearly_those_of_float32():
-    wide, narrow = (probe(made(), WINDOWS, Device("cpu", dtype)) for dtype in (torch.float32, torch.bfloat16))
+    wide, narrow = (probe(made(), BATCH, Device("cpu", dtype)) for dtype in (torch.float32, torch.bfloat16))
     assert narrow.model_values["loss"] == pytest.approx(wide.model_values["loss"], rel=0.02)
     assert narrow != wide
     for name in wide.layer_values:
@@ -396,7 +404,7 @@ def test_in_bfloat16_the_numbers_are_nearly_those_of_float32():
 def test_the_loss_is_about_the_scored_tokens():
     scored = torch.zeros(3, 16, dtype=torch.bool)
     scored[0, 3] = scored[2, 15] = True
-    found = probe(made(), WINDOWS, CPU, scored_BT=scored)
+    found = probe(made(), replace(BATCH, counted=scored.numpy()), CPU)
     model = made()
     losses = F.cross_entropy(model(WINDOWS[:, :-1])[scored], WINDOWS[:, 1:][scored])
     losses.backward()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from archlab.config.training import resolve_train
+from archlab.data.batch import next_token
 from archlab.data.training_data import Windows
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
@@ -60,7 +61,8 @@ def curve(
     for step in range(STEPS):
         # text with a pattern: each token is often the one before it plus 1
         windows = (draw.integers(0, 97, (4, 1)) + np.cumsum(draw.random((4, 65)) < 0.9, axis=1)) % 97
-        result = update(model, optimizer, Windows(windows), train, step, device, 0 if train.document_mask else None)
+        batch = next_token(Windows(windows), 0 if train.document_mask else None)
+        result = update(model, optimizer, batch, train, step, device)
         found += [result.loss, result.grad_norm]
     return found
 

@@ -15,6 +15,8 @@ import transformers
 
 import archlab
 from archlab.cli.app import main
+from archlab.config.objective import NextToken
+from archlab.data.objectives import Batches
 from archlab.data.shards import DataFolder
 from archlab.data.text_data import TextData, TextSource
 from archlab.data.tokenizer import TOKENIZER, load
@@ -106,9 +108,9 @@ def test_each_document_has_the_bits_of_transformers_and_the_bytes_of_its_text(ki
     opened = DataFolder.open(data)
     text = TextData([TextSource("text", opened)])
     config = load_config(str(folder), "train.device=cpu", "train.dtype=float32")
-    held_out = text.held_out(len(opened.held_out) - 1, None, masked=True)
+    held_out = Batches(text, NextToken(), document_mask=True).held_out(len(opened.held_out) - 1, None)
     ours = predict(load_model(folder), held_out, choose_device(config.train), 10**6)
-    found = ours.by_document(held_out, text.beginnings(held_out))
+    found = ours.by_document(held_out, text.beginnings(held_out.windows))
     texts = {tuple(tokenizer(text, add_special_tokens=False).input_ids): text for text in documents(kind)}
     ids, end = opened.held_out.read(0, len(opened.held_out)).tolist(), opened.manifest.end_of_text
     starts = [n for n, i in enumerate(ids) if i == end]

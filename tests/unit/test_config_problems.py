@@ -489,6 +489,26 @@ BROKEN_RULES = [
     (["train.decay=0.1"], "train.decay", "only schedule wsd has a decay phase, but schedule is cosine"),
     (["train.schedule=constant", "train.final_lr=0.1"], "train.final_lr", "schedule constant never changes"),
     (
+        ["train.objective={kind: masked, random: 0.3}"],
+        "train.objective.random",
+        "0.3 and mask = 0.8 are more than all predicted tokens; allowed: a sum up to 1",
+    ),
+    (
+        ["train.objective.kind=masked", "data.task.kind=recall"],
+        "train.objective.kind",
+        "masked chooses tokens of a text, but data.task = recall has answers; allowed: next_token",
+    ),
+    (
+        ["train.objective={kind: span_corruption, rate: 0.9, mean_span: 1}"],
+        "train.objective.mean_span",
+        "visible tokens between",
+    ),
+    (
+        ["train.objective.kind=prefix", "train.document_mask=true"],
+        "train.document_mask",
+        "true, but with objective prefix each window is one text with a prefix; allowed: false",
+    ),
+    (
         ["train.lr_multipliers.head=2"],
         "train.lr_multipliers.head",
         "2, but no parameter of this model has the role head",

@@ -27,7 +27,8 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.data.training_data import HeldOut
+from archlab.data.batch import HeldOut, next_token
+from archlab.data.training_data import Windows
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS
@@ -391,10 +392,6 @@ def test_bits_per_byte() -> None:
     nats = logsumexp(logits, axis=-1) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
     is_text = token_bytes[targets] > 0
     expected = nats[is_text].sum() / np.log(2) / token_bytes[targets].sum()
-    found = evaluate(
-        model,
-        HeldOut.of_text(windows, token_bytes, (0,), continues=np.zeros(len(windows), bool), masked=False),
-        Device("cpu", torch.float32),
-        batch_tokens=30,
-    )
+    text = Windows.of_text(windows, token_bytes, (0,), continues=np.zeros(len(windows), bool))
+    found = evaluate(model, HeldOut(next_token(text), text), Device("cpu", torch.float32), batch_tokens=30)
     assert found.bits_per_byte == pytest.approx(expected, rel=1e-6)

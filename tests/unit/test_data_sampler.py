@@ -35,7 +35,7 @@ def counting(n: int, *cuts: int) -> Any:
 
 
 def batch(data: Any, *which: int) -> np.ndarray:
-    return TextData([TextSource("text", data)]).batch(*which).tokens
+    return TextData([TextSource("text", data)]).windows(*which).tokens
 
 
 def window_starts(n_tokens: int, seq_len: int, seed: int, step: int, batch_size: int) -> np.ndarray:
@@ -102,7 +102,7 @@ def test_windows_cross_shard_borders():
 
 
 def held_out_windows(data: Any, seq_len: int, n_tokens: int) -> np.ndarray:
-    return TextData([TextSource("text", data)]).held_out(seq_len, n_tokens, masked=False).tokens
+    return TextData([TextSource("text", data)]).held_out(seq_len, n_tokens).tokens
 
 
 def test_held_out_windows_are_spread_evenly_and_do_not_overlap():

@@ -15,7 +15,7 @@ from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import Piece
 from archlab.data.text_data import TextData, TextSource
-from archlab.data.training_data import HeldOut
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from subwords import KINDS, TEXTS, llama_2, t5
 
@@ -144,7 +144,7 @@ def test_the_token_that_begins_documents_is_refused_in_text_even_if_it_is_not_sp
     (tmp_path / "plain.jsonl").write_text('{"text": "plain text"}\n' * 60)
     data = prepare([str(tmp_path / "plain.jsonl")], tmp_path / "plain", None, tmp_path / "tokenizer.json", 0.3)
     assert data.manifest.folds[0].documents > 1
-    held_out = TextData([TextSource("text", data)]).held_out(len(data.held_out) - 1, None, masked=False)
+    held_out = TextData([TextSource("text", data)]).held_out(len(data.held_out) - 1, None)
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == data.manifest.folds[0].bytes
     (tmp_path / "a.txt").write_text("plain text\n" * 20 + "a <|endoftext|> b\n" + "plain text\n" * 20)
@@ -157,11 +157,10 @@ def test_the_added_space_is_scored_but_stands_for_no_byte() -> None:
     spelled, (end,) = spelling(tokenizer), bpe.document_tokens(tokenizer)
     texts = ["\n\n", "the cat", "x"]
     ids = [end, *(i for text in texts for i in (*bpe.encode(tokenizer, [text])[0].tolist(), end))]
-    held_out = HeldOut.of_text(
-        np.array([ids]), spelled.sizes, (end,), len(spelled.prefix), continues=np.array([False]), masked=False
-    )
+    held_out = Windows.of_text(np.array([ids]), spelled.sizes, (end,), len(spelled.prefix), continues=np.array([False]))
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == sum(len(text) for text in texts)
+    assert held_out.scored is not None
     assert held_out.scored.sum() == len(ids) - 1 - len(texts)
     assert tokenizer.id_to_token(ids[1]) == "▁"
     assert (held_out.scored[0, 0], held_out.bytes[0, 0]) == (True, 0)
@@ -173,9 +172,7 @@ def test_the_added_space_follows_the_last_of_several_tokens_before_a_document() 
     assert len(set(before)) == 2
     texts = ["\n\n", "the cat", "x"]
     ids = [i for text in texts for i in (*before, *bpe.encode(tokenizer, [text])[0].tolist())]
-    held_out = HeldOut.of_text(
-        np.array([ids]), spelled.sizes, before, len(spelled.prefix), continues=np.array([False]), masked=False
-    )
+    held_out = Windows.of_text(np.array([ids]), spelled.sizes, before, len(spelled.prefix), continues=np.array([False]))
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == sum(len(text) for text in texts)
 

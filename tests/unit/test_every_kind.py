@@ -9,7 +9,8 @@ from archlab.config.components.component import MLP, Attention, Component, Mixer
 from archlab.config.core.registry import Registered, Section, implementation_of, import_all, is_users, kind_of, kinds
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
-from archlab.config.optimizer import Objective, Optimizer, Schedule
+from archlab.config.objective import Objective
+from archlab.config.optimizer import Optimizer, Schedule
 from archlab.config.schema import Config
 from archlab.config.tasks import TaskOrText
 from archlab.errors import UserError

@@ -835,3 +835,25 @@ def test_a_study_is_read_as_it_was_written_without_its_defaults():
     for one in every:
         written = one.model_dump(mode="json", exclude_defaults=True)
         assert validate(StudyConfig, yaml.safe_load(to_yaml(written)), "written") == one
+
+
+MASKED = {"model.attention.visibility": "two_sided", "train.objective.kind": "masked", "data.reserve": ["mask"]}
+
+
+def test_arms_whose_scores_mean_different_things_are_refused():
+    with pytest.raises(UserError, match=r"arms.other.train.objective  other predicts other tokens than base, so their"):
+        arms(two({"train.objective.rate": 0.4}, set=MASKED))
+    norms = two({"model.norm.kind": "layernorm"}, set=MASKED)
+    assert list(named_outcomes(norms, arms(norms))) == ["denoising_loss"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "measure", "message"),
+    [
+        (MASKED, "tokens_per_byte", "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss"),
+        ({}, "denoising_accuracy", "needs an objective that hides tokens; allowed: masked"),
+    ],
+)
+def test_an_outcome_of_another_kind_of_score_is_refused(setting, measure, message):
+    with pytest.raises(UserError, match=message):
+        arms(two({"model.norm.kind": "layernorm"}, set=setting, measure=[measure]))

@@ -170,7 +170,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def by_hand(trained: SimpleNamespace, length: int, part: slice) -> float:
     """Return bits per byte over a part of every window, computed token by token."""
     settings = trained.config
-    held_out = open_training_data(settings.data, settings.model.vocab_size).held_out(length, 512, masked=False)
+    held_out = open_training_data(settings.data, settings.model.vocab_size).held_out(length, 512)
     bits = n_bytes = 0.0
     with torch.no_grad():
         for row, counted in zip(held_out.tokens, held_out.bytes, strict=True):
@@ -228,7 +228,7 @@ def test_learned_positions_end_where_they_end(trained: SimpleNamespace, tmp_path
     measure(outcomes, learned, tmp_path / "run")
     found = read_measured(outcomes, tmp_path / "run")
     assert (found[outcomes[0]], found[outcomes[1]]) == (None, None)
-    held_out = open_training_data(learned.data, learned.model.vocab_size).held_out(16, 256, masked=False)
+    held_out = open_training_data(learned.data, learned.model.vocab_size).held_out(16, 256)
     assert found[outcomes[2]] == pytest.approx(held_out.scored.sum() / held_out.bytes.sum())
 
 

@@ -1,7 +1,6 @@
 """Documents packed into a window: each is treated as if it were alone, in training and evaluation."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,8 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.data.training_data import HeldOut, Windows
+from archlab.data.batch import HeldOut, document_ids, next_token
+from archlab.data.training_data import Windows
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.training.callback import Printing
@@ -19,7 +19,7 @@ from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
-from archlab.training.step import document_ids, update
+from archlab.training.step import update
 from archlab.training.train import train
 
 END, DEVICE = 0, Device("cpu", torch.float32)
@@ -35,10 +35,10 @@ def tiny(*overrides: str) -> Config:
 
 
 def test_a_document_begins_at_the_end_of_text() -> None:
-    ids = document_ids(torch.from_numpy(WINDOW[:, :-1]), END)
+    ids = document_ids(WINDOW[:, :-1], END)
     assert ids is not None
     assert ids.tolist() == [[0, 0, 0, 1, 1, 1, 1, 1, 2, 3, 3, 3]]
-    assert document_ids(torch.from_numpy(WINDOW), None) is None
+    assert document_ids(WINDOW, None) is None
 
 
 def alone(model: Decoder) -> np.ndarray:
@@ -58,26 +58,21 @@ def test_the_loss_is_that_of_each_document_alone(position: str) -> None:
     losses = []
     for begins in (END, None):
         model = Decoder(config.model)
-        losses.append(
-            update(
-                model, make_optimizer(model, config.train), Windows(WINDOW), resolve_train(config), 0, DEVICE, begins
-            ).loss
-        )
+        batch = next_token(Windows(WINDOW), begins)
+        losses.append(update(model, make_optimizer(model, config.train), batch, resolve_train(config), 0, DEVICE).loss)
     assert losses[0] == pytest.approx(expected.mean(), rel=1e-6)
     assert abs(losses[1] - expected.mean()) > 1e-4
 
 
 def test_evaluation_is_that_of_each_document_alone() -> None:
     model, bytes_ = Decoder(tiny().model), np.array([0, *range(1, 11)])
-    held_out = HeldOut.of_text(
-        np.concatenate([WINDOW, WINDOW]), bytes_, (END,), continues=np.zeros(2, bool), masked=True
-    )
-    found = evaluate(model, held_out, DEVICE)
+    windows = Windows.of_text(np.concatenate([WINDOW, WINDOW]), bytes_, (END,), continues=np.zeros(2, bool))
+    found = evaluate(model, HeldOut(next_token(windows, END), windows), DEVICE)
     is_text = WINDOW[0, 1:] != END
     nats, n_bytes = alone(model)[is_text].sum(), bytes_[WINDOW[0, 1:]].sum()
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-6)
     assert found.loss == pytest.approx(nats / is_text.sum(), rel=1e-6)
-    assert abs(evaluate(model, replace(held_out, separator=None), DEVICE).loss - found.loss) > 1e-4
+    assert abs(evaluate(model, HeldOut(next_token(windows), windows), DEVICE).loss - found.loss) > 1e-4
 
 
 @pytest.mark.slow

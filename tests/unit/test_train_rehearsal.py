@@ -17,9 +17,9 @@ def test_a_task_is_timed_on_what_it_asks(monkeypatch):
     monkeypatch.setattr(rehearsal, "update", lambda *given: (seen.append(given[2]), update(*given)))
     run = rehearsal.rehearse(config)
     run.step()
-    read = TaskData(config.data.task, config.model.vocab_size, 0).batch(
+    read = TaskData(config.data.task, config.model.vocab_size, 0).windows(
         run.train.seed, 0, run.train.rows, run.train.seq_len
     )
-    np.testing.assert_array_equal(seen[0].tokens, read.tokens)
-    np.testing.assert_array_equal(seen[0].scored, read.scored)
-    assert 0 < seen[0].scored.mean() < 0.5
+    np.testing.assert_array_equal(seen[0].targets, read.tokens[:, 1:])
+    np.testing.assert_array_equal(seen[0].counted, read.scored)
+    assert 0 < seen[0].counted.mean() < 0.5

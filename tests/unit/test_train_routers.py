@@ -9,6 +9,7 @@ from torch import Tensor
 
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.data.batch import next_token
 from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
@@ -35,7 +36,7 @@ def step(config: Config) -> tuple[Decoder, StepResult, list[tuple[np.ndarray, di
     weights = [{"router.weight": router.weight.detach().double().numpy().copy()} for router in routers]
     for n, router in enumerate(routers):
         router.register_forward_pre_hook(lambda _, x, n=n: read.setdefault(n, []).append(x[0].detach().double()))
-    result = update(model, make_optimizer(model, settings), Windows(WINDOWS), settings, 0, CPU)
+    result = update(model, make_optimizer(model, settings), next_token(Windows(WINDOWS)), settings, 0, CPU)
     return model, result, [(torch.cat(read[n]).numpy(), weights[n]) for n in range(len(routers))]
 
 
@@ -62,7 +63,7 @@ def test_they_are_minimized_and_not_part_of_the_reported_loss(more: str) -> None
         settings, model, seen = resolve_train(given), Decoder(given.model), dict[str, Tensor]()
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(lambda p, name=name: seen.update({name: p.grad.clone()}))  # pyright: ignore[reportOptionalMemberAccess]
-        return update(model, make_optimizer(model, settings), Windows(WINDOWS), settings, 0, CPU).loss, seen
+        return update(model, make_optimizer(model, settings), next_token(Windows(WINDOWS)), settings, 0, CPU).loss, seen
 
     (with_it, gradients), (without, plain) = gradient(more), gradient("loss: 0")
     assert with_it == without
@@ -88,7 +89,7 @@ def test_a_diverged_step_moves_no_correction() -> None:
     settings, model = resolve_train(given), Decoder(given.model)
     with torch.no_grad():
         model.norm.weight.fill_(float("nan"))
-    assert not update(model, make_optimizer(model, settings), Windows(WINDOWS), settings, 0, CPU).is_finite
+    assert not update(model, make_optimizer(model, settings), next_token(Windows(WINDOWS)), settings, 0, CPU).is_finite
     assert not any(router.correction.any() for router in model.modules() if isinstance(router, Router))
 
 
@@ -115,7 +116,7 @@ def test_under_autocast_and_compiled_the_losses_are_nearly_the_same(monkeypatch:
     for device, compiled in ((CPU, False), (CPU, True), (Device("cpu", torch.bfloat16), False)):
         model = Decoder(given.model)
         forward: Any = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
-        seen.append(update(forward, make_optimizer(model, settings), Windows(WINDOWS), settings, 0, device))
+        seen.append(update(forward, make_optimizer(model, settings), next_token(Windows(WINDOWS)), settings, 0, device))
     for other, near in zip(seen[1:], (1e-5, 2e-2), strict=True):
         assert other.loss == pytest.approx(seen[0].loss, rel=near)
         assert other.routers["balance_loss"] == pytest.approx(seen[0].routers["balance_loss"], rel=near)

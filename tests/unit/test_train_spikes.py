@@ -25,16 +25,16 @@ pytestmark = pytest.mark.usefixtures("shared_cache")
 @pytest.fixture
 def read(monkeypatch):
     """Record the batches that are read. From AT on, `bad` batches consist of one token that is rare elsewhere."""
-    seen, plain = [], TextData.batch
+    seen, plain = [], TextData.windows
 
-    def batch(data, seed, step, rows, seq_len):
+    def windows(data, seed, step, rows, seq_len):
         seen.append(step)
         if step in bad:
             return Windows(np.full((rows, seq_len + 1), 7))
         return plain(data, seed, step, rows, seq_len)
 
     bad = {AT}
-    monkeypatch.setattr(TextData, "batch", batch)
+    monkeypatch.setattr(TextData, "windows", windows)
     return seen, bad
 
 

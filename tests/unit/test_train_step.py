@@ -16,7 +16,8 @@ from archlab.config.io import build_config
 from archlab.config.optimizer import Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
-from archlab.data.training_data import HeldOut, Windows
+from archlab.data.batch import HeldOut, next_token
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
@@ -35,12 +36,13 @@ CPU = Device("cpu", torch.float32)
 
 
 def given(seed=0):
-    return Windows(windows(seed=seed))
+    return next_token(Windows(windows(seed=seed)))
 
 
 def unmasked(tokens, token_bytes):
     """Return windows that do not continue each other, and whose documents see each other."""
-    return HeldOut.of_text(tokens, token_bytes, (0,), continues=np.zeros(len(tokens), bool), masked=False)
+    text = Windows.of_text(tokens, token_bytes, (0,), continues=np.zeros(len(tokens), bool))
+    return HeldOut(next_token(text), text)
 
 
 def windows(rows=4, length=16, seed=0):

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
+from archlab.config.check import validate
 from archlab.config.core.text import note
+from archlab.config.schema import DataConfig
 from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.prepare import prepare, shown
 from archlab.errors import UserError
@@ -22,6 +24,7 @@ def run(
     template: Annotated[str, MayBeginWithDash] | None = None,
     skip_invalid: Flag = False,
     workers: AtLeastOne | None = None,
+    reserve: str | None = None,
 ) -> None:
     """Tokenize text, and write the tokens as shards into a data folder.
 
@@ -50,9 +53,15 @@ def run(
         Skip records and files that cannot be read. Print their number, and the names of the first few.
     workers
         Number of threads or processes that tokenize. Default: one per core.
+    reserve
+        Special tokens to add to the tokenizer for objectives that hide tokens: `mask`, `sentinels:100` for 100
+        sentinels, or both, as in mask,sentinels:100.
     """
     texts = _template(field, template)
-    prepared = prepare(list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown)
+    added = validate(DataConfig, {"reserve": reserve.split(",") if reserve else []}, "--reserve").reserve
+    prepared = prepare(
+        list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown, added
+    )
     print(prepared)
     if tokenizer:
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)

@@ -19,9 +19,9 @@ def run(
     Parameters
     ----------
     folder
-        A Hugging Face folder with a tokenizer.json, a run folder made by `archlab import`, or a hub id.
+        A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     text
-        Text with the tokenizer's mask token, which is `[MASK]` for BERT.
+        Text with the tokenizer's mask token, which is `[MASK]` for BERT and `<mask>` for `archlab data --reserve mask`.
     top
         Number of predictions for each mask token.
     device

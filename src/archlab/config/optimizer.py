@@ -1,4 +1,4 @@
-"""Settings of weight updates: the optimizer, its learning-rate schedule and the training objective."""
+"""Settings of weight updates: the optimizer and its learning-rate schedule."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -96,20 +96,6 @@ class WSD(Schedule):
     kind: Literal["wsd"] = "wsd"
     decay: ClassVar[float] = 0.2
     holds_peak: ClassVar[bool] = True
-
-
-class Objective(Registered):
-    """Base class of the objectives that training minimizes. The z-loss and the losses of routers are added to the
-    objective."""
-
-    section: ClassVar[Section] = "objective"
-    default_kind: ClassVar[str | None] = "next_token"
-
-
-class NextToken(Objective):
-    """Cross-entropy of each token, given the tokens before it."""
-
-    kind: Literal["next_token"] = "next_token"
 
 
 class LrMultipliers(Settings):

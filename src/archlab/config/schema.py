@@ -1,6 +1,7 @@
 """Config of a run: the model, its training and its data."""
 
 import pickle
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -22,7 +23,8 @@ from archlab.config.core.base import (
 from archlab.config.core.plugins import PlugIns, import_plugins
 from archlab.config.core.trust import accept
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import AdamW, LrMultipliers, NextToken, Objective, Optimizer, ScheduleName
+from archlab.config.objective import NextToken, Objective
+from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer, ScheduleName
 from archlab.config.parallel import ParallelConfig
 from archlab.config.tasks import NoTask, TaskOrText
 
@@ -117,7 +119,8 @@ class TrainConfig(Settings):
     spikes: Spikes = Spikes()
     """Handling of spikes of the loss or the gradient."""
     objective: Objective = NextToken()
-    """Objective that training minimizes. The reported loss is always the cross-entropy of the next token."""
+    """Objective that training minimizes: which tokens are predicted, and from which. The reported loss is always the
+    plain cross-entropy of these tokens."""
     z_loss: NonNegative = 0.0
     """Coefficient of the z-loss log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported
     loss excludes the z-loss."""
@@ -161,6 +164,11 @@ class TrainConfig(Settings):
         return self.steps * self.batch_tokens
 
     @property
+    def stack_tokens(self) -> int:
+        """Number of tokens that the model reads for each window. Some objectives add tokens to those of the window."""
+        return self.objective.stack_tokens(self.seq_len)
+
+    @property
     def rows(self) -> int:
         return self.batch_tokens // self.seq_len
 
@@ -182,6 +190,16 @@ _Sources = dict[str, MixtureSource]
 _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
 
 
+def _reserved(what: str) -> str:
+    if not re.fullmatch(r"mask|sentinels:[1-9]\d{0,3}", what):
+        raise ValueError(f"{what!r}; allowed: mask, or sentinels:N with N from 1 to 9999")
+    return what
+
+
+Reserved = Annotated[str, AfterValidator(_reserved)]
+"""Special tokens that a tokenizer reserves for an objective."""
+
+
 class DataConfig(Settings):
     """Data that the model is trained on."""
 
@@ -194,6 +212,10 @@ class DataConfig(Settings):
     held_out: Probability = 0.05
     """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. The setting has
     an effect only if training prepares the text itself."""
+    reserve: Annotated[tuple[Reserved, ...], Field(strict=False)] = ()
+    """Special tokens that an objective needs, at the end of the vocabulary: `mask`, or `sentinels:100` for 100
+    sentinels. The setting has an effect only if training prepares the text itself. For a folder, use `archlab data
+    --reserve`."""
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()

@@ -5,6 +5,7 @@ from math import ceil
 from archlab.config.core.registry import kinds
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
+from archlab.config.objective import Objective
 from archlab.config.optimizer import Schedule
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
@@ -17,12 +18,27 @@ SHORT_RUN = 1_000_000
 """Default number of tokens of a training run."""
 
 
-def check_next_token(model: ModelConfig) -> None:
-    """Raise ConfigError if tokens see later tokens, because next-token losses and scores would then have no meaning."""
-    for visibility in ("prefix", "two_sided"):
-        if sees_as(model, visibility):
-            text = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
-            raise ConfigError([Problem("model.attention.visibility", text)], "the config")
+_PREDICTS = {
+    "causal": "predict each token from those before it",
+    "prefix": "predict the tokens after a prefix whose tokens see each other",
+    "two_sided": "predict each token from those on both sides",
+}
+"""Task of training and scoring, by the visibility of attention that the objective needs."""
+
+
+def check_objective(model: ModelConfig, objective: Objective) -> None:
+    """Raise ConfigError if the attention of the model does not see what the objective needs, or sees what it has to
+    predict."""
+    needed = objective.visibility
+    seen = [visibility for visibility in ("prefix", "two_sided") if sees_as(model, visibility)]
+    wrong = [visibility for visibility in seen if visibility != needed]
+    if needed != "causal" and not seen:
+        wrong = ["causal"]
+    for visibility in wrong:
+        kinds_that_fit = [name for name, kind in kinds(Objective).items() if kind.visibility == visibility]
+        other = f"; or train.objective.kind={' or '.join(kinds_that_fit)}" if kinds_that_fit else ""
+        text = f"{visibility}; training and scoring {_PREDICTS[needed]}; allowed: {needed}{other}"
+        raise ConfigError([Problem("model.attention.visibility", text)], "the config")
 
 
 def resolve_train(config: Config) -> TrainConfig:

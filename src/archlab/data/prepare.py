@@ -4,7 +4,7 @@ import errno
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.corpus import HUB, STDLIB, Corpus
 from archlab.data.encoding import encode_pieces
 from archlab.data.file_cache import cached, clear_cache
+from archlab.data.reserved import reserve_tokens, reserved_names
 from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
 from archlab.digests import sha256
@@ -80,6 +81,7 @@ def prepare(
     skip_invalid: bool = False,
     workers: int = 1,
     progress: Progress = in_terminal,
+    reserve: Sequence[str] = (),
 ) -> DataFolder:
     """Create a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
@@ -88,6 +90,7 @@ def prepare(
         skip_invalid: Whether to leave out files and records that cannot be read. The manifest counts them and lists the
             first few.
         workers: Number of parallel workers. This number does not change the tokens.
+        reserve: Special tokens to add, as in `data.reserve`. A learned tokenizer includes them in `vocab_size`.
 
     If `out` already is this data folder, check all its bytes and open it. Raise UserError if `out` contains anything
     else.
@@ -101,9 +104,8 @@ def prepare(
             f"found none in {Corpus(source)}; leave the option out"
         )
     clear_cache()
-    return _build(
-        _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out, workers=workers, progress=progress
-    )
+    recipe = _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer, reserve)
+    return _build(recipe, out, workers=workers, progress=progress)
 
 
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
@@ -118,8 +120,11 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
         if config.held_out != DataConfig().held_out:
             hint = "remove this setting, or make another folder with `archlab data --held-out`"
             raise UserError(f"data.held_out is {config.held_out}, but {path} is a complete data folder; {hint}")
+        if config.reserve:
+            hint = "remove this setting, or make another folder with `archlab data --reserve`"
+            raise UserError(f"data.reserve is {list(config.reserve)}, but {path} is a complete data folder; {hint}")
     else:
-        recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None)
+        recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None, config.reserve)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
     if data.manifest.vocab_size > vocab_size:
         problem = f"{config.path} has {data.manifest.vocab_size} token ids"
@@ -144,9 +149,13 @@ class _Recipe:
     The field `key` is a hash of the text and the settings. The text is read only if one of its files has changed.
     """
 
-    def __init__(self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None):
+    def __init__(
+        self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None, reserve: Sequence[str]
+    ) -> None:
         self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
-        self.vocab_size = vocab_size
+        if self.given_tokenizer:
+            reserve_tokens(self.given_tokenizer, reserve)
+        self.vocab_size, self.reserve = vocab_size, reserve
         self.corpus = corpus
         self.split = split_of(corpus, held_out)
         settings = {
@@ -158,6 +167,8 @@ class _Recipe:
         if (loaded := self.given_tokenizer) and bpe.document_tokens(loaded) != (bpe.end_of_text(loaded),):
             # Old keys do not have this setting, because documents always began with the end-of-text token.
             settings["document_tokens"] = bpe.document_tokens(loaded)
+        if reserve and not loaded:
+            settings["reserve"] = reserved_names(reserve)
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
@@ -171,7 +182,9 @@ class _Recipe:
         never_tested = (p for p in self.split.pieces(self.corpus) if p.fold not in tests)
         sample = (p.text for i, p in enumerate(never_tested) if hash_share(f"{p.name} {i}") < share)
         with doing("learning a tokenizer"):
-            return bpe.train(sample, self.vocab_size)
+            tokenizer = bpe.train(sample, self.vocab_size - len(reserved_names(self.reserve)))
+        reserve_tokens(tokenizer, self.reserve)
+        return tokenizer
 
 
 def _build(

@@ -4,15 +4,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from archlab.data.reserved import SpecialIds, special_ids
 from archlab.data.shards import DataFolder, Tokens
 from archlab.data.tokenizer import TOKENIZER
-from archlab.data.training_data import HeldOut, Windows
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
 _GAP = 1 << 16
@@ -55,10 +56,6 @@ class TextData:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @property
-    def known_tokens(self) -> int:
-        return self._first.manifest.vocab_size
-
-    @property
     def n_folds(self) -> int:
         return min(len(source.folder.manifest.folds) for source in self.sources)
 
@@ -67,11 +64,11 @@ class TextData:
         return self._first.path / TOKENIZER
 
     @property
-    def document_token(self) -> int:
-        return self._first.manifest.end_of_text
+    def special(self) -> SpecialIds:
+        return self._special
 
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Return the windows of a training step. All tokens are trained on."""
+    def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+        """Return the windows of a training step. All tokens may count."""
         chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))
         tokens = np.empty((len(chosen), seq_len + 1), dtype=np.int64)
         for n in np.unique(chosen):
@@ -87,7 +84,7 @@ class TextData:
             for s in self.sources
         }
 
-    def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
+    def held_out(self, seq_len: int, n_tokens: int | None) -> Windows:
         """Return held-out windows that are spread evenly over the fold.
 
         In a mixture, windows are taken from the sources alternately, in the same proportions as in training. The result
@@ -107,11 +104,16 @@ class TextData:
         tokens, continues = (np.concatenate(parts) for parts in zip(*parts_of_sources, strict=True))
         sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
         before = self._first.document_tokens
-        return HeldOut.of_text(tokens, sizes, before, prefix, continues=continues, masked=masked)
+        return Windows.of_text(tokens, sizes, before, prefix, continues=continues)
 
-    def beginnings(self, held_out: HeldOut) -> list[str]:
-        first = held_out.first_tokens(_BEGINNING)
+    def beginnings(self, windows: Windows) -> list[str]:
+        first = windows.first_tokens(_BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
+
+    @cached_property
+    def _special(self) -> SpecialIds:
+        first = self._first
+        return special_ids(first.tokenizer, first.manifest.vocab_size, first.document_tokens)
 
     @property
     def _first(self) -> DataFolder:

@@ -37,6 +37,9 @@ _END_NAMES = (
     "<|im_end|>",
 )
 
+MASKS = ("<mask>", "[MASK]", "<|mask|>")
+"""Names of the mask token in published tokenizers. A reserved mask token gets the first name."""
+
 # The pattern of GPT-4 (cl100k), but with digits in pairs: a small vocabulary has no room for a thousand triples.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -212,6 +215,11 @@ def end_of_text(tokenizer: Tokenizer) -> int | None:
     It precedes each document in data and runs from old versions, which did not record that token.
     """
     return next((i for name in _END_NAMES if (i := tokenizer.token_to_id(name)) is not None), None)
+
+
+def mask_token(tokenizer: Tokenizer) -> int | None:
+    """Return the mask token, found by its name; None if there is none."""
+    return next((i for name in MASKS if (i := tokenizer.token_to_id(name)) is not None), None)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:

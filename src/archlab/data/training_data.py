@@ -4,40 +4,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-
-class Windows(NamedTuple):
-    """Windows of tokens. Each token is predicted from the tokens before it."""
-
-    tokens: np.ndarray
-    """Token ids, int64 [n, T + 1]."""
-    scored: np.ndarray | None = None
-    """Whether each predicted token is trained on, bool [n, T]. None means that all tokens are."""
+from archlab.data.reserved import SpecialIds
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Held-out windows that every evaluation uses: n windows with T predicted tokens each."""
+class Windows:
+    """Windows of tokens, as they come from the data: n windows with T + 1 tokens each.
+
+    A batch is made from them (`data/batch.py`).
+    """
 
     tokens: np.ndarray
     """Token ids, int64 [n, T + 1]. The first token of each window is only context."""
-    scored: np.ndarray
-    """Whether each predicted token counts, bool [n, T].
+    scored: np.ndarray | None = None
+    """Whether each token after the first may count, bool [n, T]. None means that all tokens may.
 
-    For text, all tokens of documents count. For a task, only its answers count.
+    For held-out text, all tokens of documents count. For a task, only its answers count.
     """
-    bytes: np.ndarray | None
-    """Number of bytes of text for each predicted token, int [n, T]. None for a task, which has no text.
+    bytes: np.ndarray | None = None
+    """Number of bytes of text for each token after the first, int [n, T]. None for a task, and for training.
 
     The first token of a document may be scored and have no bytes, if it is only the space that the tokenizer adds.
     """
-    documents: np.ndarray | None
-    """Index of the document to which each predicted token belongs, int [n, T]. None for a task."""
-    separator: int | None = None
-    """Token that begins a document, if attention is masked between documents; otherwise None."""
+    documents: np.ndarray | None = None
+    """Index of the document to which each token after the first belongs, int [n, T]. None for a task, and for
+    training."""
 
     @classmethod
     def of_text(
@@ -48,35 +43,27 @@ class HeldOut:
         prefix_bytes: int = 0,
         *,
         continues: np.ndarray,
-        masked: bool,
-    ) -> "HeldOut":
-        """Return the held-out windows of a text.
+    ) -> "Windows":
+        """Return held-out windows of a text.
 
         Args:
             token_bytes: Number of bytes of each token, int [vocab]; 0 for special tokens.
             before: Tokens that precede each document. They occur nowhere else and have no bytes.
             prefix_bytes: Number of bytes that the tokenizer adds to the first token after `before`.
             continues: Whether each window begins in the document in which the previous window ends, bool [n].
-            masked: Whether attention is masked between documents.
         """
         counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
         scored = counted > 0
         counted -= prefix_bytes * ((tokens[:, :-1] == before[-1]) & scored)
-        separator = before[0] if masked else None
-        return cls(tokens, scored, counted, _documents(tokens, before[0], continues), separator)
+        return cls(tokens, scored, counted, _documents(tokens, before[0], continues))
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Return the first `count` tokens of each document, or fewer if the windows contain fewer; empty for a task."""
         if self.documents is None:
             return []
-        numbers, targets = self.documents.ravel(), self.tokens[:, 1:].ravel()
+        numbers, tokens = self.documents.ravel(), self.tokens[:, 1:].ravel()
         ends = np.flatnonzero(np.diff(numbers, append=numbers[-1] + 1)) + 1
-        return [targets[begin : min(begin + count, end)].tolist() for begin, end in pairwise([0, *ends])]
-
-    @property
-    def seq_len(self) -> int:
-        """Number of predicted tokens per window."""
-        return self.tokens.shape[1] - 1
+        return [tokens[begin : min(begin + count, end)].tolist() for begin, end in pairwise([0, *ends])]
 
 
 def _documents(tokens: np.ndarray, end_of_text: int, continues: np.ndarray) -> np.ndarray:
@@ -88,17 +75,12 @@ def _documents(tokens: np.ndarray, end_of_text: int, continues: np.ndarray) -> n
 class TrainingData(Protocol):
     """Text or task from which a run takes its windows.
 
-    The windows depend only on the arguments of `batch`, so the step is enough to resume a run.
+    The windows depend only on the arguments of `windows`, so the step is enough to resume a run.
     """
 
     @property
     def fingerprint(self) -> str:
         """Hash of the tokens, as 16 hex digits. The hash does not depend on which fold is held out."""
-        ...
-
-    @property
-    def known_tokens(self) -> int:
-        """Upper limit of the token ids: all ids are below this number."""
         ...
 
     @property
@@ -112,12 +94,12 @@ class TrainingData(Protocol):
         ...
 
     @property
-    def document_token(self) -> int | None:
-        """First token that precedes each document; None for a task, which has no documents."""
+    def special(self) -> SpecialIds:
+        """Ids of the special tokens."""
         ...
 
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Return the `batch_size` windows of a training step, each with `seq_len` predicted tokens."""
+    def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+        """Return the `batch_size` windows of a training step, each with `seq_len` + 1 tokens."""
         ...
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
@@ -127,13 +109,13 @@ class TrainingData(Protocol):
         """
         ...
 
-    def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
+    def held_out(self, seq_len: int, n_tokens: int | None) -> Windows:
         """Return about `n_tokens` tokens that are never trained on, always the same ones.
 
-        If `n_tokens` is None, return all held-out tokens. `masked` says whether attention is masked between documents.
+        If `n_tokens` is None, return all held-out tokens.
         """
         ...
 
-    def beginnings(self, held_out: HeldOut) -> list[str]:
+    def beginnings(self, windows: Windows) -> list[str]:
         """Return the beginning of each document, as far as the windows contain it; empty for a task."""
         ...

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.schema import Config
-from archlab.config.training import check_next_token, resolve_train
+from archlab.config.training import check_objective, resolve_train
+from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
@@ -102,7 +103,7 @@ def _without_dropout(config: Config) -> Config:
 
 def _device_for(config: Config, name: str, windows: Pass) -> Device:
     try:
-        check_next_token(config.model)
+        check_objective(config.model, config.train.objective)
         device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
         needed = step_memory(config.model, windows, device.type, optimizer=config.train.optimizer)
         device.check_memory(needed.peak, "for a step")
@@ -121,10 +122,11 @@ def _sizes(config: Config, device: Device, windows: Pass, steps: int, seed: int)
     tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (rows, context + 1))
     model = Decoder(config.model, seed=seed).to(device.type).train()
     optimizer = make_optimizer(model, train)
-    read, next_BT = (torch.from_numpy(x).to(device.type) for x in (tokens[:, :-1], tokens[:, 1:]))
+    batch = random_batch(train.objective, Windows(tokens), config.model.vocab_size)
+    read, next_BT = (torch.from_numpy(x).to(device.type) for x in (batch.tokens, batch.targets))
     before = _activations(model, read)
     for step in range(steps):
-        update(model, optimizer, Windows(tokens), train, step, device)
+        update(model, optimizer, batch, train, step, device)
     after = _activations(model, read)
     sizes = {name: (rms(after[name]).item(), rms(after[name] - before[name]).item()) for name in after}
     change_BTV = after[LOGITS] - before[LOGITS]

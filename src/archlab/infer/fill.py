@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import torch
+from tokenizers import Tokenizer
 
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.infer.text import Codec, PublishedCodec
+from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 
 
@@ -33,12 +34,15 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
             "model.attention.visibility is causal or prefix, so the model predicts a token from earlier ones only; "
             "allowed: two_sided (`archlab generate` continues a text)"
         )
-    if not isinstance(codec, PublishedCodec) or codec.special.mask is None:
+    if not isinstance(codec, PublishedCodec | RunCodec) or codec.special.mask is None:
         raise UserError(
-            "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token"
+            "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token, or a "
+            "run with train.objective.kind=masked"
         )
+    # A run's own tokenizer reads special tokens as text. Its JSON does not, because it leaves that setting out.
+    tokenizer = codec.tokenizer if isinstance(codec, PublishedCodec) else Tokenizer.from_str(codec.tokenizer.to_str())
     with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
-        encoded = codec.tokenizer.encode(text)
+        encoded = tokenizer.encode(text)
     masked = [i for i, token in enumerate(encoded.ids) if token == codec.special.mask]
     if not masked:
         mask = codec.tokenizer.id_to_token(codec.special.mask)

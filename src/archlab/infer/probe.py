@@ -11,7 +11,9 @@ from archlab.config.components.position import Rope
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.layers import distinct_layers
 from archlab.config.schema import Config
-from archlab.config.training import check_next_token, resolve_train
+from archlab.config.training import check_objective, resolve_train
+from archlab.data.objectives import random_batch
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.model.rotary import rotation
@@ -92,14 +94,14 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
     model_config, seed = config.model, config.train.seed
     model = Decoder(model_config, seed=seed).to(device.type)
     generator = torch.Generator().manual_seed(seed)
-    windows_BT = torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator)
+    windows = Windows(torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator).numpy())
     return Start(
         parameters=parameters(model_config).total,
         vocab_size=model_config.vocab_size,
         windows=rows,
         context=context,
         seed=seed,
-        probed=probe(model, windows_BT.to(device.type), device),
+        probed=probe(model, random_batch(config.train.objective, windows, model_config.vocab_size), device),
         ropes=_ropes(config, seed),
     )
 
@@ -114,7 +116,7 @@ def _ropes(config: Config, seed: int) -> list[RopeProducts]:
 
 
 def _device_for(config: Config, rows: int, context: int) -> Device:
-    check_next_token(config.model)
+    check_objective(config.model, config.train.objective)
     device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
     n_parameters = parameters(config.model).total
     windows = Pass(rows, context, counting="computed", bytes_each=FLOAT32_BYTES, is_training=True)

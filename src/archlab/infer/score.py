@@ -6,7 +6,8 @@ from archlab.config.core.base import Base
 from archlab.config.core.text import note
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
-from archlab.config.training import check_next_token, resolve_train
+from archlab.config.training import check_objective, resolve_train
+from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
@@ -26,11 +27,15 @@ class HeldOutScore(Base):
     """Result of an evaluation on held-out text or on a task."""
 
     bits_per_byte: float | None
-    """Bits per byte of text; null for a task."""
+    """Bits per byte of text; null for a task, and for objectives that hide tokens."""
     accuracy: float | None
     """Fraction of a task's answers that are correct; null for text."""
+    denoising_loss: float | None
+    """Cross-entropy in nats per hidden token; null for objectives that hide no tokens."""
+    denoising_accuracy: float | None
+    """Fraction of the hidden tokens that are predicted; null for objectives that hide no tokens."""
     loss: float
-    """Cross-entropy in nats per token."""
+    """Cross-entropy in nats per token that counts."""
     tokens: int
     """Number of scored held-out tokens."""
     context: int
@@ -43,6 +48,8 @@ class HeldOutScore(Base):
 
     @property
     def result(self) -> str:
+        if self.denoising_loss is not None:
+            return f"{self.denoising_loss:.4f} nats per hidden token, {self.denoising_accuracy:.2%} of them correct"
         if self.bits_per_byte is None:
             return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte"
@@ -56,13 +63,13 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     chosen held-out fold, or if the model's output is NaN or infinite.
     """
     config = load_config(source, *overrides)
-    check_next_token(config.model)
+    check_objective(config.model, config.train.objective)
     device = choose_device(config.train)
     data = open_training_data(config.data, config.model.vocab_size)
     folder = download(source) if kind_of(source) == "hub id" else Path(source)
     trained = _is_trained(folder)
     if trained and data.tokenizer:
-        check_same(load_tokenizer(folder), load(data.tokenizer, data.document_token), source, config.data.named)
+        check_same(load_tokenizer(folder), load(data.tokenizer, data.special.documents[0]), source, config.data.named)
     if trained and is_run_folder(folder):
         _check_held_out(RunFolder(folder).environment().get("corpus"), load_config(source), config, data)
     if not trained:
@@ -73,15 +80,17 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         steps, model = 0, load_model(folder, config.model)
     model = to_int8(model) if int8 else model
     train = resolve_train(config)
-    held_out = data.held_out(train.eval_seq_len, tokens, masked=train.document_mask)
+    held_out = Batches(data, train.objective, train.document_mask).held_out(train.eval_seq_len, tokens)
     result = evaluate(model.to(device.type), held_out, device)
     if not result.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite, because its training diverged")
     return HeldOutScore(
         bits_per_byte=result.bits_per_byte,
         accuracy=result.accuracy,
+        denoising_loss=result.denoising_loss,
+        denoising_accuracy=result.denoising_accuracy,
         loss=result.loss,
-        tokens=len(held_out.tokens) * held_out.seq_len,
+        tokens=held_out.batch.targets.size,
         context=held_out.seq_len,
         trained_steps=steps,
         trained=trained,

@@ -12,7 +12,8 @@ from archlab.config.components.work import FLOAT32_BYTES, KINDS, OperationKind
 from archlab.config.core.base import Base
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
-from archlab.config.training import check_next_token, resolve_train
+from archlab.config.training import check_objective, resolve_train
+from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
@@ -24,7 +25,7 @@ from archlab.model.kernels import prefer_products
 from archlab.pricing.memory import Format, training_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost, training_pass
-from archlab.pricing.work import by_kind, training_flops, training_step
+from archlab.pricing.work import by_kind, training_step, visible_training_flops
 from archlab.training.attention_kernels import products_up_to
 from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device
@@ -61,7 +62,7 @@ def training_speed(config: Config, steps: int) -> Speed:
     run = rehearse(config)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     limit = run.device.peak_flops(seconds=0.3)
-    used = speed * training_flops(config.model, run.train.seq_len) / limit
+    used = speed * visible_training_flops(config) / limit
     return _speed(speed, used, limit, run.step, run.device, run.compiled)
 
 
@@ -120,19 +121,19 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     `train.document_mask`, token 0 begins a document. Raise UserError if the model does not fit into memory.
     """
     keep_freed_memory()
-    check_next_token(config.model)
+    check_objective(config.model, config.train.objective)
     train, device = resolve_train(config), choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model), train.optimizer).total)
     model = Decoder(config.model).to(device.type).train()
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
-    batch = _random(config, train) if windows is None else Windows(windows)
-    separator = 0 if train.document_mask else None
+    tokens = _random(config, train) if windows is None else Windows(windows)
+    batch = random_batch(train.objective, tokens, config.model.vocab_size, 0 if train.document_mask else None)
     if compiled := is_compiled(config, train, device):
         compile_layers(model)
 
     def step() -> None:
-        update(model, optimizer, batch, train, 0, device, separator)
+        update(model, optimizer, batch, train, 0, device)
         if device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -142,7 +143,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 def _random(config: Config, train: TrainConfig) -> Windows:
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, Task):
-        return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
+        return TaskData(task, vocab_size, config.data.fold).windows(train.seed, 0, train.rows, train.seq_len)
     return Windows(np.random.default_rng(0).integers(0, vocab_size, (train.rows, train.seq_len + 1)))
 
 

@@ -199,7 +199,9 @@ class RunCodec:
     def __init__(self, tokenizer: Tokenizer) -> None:
         before = bpe.document_tokens(tokenizer)
         self.tokenizer = tokenizer
-        self.special = SpecialTokens(before, bos=before[0], eos=before[0], ends=before[:1])
+        self.special = SpecialTokens(
+            before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=before[:1]
+        )
         self._spelling = spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:

@@ -12,7 +12,7 @@ from archlab.pricing.hardware import Hardware
 from archlab.pricing.params import Parameters, parameters
 from archlab.pricing.partition import WAYS, Parallel
 from archlab.pricing.training_plan import PLAN_FORMAT, TrainingPlan, plan_training
-from archlab.pricing.work import training_flops
+from archlab.pricing.work import visible_training_flops
 
 TOKENS_PER_PARAMETER = 20
 """Training tokens per parameter at which a given number of training FLOPs gives the lowest loss (Hoffmann 2022).
@@ -80,7 +80,7 @@ def budgets(config: Config) -> list[TokenBudget]:
     """Return two token budgets: that of the config, if it sets one, and that of the rule of 20 tokens per parameter.
     The rule was measured with decoders, so it is left out for a model with an encoder."""
     train = resolve_train(config)
-    per_token = training_flops(config.model, train.seq_len)
+    per_token = visible_training_flops(config)
     from_config = [(train.trained, False)] if config.train.tokens else []
     best = TOKENS_PER_PARAMETER * parameters(config.model).active
     from_rule = [] if config.model.encoder else [(best, True)]

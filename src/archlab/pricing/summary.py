@@ -35,8 +35,8 @@ from archlab.pricing.work import (
     forward,
     forward_flops,
     products_by_part,
-    training_flops,
     training_step,
+    visible_training_flops,
 )
 
 
@@ -147,7 +147,7 @@ def cost(
         if isinstance(stack.position, Learned) and length > stack.max_seq_len:
             raise UserError(f"{name} is {length}, but learned positions end at max_seq_len = {stack.max_seq_len}")
     counts = parameters(model)
-    per_token = training_flops(model, train.seq_len)
+    per_token = visible_training_flops(config)
     passes = _passes(config, batch, context, source, dtype)
     visible: dict[PassName, list[Operation]] = {
         name: list(_operations(model, name, replace(model_pass, counting="visible")))
@@ -190,11 +190,11 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     counting: Counting = "packed" if train.document_mask else "computed"
     return Pass(
         train.rows,
-        train.seq_len,
+        train.stack_tokens,
         counting=counting,
         bytes_each=BYTES[dtype],
         is_training=True,
-        source=source_tokens(config.model, train.seq_len),
+        source=source_tokens(config.model, train.stack_tokens),
     )
 
 

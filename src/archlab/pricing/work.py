@@ -293,8 +293,17 @@ def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visib
     return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
 
 
+def visible_training_flops(config: Config) -> float:
+    """Return the FLOPs per token of a training window, without those of hidden query-key pairs."""
+    return _training_flops(config, "visible")
+
+
 def computed_training_flops(config: Config) -> float:
-    """Return the FLOPs per token in training, including those of hidden query-key pairs that the attention kernel
-    computes nevertheless."""
+    """Return the FLOPs per token of a training window, including those of hidden query-key pairs that the attention
+    kernel computes nevertheless."""
+    return _training_flops(config, "packed" if config.train.document_mask else "computed")
+
+
+def _training_flops(config: Config, counting: Counting) -> float:
     train = resolve_train(config)
-    return training_flops(config.model, train.seq_len, "packed" if train.document_mask else "computed")
+    return training_flops(config.model, train.stack_tokens, counting) * (train.stack_tokens / train.seq_len)

@@ -46,7 +46,7 @@ def cached_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
     cache, but cross-attention caches the keys and values of the source."""
     attention = layer.attention
     if isinstance(attention, MultiHead) and (attention.visibility != "two_sided" or attention == layer.cross):
-        yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
+        yield Reading("n_kv_heads", attention.n_kv_heads, "models with multi-head attention")
 
 
 def attention_width(layer: LayerConfig) -> Iterator[Reading]:

@@ -32,7 +32,7 @@ _MOST_NAMED = {"previous": 6, "base": 3}
 """Largest number of arms that one sentence names, for each rule of `Against`. A ladder (`previous`) usually has at most
 six steps, so a sentence can name all of them. The report's table lists every arm."""
 
-_USUAL = ("bits_per_byte", "accuracy")
+_USUAL = ("bits_per_byte", "accuracy", "denoising_loss")
 
 _BEATS = {
     "better": ("beats", "beat"),

@@ -7,6 +7,7 @@ from archlab.config.core.merge import Raw, expand
 from archlab.config.core.old_form import from_old_path
 from archlab.config.core.registry import kinds
 from archlab.config.identity import flatten
+from archlab.config.objective import Objective, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
 from archlab.errors import UserError
@@ -18,6 +19,8 @@ from archlab.study.outcome_schema import (
     BestRate,
     Beyond,
     BitsPerByte,
+    DenoisingAccuracy,
+    DenoisingLoss,
     OnTheWay,
     Outcome,
     Probe,
@@ -118,7 +121,7 @@ def _factors(study: StudyConfig) -> Iterator[Problem]:
 
 
 def _outcomes(study: StudyConfig) -> Iterator[Problem]:
-    names = ["bits_per_byte", "accuracy", *study.measure]
+    names = [*_DEFAULTS, *study.measure]
     if study.primary is not None and study.primary not in names:
         yield Problem("primary", f"unknown outcome {study.primary!r}{choose(study.primary, names)}")
     if study.primary in study.measure and study.measure[study.primary].source == "config":
@@ -176,15 +179,32 @@ _TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPer
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
     """Yield a problem for each outcome that the study cannot measure: an outcome of text if the study has a task, an
-    outcome of a task if it has text, or a probe without `train.probe_every`."""
+    outcome of a task if it has text, or a probe without `train.probe_every`. Also yield a problem for each arm whose
+    score means something else than that of the first arm."""
     if not arms:
         return
+    for arm in arms[1:]:
+        if score_meaning(arm.config.train.objective) != score_meaning(arms[0].config.train.objective):
+            yield Problem(
+                f"{section_of(study, arm.name)}.train.objective",
+                f"{arm.name} predicts other tokens than {arms[0].name}, so their scores mean different things; "
+                "allowed: objectives that differ only in the loss",
+            )
     is_task = isinstance(arms[0].config.data.task, Task)
+    denoises = arms[0].config.train.objective.denoises
     is_probed = all(arm.config.train.probe_every for arm in arms)
     named = named_outcomes(study, arms)
-    if study.primary in ("bits_per_byte", "accuracy") and study.primary not in named:
+    if study.primary in _DEFAULTS and study.primary not in named:
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
+        if denoises and isinstance(outcome, _TEXT_OUTCOMES):
+            allowed = "denoising_loss, denoising_accuracy"
+            yield Problem(
+                f"measure.{name}", f"needs bits per byte, but train.objective hides tokens; allowed: {allowed}"
+            )
+        if not denoises and isinstance(outcome, DenoisingLoss | DenoisingAccuracy):
+            allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
+            yield Problem(f"measure.{name}", f"needs an objective that hides tokens; allowed: {allowed}")
         if is_task and isinstance(outcome, _TEXT_OUTCOMES):
             yield Problem(f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers")
         if not is_task and isinstance(outcome, Answers):
@@ -195,9 +215,21 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             yield Problem(f"measure.{name}", "needs probes; add train.probe_every to `set`, for all arms")
 
 
+_DEFAULTS = ("bits_per_byte", "accuracy", "denoising_loss")
+"""Names of the outcomes that every run of a study has, one of them for each kind of score."""
+
+
+def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLoss:
+    """Return the outcome by which a study compares its arms unless its file names another one."""
+    config = arms[0].config
+    if config.train.objective.denoises:
+        return DenoisingLoss()
+    return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
+
+
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
     """Return the outcomes by name, starting with the primary outcome."""
-    default = Accuracy() if isinstance(arms[0].config.data.task, Task) else BitsPerByte()
+    default = default_outcome(arms)
     context = min(arm.config.model.max_seq_len for arm in arms)
     named = {
         name: _with_context(outcome, context) for name, outcome in {default.kind: default, **study.measure}.items()

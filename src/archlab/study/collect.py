@@ -8,13 +8,13 @@ from pathlib import Path
 from archlab.config.core.text import visible
 from archlab.config.identity import resolved
 from archlab.config.io import studies
-from archlab.config.tasks import Task
 from archlab.config.training import resolve_train
 from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.arm import Arm
+from archlab.study.checks import default_outcome
 from archlab.study.comparisons import (
     contrast_summaries,
     factor_contrasts,
@@ -92,7 +92,6 @@ def summarize_study(
     ]
     text = plan.corpora[arms[0].name].about
     missing = sum(len(runs[arm]) - len(ended[arm]) for arm in runs)
-    is_task = any(isinstance(arm.config.data.task, Task) for arm in arms)
     return StudySummary(
         name=name,
         question=study.question,
@@ -119,7 +118,7 @@ def summarize_study(
         failed=dict(failed),
         outcome=primary.outcome,
         others=[judge(name, other) for name, other in others],
-        evaluated="share" if is_task else "bits per byte",
+        evaluated=default_outcome(arms).unit,
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
         seeds=seeds,

@@ -17,7 +17,7 @@ from archlab.config.layers import PER_LAYER, parts_of_layers
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
-from archlab.config.training import check_next_token, resolve_train
+from archlab.config.training import check_objective, resolve_train
 from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
@@ -205,7 +205,7 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     config, adjusted = build_config(authored), {}
     if study.equal and before:
         config, adjusted = match_config(authored, study.equal, quantity_function(study.equal)(before[0].arm.config))
-    check_next_token(config.model)
+    check_objective(config.model, config.train.objective)
     label = study.labels.get(name) or default_label(study, name)
     arm = Arm(
         name=name,

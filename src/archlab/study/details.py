@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import scipy  # loads its parts on first use
 
+from archlab.data.batch import Measure
 from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
 from archlab.study.runs import Ended
@@ -21,7 +22,7 @@ _PARTS = 100
 
 def curve_of(seed: int, run: Ended) -> Curve:
     """Return the learning curve of a run: all its evaluations, and a summary of its updates in at most 100 parts."""
-    measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
+    measure = next((name for name in get_args(Measure) if any(name in m for m in run.metrics)), "accuracy")
     points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
     parts = list(_parts(run))
     return Curve(

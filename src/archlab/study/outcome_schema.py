@@ -4,12 +4,11 @@ from collections.abc import Callable
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from archlab.config.core.base import Count, Fraction, Kinded, Positive, Share
-from archlab.config.core.old_form import from_old_form, to_old_form
-from archlab.config.core.registry import KindName, Registered, Section, implements, is_users, kind_of, source_digest
-from archlab.config.core.text import Line
+from archlab.config.core.old_form import to_old_form
+from archlab.config.core.registry import Registered, Section, implements, is_users, kind_of, source_digest
 from archlab.config.register import Options, as_kind
 from archlab.config.sources import sources_inside
 from archlab.config.tasks import Task
@@ -91,6 +90,27 @@ class Accuracy(Outcome):
     unit: ClassVar[Unit] = "share"
     better: ClassVar[Better] = "higher"
     heading: ClassVar[str] = "right answers"
+
+
+class DenoisingLoss(Outcome):
+    """Loss of the hidden tokens of held-out text after training, in nats per hidden token. It needs an objective that
+    hides tokens."""
+
+    kind: Literal["denoising_loss"] = "denoising_loss"
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "nats per token"
+    heading: ClassVar[str] = "loss on hidden tokens"
+
+
+class DenoisingAccuracy(Outcome):
+    """Fraction of the hidden tokens of held-out text that the trained model predicts as most likely. It needs an
+    objective that hides tokens."""
+
+    kind: Literal["denoising_accuracy"] = "denoising_accuracy"
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "share"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "hidden tokens predicted"
 
 
 class Gap(Outcome):
@@ -368,32 +388,3 @@ def register_outcome(
     """
     outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
     implements(outcome)(lambda config, run: function(run, config))
-
-
-def outcomes_with_kinds(value: Any) -> Any:
-    """Return the outcomes as a mapping from names to settings, in which each outcome has a `kind`.
-
-    A list of kinds becomes a mapping. For an outcome without a kind, its name is the kind.
-    """
-    if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
-        value = dict.fromkeys(value)
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: from_old_form({"kind": name, **(fields or {})}, Outcome) if isinstance(fields, dict | None) else fields
-        for name, fields in value.items()
-    }
-
-
-_SettingsWithoutKind = Annotated[
-    dict[str, Any] | None,
-    WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
-]
-"""Settings of an outcome without a kind: its name is the kind."""
-
-_AsKinds = list[Annotated[str, KindName(Outcome)]]
-Outcomes = Annotated[
-    dict[Line, Outcome],
-    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _SettingsWithoutKind]),
-]
-"""Outcomes by name. For an outcome without a kind, its name is the kind."""

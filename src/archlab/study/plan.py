@@ -150,12 +150,12 @@ def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
 
 
 def _mean_loss(runs: Sequence[Ended]) -> float:
-    """Return the mean bits per byte or, for a task, the mean fraction of incorrect answers. Return infinity if a run
+    """Return the mean score or, for a task, the mean fraction of incorrect answers. Return infinity if a run
     diverged."""
     scores = [run.summary for run in runs]
     if any(summary.status == "diverged" for summary in scores):
         return inf
-    return fmean(1 - (s.accuracy or 0) if s.bits_per_byte is None else s.bits_per_byte for s in scores)
+    return fmean((s.score or 0) if s.accuracy is None else 1 - s.accuracy for s in scores)
 
 
 def _edge_warnings(plan: StudyPlan, best: Raw) -> Iterator[str]:

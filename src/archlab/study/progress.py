@@ -90,5 +90,7 @@ class PhaseProgress:
 def _result(summary: RunSummary) -> str:
     if summary.status != "finished":
         return f"diverged: {summary.why}"
+    if summary.denoising_loss is not None:
+        return f"{summary.denoising_loss:.4f} nats per hidden token"
     bits = summary.bits_per_byte
     return f"{summary.accuracy:.2%} right" if bits is None else f"{bits:.4f} bits per byte"

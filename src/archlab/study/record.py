@@ -286,7 +286,7 @@ class StudySummary(Base):
     """The primary outcome. `arms` holds the values of this outcome."""
     others: list[OutcomeSummary] = Field(default_factory=list)
     """Results for all outcomes except the primary one."""
-    evaluated: Literal["bits per byte", "share"]
+    evaluated: Unit
     """Unit of the learning curves and of the tuning results."""
     tuning: list[TuningPoint] = Field(default_factory=list)
     """Points of the tuning grid and their results; empty without tuning."""

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from archlab.config.core.merge import Raw
 from archlab.config.core.old_form import in_old_form
 from archlab.config.identity import config_hash, resolved
-from archlab.config.optimizer import AdamW, LrMultipliers, NextToken
+from archlab.config.objective import NextToken
+from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.study.arm import NOT_TRAINED

@@ -8,7 +8,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
-from archlab.config.training import check_next_token, resolve_train
+from archlab.config.training import check_objective, resolve_train
 from archlab.errors import UserError
 from archlab.pricing.memory import training_memory
 from archlab.pricing.params import parameters
@@ -19,7 +19,7 @@ from archlab.training.world import World
 
 def check_run(config: Config, train: TrainConfig, device: Device, world: World) -> None:
     """Raise UserError if the model, the number of processes or this machine is unsuitable for the run."""
-    check_next_token(config.model)
+    check_objective(config.model, config.train.objective)
     if world.is_first:
         check_installed(train.log)
     _check_probes(train, world)
@@ -128,6 +128,11 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
     if isinstance(config.data.task, Task):
         reasons.append(
             "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with a task: 1"
+        )
+    if config.train.objective.chooses_tokens:
+        reasons.append(
+            f"train.objective {config.train.objective.kind} predicts only some tokens of a window, which cannot be "
+            "divided evenly; allowed: 1"
         )
     if seq_len % (2 * n):
         reasons.append(f"windows have {seq_len} tokens; allowed: a multiple of {2 * n}")

@@ -11,7 +11,7 @@ from archlab.config.schema import Config, TrainConfig
 from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
 from archlab.model.torch_private import has_compiler
-from archlab.pricing.work import training_flops
+from archlab.pricing.work import visible_training_flops
 from archlab.training.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
@@ -35,7 +35,7 @@ def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
             raise ConfigError([Problem("train.compile", message)], "the config")
         return False
     if train.compile == "auto":
-        flops = training_flops(config.model, train.seq_len) * train.trained
+        flops = visible_training_flops(config) * train.trained
         return flops >= PAYS_FROM[device.type] and has_compiler()
     if train.compile:
         check_compiler("train.compile: true")

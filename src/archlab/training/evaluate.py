@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from archlab.config.core.base import Base
-from archlab.data.training_data import HeldOut
+from archlab.data.batch import HeldOut, Measure
 from archlab.model.decoder import Decoder
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces
-from archlab.training.step import hidden_and_targets, select_scored
+from archlab.training.step import hidden_and_targets
 from archlab.training.world import ALONE, World
 
 
@@ -23,11 +23,28 @@ class Score:
     """Score of a model over the scored tokens of held-out data."""
 
     loss: float
-    """Cross-entropy in nats per token."""
+    """Cross-entropy in nats per token that counts."""
     bits_per_byte: float | None
-    """Total bits divided by total bytes; None for a task."""
-    accuracy: float | None
-    """Fraction of a task's answer tokens that the model predicts as most likely; None for text."""
+    """Total bits divided by total bytes; None for a task or for hidden tokens."""
+    right: float | None
+    """Fraction of the tokens that count that the model predicts as most likely; None for bits per byte."""
+    measure: Measure = "bits_per_byte"
+    """Name of the score."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Fraction of a task's answer tokens that the model predicts as most likely; None for text."""
+        return self.right if self.measure == "accuracy" else None
+
+    @property
+    def denoising_loss(self) -> float | None:
+        """Cross-entropy in nats per hidden token; None if no tokens are hidden."""
+        return self.loss if self.measure == "denoising_loss" else None
+
+    @property
+    def denoising_accuracy(self) -> float | None:
+        """Fraction of the hidden tokens that the model predicts as most likely; None if no tokens are hidden."""
+        return self.right if self.measure == "denoising_loss" else None
 
     @property
     def is_finite(self) -> bool:
@@ -36,11 +53,14 @@ class Score:
 
     def measures(self) -> dict[str, float]:
         """Return the values that are not None, by name, for the log."""
-        values = {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy, "held_out_loss": self.loss}
+        names = ("bits_per_byte", "accuracy", "denoising_loss", "denoising_accuracy")
+        values = {name: getattr(self, name) for name in names} | {"held_out_loss": self.loss}
         return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
-        return f"{self.accuracy:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
+        if self.measure == "denoising_loss":
+            return f"{self.loss:.3f} nats per hidden token, {self.right:.1%} right"
+        return f"{self.right:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
 
 
 class DocumentScore(Base):
@@ -56,29 +76,31 @@ class DocumentScore(Base):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Results for every predicted token of n windows, as arrays [n, T]. Tokens that are not scored have 0 or false."""
+    """Results for every target of n windows, as arrays [n, T]. Targets that do not count have 0 or false."""
 
     nats: np.ndarray
     """Cross-entropy of each token in nats, float32."""
     right: np.ndarray | None
-    """Whether the model predicts each token as the most likely one, bool; None for text."""
+    """Whether the model predicts each token as the most likely one, bool; None for bits per byte."""
 
     def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
         """Return a score for each document; empty for a task. Only the tokens inside the windows count."""
-        if held_out.documents is None or held_out.bytes is None:
+        documents, text_bytes = held_out.windows.documents, held_out.bytes
+        if documents is None or text_bytes is None:
             return []
-        numbers = held_out.documents.ravel()
+        numbers = documents.ravel()
         bits = np.bincount(numbers, self.nats.ravel()) / math.log(2)
-        n_bytes = np.bincount(numbers, held_out.bytes.ravel()).astype(int)
+        n_bytes = np.bincount(numbers, text_bytes.ravel()).astype(int)
         scores = zip(beginnings, bits.tolist(), n_bytes.tolist(), strict=True)
         return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
 
     def score(self, held_out: HeldOut) -> Score:
-        nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.scored.sum())
+        nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.counted.sum())
         return Score(
             loss=nats / n_tokens,
             bits_per_byte=None if held_out.bytes is None else nats / math.log(2) / int(held_out.bytes.sum()),
-            accuracy=None if self.right is None else int(self.right.sum()) / n_tokens,
+            right=None if self.right is None else int(self.right.sum()) / n_tokens,
+            measure=held_out.measure,
         )
 
 
@@ -96,27 +118,24 @@ def predict(
     """
     was_training = model.training
     model.eval()
-    nats = np.zeros(held_out.scored.shape, np.float32)
-    right = np.zeros(held_out.scored.shape, bool) if held_out.bytes is None else None
-    rows = max(1, batch_tokens // held_out.tokens.shape[1])
+    batch, counted = held_out.batch, held_out.counted
+    nats = np.zeros(counted.shape, np.float32)
+    right = None if held_out.measure == "bits_per_byte" else np.zeros(counted.shape, bool)
+    rows = max(1, batch_tokens // (held_out.seq_len + 1))
     for some in _shared(len(nats), rows, world):
         passed = some if some.start < len(nats) else slice(1)
-        windows_BT = torch.from_numpy(held_out.tokens[passed]).to(device.type)
-        scored_BT = torch.from_numpy(held_out.scored[some]).to(device.type)
         with uncompiled(model):  # batches have other shapes than in training, and compiling for them does not pay
-            hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
+            hidden_ND, targets_N = hidden_and_targets(model, batch.rows(passed), device)
         if passed is not some:
             continue  # this pass was needed only for the collective operations of the other processes
         losses, hits = list[torch.Tensor](), list[torch.Tensor]()
-        for _, logits_NV, targets_N in logits_in_pieces(
-            model, select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT), device
-        ):
-            losses.append(F.cross_entropy(logits_NV.float(), targets_N, reduction="none"))
+        for _, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
+            losses.append(F.cross_entropy(logits_NV.float(), piece_N, reduction="none"))
             if right is not None:
-                hits.append(logits_NV.argmax(-1) == targets_N)
-        nats[some][held_out.scored[some]] = torch.cat(losses).cpu().numpy()
+                hits.append(logits_NV.argmax(-1) == piece_N)
+        nats[some][counted[some]] = torch.cat(losses).cpu().numpy()
         if right is not None:
-            right[some][held_out.scored[some]] = torch.cat(hits).cpu().numpy()
+            right[some][counted[some]] = torch.cat(hits).cpu().numpy()
     model.train(was_training)
     world.sum(torch.from_numpy(nats))
     if right is not None:

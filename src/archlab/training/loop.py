@@ -8,13 +8,14 @@ from pathlib import Path
 from torch import Tensor
 
 from archlab.config.schema import Config, TrainConfig
-from archlab.data.training_data import HeldOut, TrainingData
+from archlab.data.batch import HeldOut
+from archlab.data.objectives import Batches
 from archlab.errors import UserError
 from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
-from archlab.pricing.work import training_flops
+from archlab.pricing.work import visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
 from archlab.training.compiling import compile_layers, recompute_layers
@@ -49,7 +50,7 @@ class RunSetup:
     settings: TrainConfig
     device: Device
     world: World
-    data: TrainingData
+    batches: Batches
     held_out: HeldOut
     is_compiled: bool
     products_up_to: int
@@ -78,7 +79,7 @@ class Training:
             compile_layers(self._model)
         if settings.recompute:
             recompute_layers(self._model)
-        self._mfu_per_speed = training_flops(setup.config.model, settings.seq_len) / device.peak_flops() / world.size
+        self._mfu_per_speed = visible_training_flops(setup.config) / device.peak_flops() / world.size
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)
         self._saver = Saver(folder.checkpoints, self._retention, world)
@@ -111,17 +112,15 @@ class Training:
         settings, folder, step = self._settings, self._folder, self._done
         self._probing.before_update(step + 1)
         start = time.perf_counter()
-        batch = step + self._passed_over
-        windows = self._setup.data.batch(settings.seed, batch, settings.rows, settings.seq_len)
-        separator = self._setup.held_out.separator
+        index = step + self._passed_over
+        batch = self._setup.batches.training(settings.seed, index, settings.rows, settings.seq_len)
         result = update(
             self._model,
             self._optimizer,
-            windows,
+            batch,
             settings,
             step,
             self._device,
-            separator,
             self._world,
             self._skips_update,
         )
@@ -164,7 +163,7 @@ class Training:
             return score
         self._folder.log(step=done, tokens=done * self._settings.batch_tokens, **score.measures())
         if is_last:  # before the last checkpoint: a run that resumes from it does not evaluate again
-            beginnings = self._setup.data.beginnings(held_out)
+            beginnings = self._setup.batches.data.beginnings(held_out.windows)
             self._folder.write_documents(predictions.by_document(held_out, beginnings))
         return score
 

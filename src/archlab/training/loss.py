@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.config.core.registry import breach, implements, make
-from archlab.config.optimizer import NextToken, Objective
+from archlab.config.objective import Masked, NextToken, Objective, Prefix, SpanCorruption
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import TrainConfig
 from archlab.model.context import Collected
@@ -85,8 +85,8 @@ def _check_loss(
     return loss
 
 
-@implements(NextToken)
-def _next_token(config: NextToken, logits_NV: Tensor, targets_N: Tensor, cross_entropy: Tensor) -> Tensor:
+@implements(NextToken, Masked, Prefix, SpanCorruption)
+def _cross_entropy(config: Objective, logits_NV: Tensor, targets_N: Tensor, cross_entropy: Tensor) -> Tensor:
     return cross_entropy
 
 

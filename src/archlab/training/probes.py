@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archlab.data.training_data import HeldOut
+from archlab.data.batch import Batch, HeldOut
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
@@ -28,7 +28,7 @@ from archlab.training.loss import logits_in_pieces, objective
 from archlab.training.measures import OF_LAYERS
 from archlab.training.probe_attention import WatchedAttend
 from archlab.training.run_folder import PROBES, RunFolder
-from archlab.training.step import hidden_and_targets, select_scored
+from archlab.training.step import hidden_and_targets
 
 NEARLY_ZERO = 0.01
 """Fraction of the RMS of a layer's activations. A unit whose activation never exceeds this fraction is dead."""
@@ -66,18 +66,10 @@ class LayerNotes:
     """Output of the layer, with its autograd graph."""
 
 
-def probe(
-    model: Decoder,
-    windows_BT: Tensor,
-    device: Device,
-    separator: int | None = None,
-    scored_BT: Tensor | None = None,
-) -> Probed:
-    """Probe a model on windows, [B, T + 1], without dropout.
+def probe(model: Decoder, batch: Batch, device: Device) -> Probed:
+    """Probe a model on a batch, without dropout.
 
-    The model's weights, gradients and mode stay the same, and so does the state of the random generators. `separator`
-    is the token that begins a document, or None if attention is not masked between documents. `scored_BT`, bool [B, T],
-    marks the predicted tokens that count in the loss; None means all tokens.
+    The model's weights, gradients and mode stay the same, and so does the state of the random generators.
     """
     was_training = model.training
     model.eval()
@@ -85,8 +77,7 @@ def probe(
     try:
         with torch.enable_grad(), uncompiled(model):
             with watched(model) as notes:
-                hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, separator, collected)
-            hidden_ND, targets_N = select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT)
+                hidden_ND, targets_N = hidden_and_targets(model, batch, device, collected)
             gradient_ND, model_values = _through_head(model, hidden_ND, targets_N, device)
             # The gradient of this sum with respect to the hidden states is gradient_ND.
             _note_gradients(model, notes, (hidden_ND * gradient_ND).sum())
@@ -212,11 +203,8 @@ class Probing:
     """Probes of a model during training, every `interval` steps. They do not affect training."""
 
     def __init__(self, model: Decoder, held_out: HeldOut, interval: int | None, device: Device) -> None:
-        rows = max(1, PROBED_TOKENS // held_out.seq_len)
-        self._windows_BT, self._scored_BT = (
-            torch.from_numpy(x[:rows]).to(device.type) for x in (held_out.tokens, held_out.scored)
-        )
-        self._model, self._interval, self._device, self._separator = model, interval, device, held_out.separator
+        self._batch = held_out.batch.rows(slice(max(1, PROBED_TOKENS // held_out.seq_len)))
+        self._model, self._interval, self._device = model, interval, device
         self._before: list[list[Tensor]] | None = None
 
     def before_update(self, step: int) -> None:
@@ -228,7 +216,7 @@ class Probing:
         """Probe the model and log the result if a probe is due. Step 0 is before any update."""
         if not self._is_due(step):
             return
-        values = probe(self._model, self._windows_BT, self._device, self._separator, self._scored_BT).as_json()
+        values = probe(self._model, self._batch, self._device).as_json()
         if self._before is not None:
             values |= per_layer(list(self._ratios(self._before)))
             self._before = None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 from pydantic import TypeAdapter
 from tokenizers import Tokenizer
@@ -26,6 +26,7 @@ from archlab.config.problems import is_under
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.sources import deciding
 from archlab.config.training import resolve_train
+from archlab.data.batch import Measure
 from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer, read
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
@@ -380,8 +381,7 @@ def _with_plugins(config: Config, folder: Path) -> dict[str, str | bytes]:
 
 _REQUIRED_WITH = {
     "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
-    "bits_per_byte": ("tokens", "held_out_loss"),
-    "accuracy": ("tokens", "held_out_loss"),
+    **dict.fromkeys(get_args(Measure), ("tokens", "held_out_loss")),
 }
 
 

@@ -4,14 +4,16 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from archlab.config.schema import TrainConfig
-from archlab.data.training_data import Windows
+from archlab.data.batch import Batch
 from archlab.model.context import Collected, SequenceShard
 from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
@@ -45,20 +47,18 @@ class StepResult:
 def update(
     model: Decoder,
     optimizer: Optimizer,
-    windows: Windows,
+    batch: Batch,
     train: TrainConfig,
     step: int,
     device: Device,
-    separator: int | None = None,
     world: World = ALONE,
     refuses: Callable[[float, float], bool] = lambda _loss, _grad_norm: False,
 ) -> StepResult:
-    """Compute the clipped gradient over the windows, and make one update.
+    """Compute the clipped gradient over the batch, and make one update.
 
     The update is skipped if the loss or gradient is not finite, or if `refuses(loss, grad_norm)` returns True.
-    `separator` is the token that begins a document, or None if attention is not masked between documents.
 
-    Every process of `world` receives all windows but computes only its share of the micro-batches. With tensor
+    Every process of `world` receives the whole batch but computes only its share of the micro-batches. With tensor
     parallelism, all n processes of a group compute the same micro-batches, so each process multiplies the router losses
     by 1/n. With context parallelism, each process of a group computes its own tokens of the same windows.
 
@@ -66,12 +66,11 @@ def update(
     activations as an uninterrupted one, with any number of processes.
     """
     loss, routers = torch.zeros((), device=device.type), Routers(model, world)
-    for index, micro_BT, scored_BT, share in _micro_batches(windows, train.micro_batch_tokens, device, world):
+    for index, micro_batch, share in _micro_batches(batch, train.micro_batch_tokens // train.seq_len, world):
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
-        part = world.context_group.shard(micro_BT.shape[1] - 1) if world.context_group else None
-        hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected, part)
-        hidden_ND, targets_N = select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT)
+        part = world.context_group.shard(micro_batch.tokens.shape[1]) if world.context_group else None
+        hidden_ND, targets_N = hidden_and_targets(model, micro_batch, device, collected, part)
         weight = share * world.averaged
         gradient_ND, cross_entropy = backward_through_head(
             model, hidden_ND, targets_N, train, weight / world.context, device
@@ -93,31 +92,19 @@ def update(
     return result
 
 
-def _micro_batches(
-    windows: Windows, micro_batch_tokens: int, device: Device, world: World
-) -> Iterator[tuple[int, Tensor, Tensor | None, float]]:
-    """Yield this process's micro-batches: (index, tokens, scored, share).
+def _micro_batches(batch: Batch, rows: int, world: World) -> Iterator[tuple[int, Batch, float]]:
+    """Yield this process's micro-batches: (index, micro-batch, share).
 
-    `scored` marks the predicted tokens to train on; None means all. `share` is the number of these tokens in
-    the micro-batch, divided by their number in the whole batch.
+    `share` is the number of targets that count in the micro-batch, divided by their number in the whole batch.
     """
-    rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
-    tokens = torch.from_numpy(windows.tokens).split(rows)
-    all_scored = None if windows.scored is None else torch.from_numpy(windows.scored)
-    scored = None if all_scored is None else all_scored.split(rows)
-    own = len(tokens) // world.readers
+    parts = [slice(start, start + rows) for start in range(0, len(batch.tokens), rows)]
+    own = len(parts) // world.readers
     for index in range(world.reader * own, (world.reader + 1) * own):
-        micro_BT = tokens[index].to(device.type)
-        if scored is None or all_scored is None:
-            yield index, micro_BT, None, 1 / len(tokens)
+        micro_batch = batch.rows(parts[index])
+        if micro_batch.counted is None or batch.counted is None:
+            yield index, micro_batch, 1 / len(parts)
         else:
-            share = int(scored[index].sum()) / int(all_scored.sum())
-            yield index, micro_BT, scored[index].to(device.type), share
-
-
-def select_scored(x_BT: Tensor, scored_BT: Tensor | None) -> Tensor:
-    """Select the scored tokens: [B, T, ...] -> [N, ...]. If `scored_BT` is None, select all tokens."""
-    return x_BT.flatten(0, 1) if scored_BT is None else x_BT[scored_BT]
+            yield index, micro_batch, int(micro_batch.counted.sum()) / int(batch.counted.sum())
 
 
 def _seed(seed: int, device: Device) -> None:
@@ -135,30 +122,41 @@ def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
 
 def hidden_and_targets(
     model: Decoder,
-    windows_BT: Tensor,
+    batch: Batch,
     device: Device,
-    separator: int | None,
     collected: Collected | None = None,
     part: SequenceShard | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the hidden states, [B, T - 1, D], and the targets, [B, T - 1], of windows [B, T].
+    """Return the hidden states, [n, D], from which the targets that count, [n], are predicted.
 
-    A target is the next token. `separator` is the token that begins a document, or None if attention is not masked
-    between documents. Layers add auxiliary losses and expert loads to `collected`. If `part` is given, return only
-    this process's part of the tokens.
+    Layers add auxiliary losses and expert loads to `collected`. If `part` is given, use only this process's part of the
+    tokens.
     """
-    inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
+
+    tokens_BT, targets_BT = _on_device(batch.tokens, device), _on_device(batch.targets, device)
     with device.autocast():
         hidden_BTD = model.hidden(
-            inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected, part=part
+            tokens_BT,
+            documents=_on_device(batch.documents, device),
+            lengths=_on_device(batch.lengths, device),
+            prefix=_on_device(batch.prefix, device),
+            collected=collected,
+            part=part,
         )
-    return hidden_BTD, targets_BT if part is None else part.own(targets_BT)
+    targets_BT = targets_BT if part is None else part.own(targets_BT)
+    counted_BT = _on_device(batch.counted, device)
+    if counted_BT is None:
+        return hidden_BTD.flatten(0, 1), targets_BT.flatten()
+    return hidden_BTD[counted_BT], targets_BT[counted_BT]
 
 
-def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
-    """Return the index of each token's document, counted from 0 in each window, [B, T].
+@overload
+def _on_device(array: np.ndarray, device: Device) -> Tensor: ...
 
-    Return None if attention is not masked between documents. Document 0 is the rest of a document that began before the
-    window. A separator belongs to the document that it begins, but it is predicted from the previous document.
-    """
-    return None if separator is None else (tokens_BT == separator).cumsum(-1)
+
+@overload
+def _on_device(array: np.ndarray | None, device: Device) -> Tensor | None: ...
+
+
+def _on_device(array: np.ndarray | None, device: Device) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array).to(device.type)

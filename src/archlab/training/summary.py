@@ -46,6 +46,11 @@ class RunSummary(Base):
     """Bits per byte of held-out text at the end; null if the run diverged, and for a task."""
     accuracy: NonNegative | None = None
     """Fraction of a task's answers that are correct at the end; null if the run diverged, and for text."""
+    denoising_loss: NonNegative | None = None
+    """Cross-entropy in nats per hidden token at the end; null if the run diverged, and for objectives that hide no
+    tokens."""
+    denoising_accuracy: NonNegative | None = None
+    """Fraction of the hidden tokens that are predicted at the end; null as `denoising_loss`."""
     loss: NonNegative | None
     """Held-out cross-entropy in nats per token at the end; null if the run diverged."""
     train_loss: NonNegative | None
@@ -65,19 +70,25 @@ class RunSummary(Base):
 
     @property
     def score(self) -> float | None:
-        """Bits per byte, or the fraction of correct answers; None if the run diverged."""
-        return self.accuracy if self.bits_per_byte is None else self.bits_per_byte
+        """Bits per byte, loss per hidden token, or fraction of correct answers; None if the run diverged."""
+        scores = (self.bits_per_byte, self.denoising_loss, self.accuracy)
+        return next((score for score in scores if score is not None), None)
 
     @property
     def result(self) -> str:
+        if self.denoising_loss is not None:
+            return f"{self.denoising_loss:.4f} nats per hidden token, {self.denoising_accuracy:.2%} of them correct"
         if self.bits_per_byte is None:
             return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte of held-out text"
 
     @model_validator(mode="after")
     def _scored(self) -> Self:
-        if self.status == "finished" and (self.loss is None or (self.bits_per_byte is None) == (self.accuracy is None)):
-            raise ValueError("the run has finished, so it must have a loss, and either bits_per_byte or accuracy")
+        scores = (self.bits_per_byte, self.accuracy, self.denoising_loss)
+        if self.status == "finished" and (self.loss is None or sum(score is not None for score in scores) != 1):
+            raise ValueError(
+                "the run has finished, so it must have a loss, and one of bits_per_byte, accuracy and denoising_loss"
+            )
         return self
 
 
@@ -110,6 +121,8 @@ def summarize(
         tokens=steps[-1]["tokens"] if steps else 0,
         bits_per_byte=end.get("bits_per_byte"),
         accuracy=end.get("accuracy"),
+        denoising_loss=end.get("denoising_loss"),
+        denoising_accuracy=end.get("denoising_accuracy"),
         loss=end.get("held_out_loss"),
         train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
         tokens_per_second=speed,

@@ -8,6 +8,7 @@ from typing import Any
 from archlab.config.core.text import collected_notes
 from archlab.config.schema import Config
 from archlab.config.sources import sources
+from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.machine import keep_freed_memory
@@ -59,21 +60,23 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
     compiled = is_compiled(config, settings, device)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
-    held_out = data.held_out(settings.eval_seq_len, settings.eval_tokens, masked=settings.document_mask)
+    batches = Batches(data, settings.objective, settings.document_mask)
+    batches.check(settings.seq_len)
+    held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
     longest_by_products = products_up_to(device)
     kernels = attention_kernels(
         config.model,
-        settings.seq_len,
+        settings.objective.stack_tokens(settings.seq_len),
         world.context_group.shard(settings.seq_len).runs if world.context_group else None,
         packed=settings.document_mask,
         on_cuda=device.type == "cuda",
         products_up_to=longest_by_products,
     )
-    return RunSetup(config, settings, device, world, data, held_out, compiled, longest_by_products, kernels)
+    return RunSetup(config, settings, device, world, batches, held_out, compiled, longest_by_products, kernels)
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
-    named, data, world = setup.config.data.named, setup.data, setup.world
+    named, data, world = setup.config.data.named, setup.batches.data, setup.world
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{named}: the text has changed since the study began; begin a new study")
     if world.broadcast_from_first(lambda: data.fingerprint) != data.fingerprint:
@@ -83,8 +86,8 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
 
 
 def _notes(setup: RunSetup) -> Iterator[str]:
-    settings, data, vocab_size = setup.settings, setup.data, setup.config.model.vocab_size
-    if vocab_size > (known := data.known_tokens):
+    settings, data, vocab_size = setup.settings, setup.batches.data, setup.config.model.vocab_size
+    if vocab_size > (known := data.special.n_tokens):
         rows = f"embedding rows from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps * settings.rows, settings.seq_len).items():
@@ -104,10 +107,10 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
     config, device, world = setup.config, setup.device, setup.world
     with ExitStack() as stack:
         world.broadcast_from_first(lambda: stack.enter_context(folder.locked()))
-        notes += world.broadcast_from_first(lambda: folder.claim(config, _record(setup), setup.data.tokenizer))
+        notes += world.broadcast_from_first(lambda: folder.claim(config, _record(setup), setup.batches.data.tokenizer))
         if summary := world.broadcast_from_first(folder.summary):
             return summary
-        callback.on_data(str(setup.data))
+        callback.on_data(str(setup.batches.data))
         for note in notes:
             callback.on_note(note)
         # With several processes, the memory of each is not estimated, so errors cannot suggest settings that fit.
@@ -122,10 +125,10 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         "compiled": setup.is_compiled,
         "attention": dict(setup.kernels),
         "processes": setup.world.division,
-        "corpus": setup.data.fingerprint,
+        "corpus": setup.batches.data.fingerprint,
     }
-    if setup.data.document_token is not None:
-        env["document_token"] = setup.data.document_token
+    if before := setup.batches.data.special.documents:
+        env["document_token"] = before[0]
     if loss_depends_on_micro_batches(setup.config.model):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
     if code := sources(setup.config):

@@ -30,10 +30,13 @@ class BlockSparse(Settings):
     independent chunks (Llama 4)."""
 
 
+VisibilityName = Literal["causal", "prefix", "two_sided"]
+
+
 class Visibility(Settings):
     """Fields of an attention component that determine which keys a query sees: in which direction, and how far."""
 
-    visibility: Literal["causal", "prefix", "two_sided"] = "causal"
+    visibility: VisibilityName = "causal"
     """Direction in which a query sees keys. `causal`: its own key and earlier keys. `prefix`: in addition, later
     keys within the prefix of the sequence, whose length is an argument of each pass (prefix LM, Raffel 2020).
     `two_sided`: all earlier and later keys, as in an encoder."""

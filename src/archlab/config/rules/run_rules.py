@@ -7,6 +7,7 @@ from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
 from archlab.config.model_schema import ModelConfig
+from archlab.config.objective import Masked, Objective, SpanCorruption
 from archlab.config.optimizer import Constant, Schedule
 from archlab.config.problems import choose
 from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
@@ -95,18 +96,31 @@ MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
 
 
 def _learned_positions_suffice(c: Config) -> str | None:
-    return _learned_positions_end(c, c.train.seq_len)
+    return _learned_positions_end(c, resolve_train(c).seq_len)
 
 
 def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
-    return _learned_positions_end(c, c.train.eval_seq_len)
+    return None if c.train.eval_seq_len is None else _learned_positions_end(c, c.train.eval_seq_len)
 
 
-def _learned_positions_end(c: Config, length: int | None) -> str | None:
-    if c.model.position.kind != "learned" or length is None or length <= c.model.max_seq_len:
+def _learned_positions_end(c: Config, length: int) -> str | None:
+    most, stack = c.model.max_seq_len, c.train.objective.stack_tokens(length)
+    if c.model.position.kind != "learned" or stack <= most:
         return None
-    most = c.model.max_seq_len
-    return f"{length} exceeds model.max_seq_len = {most}, the number of learned positions; allowed: up to {most}"
+    made = "" if stack == length else f", of which objective {c.train.objective.kind} makes {stack},"
+    return f"{length}{made} exceeds model.max_seq_len = {most}, the number of learned positions; allowed: up to {most}"
+
+
+def _spans_are_apart(c: Config) -> str | None:
+    objective, train = c.train.objective, resolve_train(c)
+    if not isinstance(objective, SpanCorruption):
+        return None
+    for n_tokens in (train.seq_len, train.eval_seq_len):
+        n_hidden, n_spans = objective.spans(n_tokens)
+        if n_tokens < 2 or n_spans > n_tokens - n_hidden:
+            visible = f"{n_tokens - n_hidden} visible tokens between {n_spans} spans of a window of {n_tokens} tokens"
+            return f"{objective.mean_span} and rate {objective.rate} leave {visible}; allowed: at least one each"
+    return None
 
 
 def _batch_holds_sequences(c: Config) -> str | None:
@@ -179,6 +193,27 @@ def _mixture_is_of_text(c: Config) -> str | None:
     return f"{', '.join(c.data.mixture)} and data.task = {c.data.task.kind}; allowed: one of the two"
 
 
+def _replacements_are_parts(c: Config) -> str | None:
+    objective = c.train.objective
+    if not isinstance(objective, Masked) or objective.mask + objective.random <= 1:
+        return None
+    return f"{objective.random} and mask = {objective.mask} are more than all predicted tokens; allowed: a sum up to 1"
+
+
+def _task_has_its_own_answers(c: Config) -> str | None:
+    objective, task = c.train.objective, c.data.task
+    if not objective.chooses_tokens or not isinstance(task, Task):
+        return None
+    allowed = ", ".join(name for name, kind in kinds(Objective).items() if not kind.chooses_tokens)
+    return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+
+
+def _prefix_is_of_one_text(c: Config) -> str | None:
+    if not c.train.document_mask or c.train.objective.visibility != "prefix":
+        return None
+    return f"true, but with objective {c.train.objective.kind} each window is one text with a prefix; allowed: false"
+
+
 def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
     """Return a rule: with a user-defined optimizer, `train.<field>` must have its default, because only archlab's
     optimizers read it."""
@@ -196,10 +231,10 @@ def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
 _SEQ_LEN = ("train.seq_len", "model.max_seq_len")
 
 CONFIG_RULES: tuple[Rule[Config], ...] = (
-    Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
+    Rule("train.seq_len", (*_SEQ_LEN, "model.position", "train.objective"), _learned_positions_suffice),
     Rule(
         "train.eval_seq_len",
-        ("train.eval_seq_len", "model.max_seq_len", "model.position"),
+        ("train.eval_seq_len", "model.max_seq_len", "model.position", "train.objective"),
         _learned_positions_suffice_for_evaluation,
     ),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
@@ -212,6 +247,10 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
+    Rule("train.objective.random", ("train.objective",), _replacements_are_parts),
+    Rule("train.objective.mean_span", (*_SEQ_LEN, "train.objective", "train.eval_seq_len"), _spans_are_apart),
+    Rule("train.objective.kind", ("train.objective", "data.task"), _task_has_its_own_answers),
+    Rule("train.document_mask", ("train.document_mask", "train.objective"), _prefix_is_of_one_text),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
     _only_for_archlabs_optimizers("betas"),

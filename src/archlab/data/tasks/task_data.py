@@ -5,12 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from archlab.config.core.registry import is_users, source_digest
 from archlab.config.tasks import Task
+from archlab.data.reserved import SpecialIds
 from archlab.data.tasks.windows import windows
-from archlab.data.training_data import HeldOut, Windows
+from archlab.data.training_data import Windows
 
 STREAMS = 1_000_000
 """Number of random streams from which studies take held-out windows. Each seed of a study uses its own stream."""
@@ -40,10 +39,6 @@ class TaskData:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def known_tokens(self) -> int:
-        return self.vocab_size
-
-    @property
     def n_folds(self) -> int:
         return N_FOLDS
 
@@ -51,22 +46,20 @@ class TaskData:
     def tokenizer(self) -> None: ...
 
     @property
-    def document_token(self) -> None: ...
+    def special(self) -> SpecialIds:
+        return SpecialIds(self.vocab_size)
 
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+    def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
         return {}
 
-    def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
-        """Return held-out windows. `masked` has no effect, because a task has no documents."""
+    def held_out(self, seq_len: int, n_tokens: int | None) -> Windows:
         count = max((n_tokens or DEFAULT_HELD_OUT_TOKENS) // seq_len, 1)
-        held_out = windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
-        assert isinstance(held_out.scored, np.ndarray)
-        return HeldOut(held_out.tokens, held_out.scored, bytes=None, documents=None)
+        return windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
 
-    def beginnings(self, held_out: HeldOut) -> list[str]:
+    def beginnings(self, windows: Windows) -> list[str]:
         return []
 
     def __str__(self) -> str:

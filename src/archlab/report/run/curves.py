@@ -49,6 +49,7 @@ OF_UPDATES = (
 HELD_OUT = {
     "bits_per_byte": Axis("bits per byte on held-out text", "bits per byte"),
     "accuracy": Axis("share of right answers", "share"),
+    "denoising_loss": Axis("nats per hidden token of held-out text", "nats per token"),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
+from archlab.data.batch import Measure
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import real_path
@@ -54,9 +55,10 @@ class Watched:
         return [line for line in self.metrics if "grad_norm" in line and "diverged" not in line]
 
     @property
-    def measure(self) -> Literal["bits_per_byte", "accuracy"]:
+    def measure(self) -> Measure:
         """Measure by which the run is evaluated."""
-        return "accuracy" if any("accuracy" in line for line in self.metrics) else "bits_per_byte"
+        others: tuple[Measure, ...] = ("accuracy", "denoising_loss")
+        return next((name for name in others if any(name in line for line in self.metrics)), "bits_per_byte")
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:

@@ -52,8 +52,12 @@ def updates(summary: StudySummary, quantity: CurveQuantity) -> alt.LayerChart | 
 
 
 def _evaluated(summary: StudySummary) -> CurveQuantity:
-    title = {"bits per byte": "bits per byte on held-out text", "share": "share of right answers"}[summary.evaluated]
-    return CurveQuantity(Axis(title, summary.evaluated), lambda curve: (curve.tokens, curve.values))
+    titles = {
+        "bits per byte": "bits per byte on held-out text",
+        "nats per token": "nats per hidden token of held-out text",
+        "share": "share of right answers",
+    }
+    return CurveQuantity(Axis(titles[summary.evaluated], summary.evaluated), lambda curve: (curve.tokens, curve.values))
 
 
 def _curves(

@@ -190,7 +190,7 @@ def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
     rows, arm_labels = tuning_rows(summary, field), list(labels(summary).values())
     mean_losses = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]
     y = YAxis(summary.evaluated, summary.evaluated, *padded(mean_losses[0], mean_losses[-1]))
-    worst = y.high if summary.evaluated == "bits per byte" else y.low
+    worst = y.low if summary.evaluated == "share" else y.high
     values = [to_yaml_line(value) for value in grid_values(summary, field)]
     scale = alt.Scale(domain=values, padding=0.15)
     x = alt.X("value:O", scale=scale, axis=alt.Axis(title=f"{field}, values of the grid", labelAngle=0, grid=False))
@@ -231,7 +231,7 @@ def _tuning_row(
     summary: StudySummary, label: str, value: str, points: Sequence[TuningPoint], at_edge: bool
 ) -> ChartRow:
     finished = [fmean(point.results) for point in points if None not in point.results]  # pyright: ignore[reportArgumentType]
-    best = min if summary.evaluated == "bits per byte" else max
+    best = max if summary.evaluated == "share" else min
     mean = best(finished) if finished else None
     is_chosen = any(point.chosen for point in points)
     n_diverged = sum(None in point.results for point in points)

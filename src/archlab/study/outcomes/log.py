@@ -12,6 +12,8 @@ from archlab.study.outcome_schema import (
     BestLoss,
     BestRate,
     BitsPerByte,
+    DenoisingAccuracy,
+    DenoisingLoss,
     Gap,
     LargestGradient,
     OnTheWay,
@@ -40,6 +42,16 @@ def _bits_per_byte(outcome: BitsPerByte, run: Ended) -> float | None:
 @implements(Accuracy)
 def _accuracy(outcome: Accuracy, run: Ended) -> float | None:
     return run.summary.accuracy
+
+
+@implements(DenoisingLoss)
+def _denoising_loss(outcome: DenoisingLoss, run: Ended) -> float | None:
+    return run.summary.denoising_loss
+
+
+@implements(DenoisingAccuracy)
+def _denoising_accuracy(outcome: DenoisingAccuracy, run: Ended) -> float | None:
+    return run.summary.denoising_accuracy
 
 
 @implements(Gap)

@@ -13,11 +13,14 @@ from torch import Tensor
 from archlab.config.components.position import Learned
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash
+from archlab.config.objective import NextToken
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.data.batch import HeldOut
+from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
-from archlab.data.training_data import HeldOut, TrainingData
+from archlab.data.training_data import TrainingData
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.infer.generate import generate
@@ -51,12 +54,12 @@ class FinishedRun:
     def tokens(self) -> Tensor:
         """Token ids of the held-out windows, int64 [windows, T + 1], on the run's device. In each window, the first T
         tokens are the input and the last T tokens are the targets."""
-        return torch.from_numpy(self.held_out(self.length).tokens).to(self.device.type)
+        return torch.from_numpy(self.held_out(self.length).windows.tokens).to(self.device.type)
 
     def held_out(self, seq_len: int) -> HeldOut:
         """Return windows of held-out text with `train.eval_tokens` tokens in total."""
         train = resolve_train(self.config)
-        return self.data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
+        return Batches(self.data, train.objective, train.document_mask).held_out(seq_len, train.eval_tokens)
 
     def ends_before(self, length: int) -> bool:
         """Return whether the model has learned position embeddings, but for fewer than `length` tokens."""
@@ -126,14 +129,16 @@ def _answers(outcome: Answers, run: FinishedRun) -> float | None:
     if run.ends_before(seq_len):
         return None
     task_data = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
-    windows = task_data.held_out(seq_len, resolve_train(run.config).eval_tokens, masked=False)
-    return predict(run.model, windows, run.device).score(windows).accuracy
+    held_out = Batches(task_data, NextToken(), document_mask=False).held_out(
+        seq_len, resolve_train(run.config).eval_tokens
+    )
+    return predict(run.model, held_out, run.device).score(held_out).accuracy
 
 
 @implements(TokensPerByte)
 def _tokens_per_byte(outcome: TokensPerByte, run: FinishedRun) -> float | None:
-    windows = run.held_out(run.length)
-    return None if windows.bytes is None else windows.scored.sum() / windows.bytes.sum()
+    held_out = run.held_out(run.length)
+    return None if held_out.bytes is None else held_out.counted.sum() / held_out.bytes.sum()
 
 
 def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:

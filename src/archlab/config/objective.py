@@ -1,0 +1,114 @@
+"""Training objectives: which tokens of a window a model reads, and which it has to predict."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from archlab.config.components.visibility import VisibilityName
+from archlab.config.core.registry import Registered, Section, is_users, kind_of
+
+Rate = Annotated[float, Field(gt=0, lt=1)]
+"""Fraction of the tokens."""
+
+
+class Objective(Registered):
+    """Base class of the objectives that training minimizes. The z-loss and the losses of routers are added to the
+    objective. An objective of your own predicts the next token, unless its class derives from another objective."""
+
+    section: ClassVar[Section] = "objective"
+    default_kind: ClassVar[str | None] = "next_token"
+
+    visibility: ClassVar[VisibilityName] = "causal"
+    """Visibility that the attention of the model needs."""
+    chooses_tokens: ClassVar[bool] = False
+    """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
+    fixed."""
+    denoises: ClassVar[bool] = False
+    """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
+    no meaning, because the other tokens of the text have no loss."""
+
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        """Return the special tokens that windows of `n_tokens` tokens need, as in `data.reserve`."""
+        return ()
+
+    def stack_tokens(self, n_tokens: int) -> int:
+        """Return the number of tokens that the stack reads for a window of `n_tokens` tokens."""
+        return n_tokens
+
+
+def score_meaning(objective: Objective) -> dict[str, Any]:
+    """Return everything that decides which tokens of held-out text count, and what the model reads to predict them.
+
+    An objective of a plug-in has the meaning of archlab's objective from which its class derives. Its own fields affect
+    only the loss.
+    """
+    base = next(kind for kind in type(objective).__mro__ if issubclass(kind, Objective) and not is_users(kind))
+    fields = {name: getattr(objective, name) for name in base.model_fields}
+    return fields | {"kind": kind_of(base) or base.default_kind}
+
+
+class NextToken(Objective):
+    """Cross-entropy of each token, given the tokens before it."""
+
+    kind: Literal["next_token"] = "next_token"
+
+
+class Masked(Objective):
+    """Cross-entropy of masked tokens, given the tokens on both sides (BERT, Devlin 2018). Every step masks other
+    tokens. There is no next-sentence prediction."""
+
+    kind: Literal["masked"] = "masked"
+    rate: Rate = 0.15
+    """Fraction of the tokens of a window that are predicted, at least one."""
+    mask: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Fraction of the predicted tokens that the mask token replaces."""
+    random: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Fraction of the predicted tokens that a random token replaces. The model reads the other predicted tokens as they
+    are."""
+
+    visibility: ClassVar[VisibilityName] = "two_sided"
+    chooses_tokens: ClassVar[bool] = True
+    denoises: ClassVar[bool] = True
+
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        return ("mask",)
+
+
+class Prefix(Objective):
+    """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
+    language model, Raffel 2020). The length of the prefix is drawn for each window."""
+
+    kind: Literal["prefix"] = "prefix"
+    rate: Annotated[float, Field(gt=0, le=0.5)] = 0.5
+    """Mean fraction of the tokens of a window that are predicted. The number of these tokens is drawn uniformly, from 1
+    to almost twice its mean."""
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    chooses_tokens: ClassVar[bool] = True
+
+
+class SpanCorruption(Objective):
+    """Cross-entropy of hidden spans, given the text in which a sentinel stands for each span (T5, Raffel 2020). One
+    stack reads this text as a visible prefix, and then the sentinels with the spans that they stand for (UL2, Tay
+    2022). The stack reads more tokens than a window has: two for each span, and one."""
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    rate: Rate = 0.15
+    """Fraction of the tokens of a window that are hidden."""
+    mean_span: Annotated[float, Field(ge=1)] = 3.0
+    """Mean number of tokens of a hidden span. The spans of a window have random lengths with this mean."""
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    chooses_tokens: ClassVar[bool] = True
+    denoises: ClassVar[bool] = True
+
+    def spans(self, n_tokens: int) -> tuple[int, int]:
+        """Return how many tokens of a window are hidden, and in how many spans, as T5 computes them."""
+        n_hidden = min(max(round(n_tokens * self.rate), 1), n_tokens - 1)
+        return n_hidden, max(round(n_hidden / self.mean_span), 1)
+
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        return (f"sentinels:{self.spans(n_tokens)[1]}",)
+
+    def stack_tokens(self, n_tokens: int) -> int:
+        return n_tokens + 2 * self.spans(n_tokens)[1] + 1

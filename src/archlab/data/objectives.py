@@ -1,0 +1,158 @@
+"""Batches that each objective makes from windows of tokens.
+
+They are pure functions of the windows and of random numbers that depend only on the seed and the window, so a run
+resumes exactly.
+
+Shapes: N windows, T tokens.
+"""
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+import numpy as np
+
+from archlab.config.objective import Masked, Objective, Prefix, SpanCorruption
+from archlab.data.batch import Batch, HeldOut, document_ids, next_token
+from archlab.data.reserved import SpecialIds
+from archlab.data.tasks.dice import Dice
+from archlab.data.training_data import TrainingData, Windows
+from archlab.errors import UserError
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Training batches and the held-out batch of a run."""
+
+    data: TrainingData
+    objective: Objective
+    document_mask: bool
+    """Whether attention is masked between documents. It has no effect on a task, which has no documents."""
+
+    def check(self, seq_len: int) -> None:
+        """Raise UserError if the data lacks special tokens that the objective needs for windows of `seq_len` tokens."""
+        special = self.data.special
+        for reserved in self.objective.reserved(seq_len):
+            count = int(reserved.partition(":")[2] or 0)
+            present = len(special.sentinels) if count else int(special.mask is not None)
+            if present < (count or 1):
+                needed = f"{count} sentinels for windows of {seq_len} tokens" if count else f"a {reserved} token"
+                raise UserError(
+                    f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
+                    f"{present or 'none'}; allowed: data.reserve=[{reserved}], or a folder made by "
+                    f"`archlab data --reserve {reserved}`"
+                )
+
+    def training(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        """Return the batch of a training step, made from `batch_size` windows of `seq_len` tokens."""
+        windows = self.data.windows(seed, step, batch_size, seq_len)
+        return self._made(windows, Dice(seed, "train", step * batch_size, batch_size))
+
+    def held_out(self, seq_len: int, n_tokens: int | None) -> HeldOut:
+        """Return the batch of `TrainingData.held_out`, which is the same for all seeds."""
+        self.check(seq_len)
+        windows = self.data.held_out(seq_len, n_tokens)
+        batch = self._made(windows, Dice(0, "held_out", 0, len(windows.tokens)))
+        return HeldOut(batch, windows, denoises=self.objective.denoises)
+
+    def _made(self, windows: Windows, dice: Dice) -> Batch:
+        special = self.data.special
+        separator = special.documents[0] if self.document_mask and special.documents else None
+        return make_batch(self.objective, windows, special, separator, dice)
+
+
+@singledispatch
+def make_batch(objective: Objective, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    """Return the batch that an objective makes from windows.
+
+    `separator` is the token that begins a document, or None if attention is not masked between documents. `dice` gives
+    the random numbers of these windows.
+    """
+    return next_token(windows, separator)
+
+
+@make_batch.register
+def _masked(objective: Masked, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    """Choose a fixed fraction of the tokens of documents, and hide most of them (Devlin 2018)."""
+    assert special.mask is not None
+    text_NT = windows.tokens[:, 1:]
+    n_tokens = text_NT.shape[1]
+    may_hide_NT = ~np.isin(text_NT, special.documents)
+    if windows.scored is not None:
+        may_hide_NT &= windows.scored
+    count_N = np.maximum(np.rint(objective.rate * may_hide_NT.sum(1)), 1)
+    order_NT = np.lexsort((dice.bits("hidden tokens", n_tokens), ~may_hide_NT))
+    hidden_NT = np.argsort(order_NT) < count_N[:, None]
+    share_NT = dice.bits("replacements", n_tokens) / 2.0**64
+    random_NT = dice.below("random tokens", n_tokens, special.n_tokens)
+    replaced_NT = np.where(share_NT < objective.mask + objective.random, random_NT, text_NT)
+    replaced_NT = np.where(share_NT < objective.mask, special.mask, replaced_NT)
+    return Batch(np.where(hidden_NT, replaced_NT, text_NT), text_NT, hidden_NT, document_ids(text_NT, separator))
+
+
+@make_batch.register
+def _prefix(objective: Prefix, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    """Draw how many tokens at the end of each window are predicted."""
+    made = next_token(windows)
+    n_tokens = made.targets.shape[1]
+    most = max(round(2 * objective.rate * n_tokens) - 1, 1)
+    first_N = n_tokens - 1 - dice.below("predicted tokens", 1, most)[:, 0]
+    counted_NT = np.arange(n_tokens) >= first_N[:, None]
+    if made.counted is not None:
+        counted_NT &= made.counted
+    return replace(made, counted=counted_NT, prefix=first_N + 1)
+
+
+@make_batch.register
+def _spans(
+    objective: SpanCorruption, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice
+) -> Batch:
+    """Let one stack read the text without its hidden spans, and then predict the spans (Tay 2022)."""
+    text, hidden = corrupted(objective, windows.tokens[:, 1:], special, dice)
+    whole, prefix = np.concatenate([text, hidden], axis=1), text.shape[1]
+    counted = np.tile(np.arange(whole.shape[1] - 1) >= prefix - 1, (len(whole), 1))
+    return Batch(whole[:, :-1], whole[:, 1:], counted, prefix=np.full(len(whole), prefix))
+
+
+def corrupted(
+    objective: SpanCorruption, text_NT: np.ndarray, special: SpecialIds, dice: Dice
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return windows with a sentinel for each hidden span, and the spans, each after its sentinel (Raffel 2020).
+
+    The token that begins a document ends both. Their lengths are the same for all windows of one length.
+    """
+    sentinels, end_N1 = np.array(special.sentinels), np.full((len(text_NT), 1), special.documents[0])
+    hidden_NT = hidden_spans(objective, text_NT.shape[1], dice)
+    shortened = (_with_sentinels(text_NT, which_NT, sentinels) for which_NT in (hidden_NT, ~hidden_NT))
+    text, hidden = (np.concatenate([tokens, end_N1], axis=1) for tokens in shortened)
+    return text, hidden
+
+
+def hidden_spans(objective: SpanCorruption, n_tokens: int, dice: Dice) -> np.ndarray:
+    """Return which tokens are hidden, bool [N, T]. Visible and hidden spans alternate, and the first is visible."""
+    n_hidden, n_spans = objective.spans(n_tokens)
+    visible_NS = _random_lengths(dice, "visible spans", n_tokens - n_hidden, n_spans)
+    hidden_NS = _random_lengths(dice, "hidden spans", n_hidden, n_spans)
+    lengths = np.stack([visible_NS, hidden_NS], axis=2).ravel()
+    return np.repeat(np.tile([False, True], len(lengths) // 2), lengths).reshape(dice.count, n_tokens)
+
+
+def _random_lengths(dice: Dice, name: str, n_tokens: int, n_spans: int) -> np.ndarray:
+    """Divide tokens into spans of at least one token, int [N, n_spans]. All divisions are equally likely."""
+    if n_spans == 1:
+        return np.full((dice.count, 1), n_tokens)
+    begins = dice.order(name, n_tokens - 1) < n_spans - 1
+    starts = np.nonzero(begins)[1].reshape(dice.count, n_spans - 1) + 1
+    return np.diff(starts, axis=1, prepend=0, append=n_tokens)
+
+
+def _with_sentinels(text_NT: np.ndarray, replaced_NT: np.ndarray, sentinels: np.ndarray) -> np.ndarray:
+    """Replace each span of `replaced_NT` by one sentinel. All windows must have equally many tokens and spans."""
+    first_NT = replaced_NT & ~np.pad(replaced_NT[:, :-1], ((0, 0), (1, 0)))
+    with_sentinels_NT = np.where(first_NT, sentinels[first_NT.cumsum(1) - 1], text_NT)
+    return with_sentinels_NT[~replaced_NT | first_NT].reshape(len(text_NT), -1)
+
+
+def random_batch(objective: Objective, windows: Windows, vocab_size: int, separator: int | None = None) -> Batch:
+    """Return the batch of random windows, whose special tokens are the last ones of the vocabulary."""
+    special = SpecialIds.at_the_end(vocab_size, objective.reserved(windows.tokens.shape[1] - 1))
+    return make_batch(objective, windows, special, separator, Dice(0, "random", 0, len(windows.tokens)))
