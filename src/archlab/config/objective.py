@@ -1,6 +1,6 @@
 """Training objectives: which tokens of a window a model reads, and which it has to predict."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -11,6 +11,15 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 """Fraction of the tokens."""
 
 
+class TokensRead(NamedTuple):
+    """Numbers of tokens that a model reads for one window."""
+
+    stack: int
+    """Number of tokens of the one stack, or of the decoder."""
+    source: int = 0
+    """Number of tokens of the encoder."""
+
+
 class Objective(Registered):
     """Base class of the objectives that training minimizes. The z-loss and the losses of routers are added to the
     objective. An objective of your own predicts the next token, unless its class derives from another objective."""
@@ -19,7 +28,9 @@ class Objective(Registered):
     default_kind: ClassVar[str | None] = "next_token"
 
     visibility: ClassVar[VisibilityName] = "causal"
-    """Visibility that the attention of the model needs."""
+    """Visibility that the attention of a model without an encoder needs."""
+    fits_encoder: ClassVar[bool] = False
+    """Whether the objective can train a model with an encoder, which reads a source text of each window."""
     chooses_tokens: ClassVar[bool] = False
     """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
     fixed."""
@@ -31,9 +42,9 @@ class Objective(Registered):
         """Return the special tokens that windows of `n_tokens` tokens need, as in `data.reserve`."""
         return ()
 
-    def stack_tokens(self, n_tokens: int) -> int:
-        """Return the number of tokens that the stack reads for a window of `n_tokens` tokens."""
-        return n_tokens
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        """Return the numbers of tokens that the model reads for a window of `n_tokens` tokens."""
+        return TokensRead(n_tokens, n_tokens if has_encoder else 0)
 
 
 def score_meaning(objective: Objective) -> dict[str, Any]:
@@ -76,7 +87,8 @@ class Masked(Objective):
 
 class Prefix(Objective):
     """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
-    language model, Raffel 2020). The length of the prefix is drawn for each window."""
+    language model, Raffel 2020). The length of the prefix is drawn for each window. An encoder, if the model has one,
+    reads the prefix, and the decoder writes the other tokens."""
 
     kind: Literal["prefix"] = "prefix"
     rate: Annotated[float, Field(gt=0, le=0.5)] = 0.5
@@ -84,13 +96,22 @@ class Prefix(Objective):
     to almost twice its mean."""
 
     visibility: ClassVar[VisibilityName] = "prefix"
+    fits_encoder: ClassVar[bool] = True
     chooses_tokens: ClassVar[bool] = True
+
+    def most_predicted(self, n_tokens: int) -> int:
+        """Return the largest number of tokens that may be predicted in a window of `n_tokens` tokens."""
+        return max(round(2 * self.rate * n_tokens) - 1, 1)
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        return TokensRead(self.most_predicted(n_tokens), n_tokens) if has_encoder else TokensRead(n_tokens)
 
 
 class SpanCorruption(Objective):
     """Cross-entropy of hidden spans, given the text in which a sentinel stands for each span (T5, Raffel 2020). One
     stack reads this text as a visible prefix, and then the sentinels with the spans that they stand for (UL2, Tay
-    2022). The stack reads more tokens than a window has: two for each span, and one."""
+    2022). The stack reads more tokens than a window has: two for each span, and one. In a model with an encoder, as in
+    T5 itself, the encoder reads the text with sentinels, and the decoder writes the spans."""
 
     kind: Literal["span_corruption"] = "span_corruption"
     rate: Rate = 0.15
@@ -99,6 +120,7 @@ class SpanCorruption(Objective):
     """Mean number of tokens of a hidden span. The spans of a window have random lengths with this mean."""
 
     visibility: ClassVar[VisibilityName] = "prefix"
+    fits_encoder: ClassVar[bool] = True
     chooses_tokens: ClassVar[bool] = True
     denoises: ClassVar[bool] = True
 
@@ -110,5 +132,7 @@ class SpanCorruption(Objective):
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return (f"sentinels:{self.spans(n_tokens)[1]}",)
 
-    def stack_tokens(self, n_tokens: int) -> int:
-        return n_tokens + 2 * self.spans(n_tokens)[1] + 1
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        n_hidden, n_spans = self.spans(n_tokens)
+        hidden, text = n_hidden + n_spans + 1, n_tokens - n_hidden + n_spans + 1
+        return TokensRead(hidden, text) if has_encoder else TokensRead(text + hidden - 1)

@@ -164,11 +164,6 @@ class TrainConfig(Settings):
         return self.steps * self.batch_tokens
 
     @property
-    def stack_tokens(self) -> int:
-        """Number of tokens that the model reads for each window. Some objectives add tokens to those of the window."""
-        return self.objective.stack_tokens(self.seq_len)
-
-    @property
     def rows(self) -> int:
         return self.batch_tokens // self.seq_len
 

@@ -5,7 +5,7 @@ from math import ceil
 from archlab.config.core.registry import kinds
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.config.objective import Objective
+from archlab.config.objective import Objective, TokensRead
 from archlab.config.optimizer import Schedule
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
@@ -27,8 +27,14 @@ _PREDICTS = {
 
 
 def check_objective(model: ModelConfig, objective: Objective) -> None:
-    """Raise ConfigError if the attention of the model does not see what the objective needs, or sees what it has to
-    predict."""
+    """Raise ConfigError if the attention of the model does not see what the objective needs, if it sees what it has to
+    predict, or if the model has an encoder that the objective does not use."""
+    if model.encoder is not None:
+        if not objective.fits_encoder:
+            fit = " or ".join(name for name, kind in kinds(Objective).items() if kind.fits_encoder)
+            text = f"{objective.kind} has no source text for model.encoder to read; allowed: {fit}"
+            raise ConfigError([Problem("train.objective.kind", text)], "the config")
+        return
     needed = objective.visibility
     seen = [visibility for visibility in ("prefix", "two_sided") if sees_as(model, visibility)]
     wrong = [visibility for visibility in seen if visibility != needed]
@@ -39,6 +45,12 @@ def check_objective(model: ModelConfig, objective: Objective) -> None:
         other = f"; or train.objective.kind={' or '.join(kinds_that_fit)}" if kinds_that_fit else ""
         text = f"{visibility}; training and scoring {_PREDICTS[needed]}; allowed: {needed}{other}"
         raise ConfigError([Problem("model.attention.visibility", text)], "the config")
+
+
+def tokens_read(config: Config) -> TokensRead:
+    """Return the numbers of tokens that the model reads for each training window."""
+    train = resolve_train(config)
+    return train.objective.tokens_read(train.seq_len, has_encoder=config.model.encoder is not None)
 
 
 def resolve_train(config: Config) -> TrainConfig:

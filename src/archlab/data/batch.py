@@ -38,6 +38,8 @@ class Batch:
     """Input of the encoder, int64 [N, S]. None: the model has no encoder."""
     source_lengths: np.ndarray | None = None
     """Number of tokens of each source without padding, int64 [N]. None: no padding."""
+    index: np.ndarray | None = None
+    """Index of each target among the predicted tokens of its window, int64 [N, T]. None: 0 ... T - 1."""
 
     def rows(self, part: slice) -> "Batch":
         """Return some of the windows."""
@@ -93,7 +95,11 @@ class HeldOut:
         None if the score is not in bits per byte.
         """
         text_bytes = self.windows.bytes if self.measure == "bits_per_byte" else None
-        return None if text_bytes is None else np.where(self.counted, text_bytes, 0)
+        return None if text_bytes is None else np.where(self.counted, self.of_targets(text_bytes), 0)
+
+    def of_targets(self, values: np.ndarray) -> np.ndarray:
+        """Return the value of each target, [N, T], from the values of the predicted tokens of the windows."""
+        return values if self.batch.index is None else np.take_along_axis(values, self.batch.index, axis=1)
 
     @property
     def seq_len(self) -> int:

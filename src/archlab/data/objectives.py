@@ -12,6 +12,8 @@ from functools import singledispatch
 import numpy as np
 
 from archlab.config.objective import Masked, Objective, Prefix, SpanCorruption
+from archlab.config.schema import Config
+from archlab.config.tasks import BLANK
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
 from archlab.data.reserved import SpecialIds
 from archlab.data.tasks.dice import Dice
@@ -27,6 +29,13 @@ class Batches:
     objective: Objective
     document_mask: bool
     """Whether attention is masked between documents. It has no effect on a task, which has no documents."""
+    has_encoder: bool = False
+    """Whether the model has an encoder, which reads a part of each window."""
+
+    @classmethod
+    def of(cls, config: Config, data: TrainingData) -> "Batches":
+        """Return the batches of a run."""
+        return cls(data, config.train.objective, config.train.document_mask, config.model.encoder is not None)
 
     def check(self, seq_len: int) -> None:
         """Raise UserError if the data lacks special tokens that the objective needs for windows of `seq_len` tokens."""
@@ -56,6 +65,8 @@ class Batches:
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
+        if self.has_encoder:
+            return make_pairs(self.objective, windows, special, dice)
         separator = special.documents[0] if self.document_mask and special.documents else None
         return make_batch(self.objective, windows, special, separator, dice)
 
@@ -94,12 +105,16 @@ def _prefix(objective: Prefix, windows: Windows, special: SpecialIds, separator:
     """Draw how many tokens at the end of each window are predicted."""
     made = next_token(windows)
     n_tokens = made.targets.shape[1]
-    most = max(round(2 * objective.rate * n_tokens) - 1, 1)
-    first_N = n_tokens - 1 - dice.below("predicted tokens", 1, most)[:, 0]
+    first_N = n_tokens - _predicted(objective, n_tokens, dice)
     counted_NT = np.arange(n_tokens) >= first_N[:, None]
     if made.counted is not None:
         counted_NT &= made.counted
     return replace(made, counted=counted_NT, prefix=first_N + 1)
+
+
+def _predicted(objective: Prefix, n_tokens: int, dice: Dice) -> np.ndarray:
+    """Draw the number of predicted tokens of each window, int [N]."""
+    return 1 + dice.below("predicted tokens", 1, objective.most_predicted(n_tokens))[:, 0]
 
 
 @make_batch.register
@@ -111,6 +126,52 @@ def _spans(
     whole, prefix = np.concatenate([text, hidden], axis=1), text.shape[1]
     counted = np.tile(np.arange(whole.shape[1] - 1) >= prefix - 1, (len(whole), 1))
     return Batch(whole[:, :-1], whole[:, 1:], counted, prefix=np.full(len(whole), prefix))
+
+
+@singledispatch
+def make_pairs(objective: Objective, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    """Return the batch for a model with an encoder: a source and a target text from each window.
+
+    The decoder reads its target text one token late, after the token that begins a document. The arguments are those of
+    `make_batch`.
+    """
+    raise TypeError(f"{objective.kind}: has no source text")  # `check_objective` has refused it
+
+
+@make_pairs.register
+def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    """Let the encoder read the prefix, and the decoder write the tokens after it."""
+    n_tokens = windows.tokens.shape[1] - 1
+    predicted_N = _predicted(objective, n_tokens, dice)
+    most = objective.most_predicted(n_tokens)
+    index_NT = n_tokens - predicted_N[:, None] + np.arange(most)
+    is_text_NT = index_NT < n_tokens
+    index_NT = np.minimum(index_NT, n_tokens - 1)
+    targets_NT = np.take_along_axis(windows.tokens[:, 1:], index_NT, axis=1)
+    counted_NT = is_text_NT
+    if windows.scored is not None:
+        counted_NT = counted_NT & np.take_along_axis(windows.scored, index_NT, axis=1)
+    return Batch(
+        _one_late(targets_NT, special),
+        targets_NT,
+        counted_NT,
+        lengths=predicted_N,
+        source=windows.tokens[:, :-1],
+        source_lengths=n_tokens + 1 - predicted_N,
+        index=index_NT,
+    )
+
+
+@make_pairs.register
+def _text_and_spans(objective: SpanCorruption, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    """Let the encoder read the text without its hidden spans, and the decoder write the spans (Raffel 2020)."""
+    text, hidden = corrupted(objective, windows.tokens[:, 1:], special, dice)
+    return Batch(_one_late(hidden, special), hidden, source=text)
+
+
+def _one_late(targets_NT: np.ndarray, special: SpecialIds) -> np.ndarray:
+    first = special.documents[0] if special.documents else BLANK
+    return np.pad(targets_NT[:, :-1], ((0, 0), (1, 0)), constant_values=first)
 
 
 def corrupted(
@@ -152,7 +213,10 @@ def _with_sentinels(text_NT: np.ndarray, replaced_NT: np.ndarray, sentinels: np.
     return with_sentinels_NT[~replaced_NT | first_NT].reshape(len(text_NT), -1)
 
 
-def random_batch(objective: Objective, windows: Windows, vocab_size: int, separator: int | None = None) -> Batch:
+def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:
     """Return the batch of random windows, whose special tokens are the last ones of the vocabulary."""
-    special = SpecialIds.at_the_end(vocab_size, objective.reserved(windows.tokens.shape[1] - 1))
-    return make_batch(objective, windows, special, separator, Dice(0, "random", 0, len(windows.tokens)))
+    objective, dice = config.train.objective, Dice(0, "random", 0, len(windows.tokens))
+    special = SpecialIds.at_the_end(config.model.vocab_size, objective.reserved(windows.tokens.shape[1] - 1))
+    if config.model.encoder is not None:
+        return make_pairs(objective, windows, special, dice)
+    return make_batch(objective, windows, special, separator, dice)

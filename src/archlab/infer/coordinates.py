@@ -122,7 +122,7 @@ def _sizes(config: Config, device: Device, windows: Pass, steps: int, seed: int)
     tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (rows, context + 1))
     model = Decoder(config.model, seed=seed).to(device.type).train()
     optimizer = make_optimizer(model, train)
-    batch = random_batch(train.objective, Windows(tokens), config.model.vocab_size)
+    batch = random_batch(config, Windows(tokens))
     read, next_BT = (torch.from_numpy(x).to(device.type) for x in (batch.tokens, batch.targets))
     before = _activations(model, read)
     for step in range(steps):

@@ -101,7 +101,7 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
         windows=rows,
         context=context,
         seed=seed,
-        probed=probe(model, random_batch(config.train.objective, windows, model_config.vocab_size), device),
+        probed=probe(model, random_batch(config, windows), device),
         ropes=_ropes(config, seed),
     )
 

@@ -80,7 +80,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         steps, model = 0, load_model(folder, config.model)
     model = to_int8(model) if int8 else model
     train = resolve_train(config)
-    held_out = Batches(data, train.objective, train.document_mask).held_out(train.eval_seq_len, tokens)
+    held_out = Batches.of(config, data).held_out(train.eval_seq_len, tokens)
     result = evaluate(model.to(device.type), held_out, device)
     if not result.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite, because its training diverged")

@@ -128,7 +128,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
     tokens = _random(config, train) if windows is None else Windows(windows)
-    batch = random_batch(train.objective, tokens, config.model.vocab_size, 0 if train.document_mask else None)
+    batch = random_batch(config, tokens, 0 if train.document_mask else None)
     if compiled := is_compiled(config, train, device):
         compile_layers(model)
 

@@ -9,7 +9,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import sees_as, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.training import resolve_train, tokens_read
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
@@ -188,13 +188,14 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
+    stack, source = tokens_read(config)
     return Pass(
         train.rows,
-        train.stack_tokens,
+        stack,
         counting=counting,
         bytes_each=BYTES[dtype],
         is_training=True,
-        source=source_tokens(config.model, train.stack_tokens),
+        source=source,
     )
 
 

@@ -25,7 +25,7 @@ from archlab.config.layers import distinct_layers, encoder_of, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.training import resolve_train, tokens_read
 from archlab.machine import LARGEST_KEPT
 from archlab.pricing.params import before_head, parameters, positions_of_stack, widening
 from archlab.pricing.source import source_tokens, stack_passes
@@ -287,10 +287,12 @@ def forward_flops(
     return FlopsPerToken(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - components name the parts
 
 
-def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
+def training_flops(
+    model: ModelConfig, seq_len: int, counting: Counting = "visible", source: int | None = None
+) -> float:
     """Return the FLOPs per token of the forward and the backward pass: 3 times those of the forward pass. Layers are
-    not recomputed. With an encoder, the source text has `seq_len` tokens, too (pricing/source.py)."""
-    return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
+    not recomputed. `source` is the number of source tokens (see `source_tokens`)."""
+    return (1 + BACKWARD) * forward_flops(model, seq_len, counting, source).total
 
 
 def visible_training_flops(config: Config) -> float:
@@ -306,4 +308,5 @@ def computed_training_flops(config: Config) -> float:
 
 def _training_flops(config: Config, counting: Counting) -> float:
     train = resolve_train(config)
-    return training_flops(config.model, train.stack_tokens, counting) * (train.stack_tokens / train.seq_len)
+    stack, source = tokens_read(config)
+    return training_flops(config.model, stack, counting, source or None) * (stack / train.seq_len)

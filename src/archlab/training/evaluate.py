@@ -88,7 +88,7 @@ class Predictions:
         documents, text_bytes = held_out.windows.documents, held_out.bytes
         if documents is None or text_bytes is None:
             return []
-        numbers = documents.ravel()
+        numbers = held_out.of_targets(documents).ravel()
         bits = np.bincount(numbers, self.nats.ravel()) / math.log(2)
         n_bytes = np.bincount(numbers, text_bytes.ravel()).astype(int)
         scores = zip(beginnings, bits.tolist(), n_bytes.tolist(), strict=True)

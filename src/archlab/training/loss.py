@@ -107,7 +107,7 @@ class Routers:
 
     def __init__(self, model: Decoder, world: World) -> None:
         self._world = world
-        components = (component for layer in model.layers for component in layer.children())
+        components = (component for layer in model.all_layers for component in layer.children())
         self.mixtures = [component for component in components if isinstance(component, MoE)]
         self._passes: list[tuple[list[Load], RouterLosses]] = []
 

@@ -140,6 +140,8 @@ def hidden_and_targets(
             documents=_on_device(batch.documents, device),
             lengths=_on_device(batch.lengths, device),
             prefix=_on_device(batch.prefix, device),
+            source=_on_device(batch.source, device),
+            source_lengths=_on_device(batch.source_lengths, device),
             collected=collected,
             part=part,
         )

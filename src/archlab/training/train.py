@@ -8,6 +8,7 @@ from typing import Any
 from archlab.config.core.text import collected_notes
 from archlab.config.schema import Config
 from archlab.config.sources import sources
+from archlab.config.training import tokens_read
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
@@ -60,13 +61,13 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
     compiled = is_compiled(config, settings, device)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
-    batches = Batches(data, settings.objective, settings.document_mask)
+    batches = Batches.of(config, data)
     batches.check(settings.seq_len)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
     longest_by_products = products_up_to(device)
     kernels = attention_kernels(
         config.model,
-        settings.objective.stack_tokens(settings.seq_len),
+        tokens_read(config).stack,
         world.context_group.shard(settings.seq_len).runs if world.context_group else None,
         packed=settings.document_mask,
         on_cuda=device.type == "cuda",

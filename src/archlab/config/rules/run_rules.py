@@ -104,7 +104,8 @@ def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
 
 
 def _learned_positions_end(c: Config, length: int) -> str | None:
-    most, stack = c.model.max_seq_len, c.train.objective.stack_tokens(length)
+    read = c.train.objective.tokens_read(length, has_encoder=c.model.encoder is not None)
+    most, stack = c.model.max_seq_len, max(read)
     if c.model.position.kind != "learned" or stack <= most:
         return None
     made = "" if stack == length else f", of which objective {c.train.objective.kind} makes {stack},"

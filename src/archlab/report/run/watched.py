@@ -58,7 +58,8 @@ class Watched:
     def measure(self) -> Measure:
         """Measure by which the run is evaluated."""
         others: tuple[Measure, ...] = ("accuracy", "denoising_loss")
-        return next((name for name in others if any(name in line for line in self.metrics)), "bits_per_byte")
+        used: list[Measure] = [name for name in others if any(name in line for line in self.metrics)]
+        return used[0] if used else "bits_per_byte"
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:

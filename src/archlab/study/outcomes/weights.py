@@ -59,7 +59,7 @@ class FinishedRun:
     def held_out(self, seq_len: int) -> HeldOut:
         """Return windows of held-out text with `train.eval_tokens` tokens in total."""
         train = resolve_train(self.config)
-        return Batches(self.data, train.objective, train.document_mask).held_out(seq_len, train.eval_tokens)
+        return Batches.of(self.config, self.data).held_out(seq_len, train.eval_tokens)
 
     def ends_before(self, length: int) -> bool:
         """Return whether the model has learned position embeddings, but for fewer than `length` tokens."""
