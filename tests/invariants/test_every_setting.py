@@ -389,9 +389,7 @@ def trajectory(config: Config) -> list[float]:
         drawn = np.random.default_rng((train.seed, step))
         seq_len = train.seq_len or config.model.max_seq_len
         tokens = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))
-        batch = random_batch(
-            train.objective, Windows(tokens), config.model.vocab_size, 0 if train.document_mask else None
-        )
+        batch = random_batch(config, Windows(tokens), 0 if train.document_mask else None)
         losses.append(update(model, optimizer, batch, train, step, device).loss)
     return losses
 

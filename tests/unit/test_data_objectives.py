@@ -257,7 +257,9 @@ def test_a_given_tokenizer_keeps_its_own_mask_token(corpus: Path, tmp_path: Path
 
 
 def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary() -> None:
-    made = random_batch(Masked(mask=1, random=0), text(4), N_TOKENS)
+    only_masks = ("train.objective.mask=1", "train.objective.random=0")
+    settings = config(*MASKED, f"model.vocab_size={N_TOKENS}", *only_masks)
+    made = random_batch(settings, text(4))
     assert made.counted is not None
     assert set(made.tokens[made.counted].tolist()) == {N_TOKENS - 1}
 
@@ -403,7 +405,7 @@ def test_spans_are_hidden_and_restored_as_in_t5(n_tokens: int, rate: float, mean
         expected = spans_of_t5(raw[i].tolist(), hidden[i].tolist(), WITH_SENTINELS.sentinels)
         assert (inputs[i].tolist(), targets[i].tolist()) == expected
     made = make_batch(objective, windows, WITH_SENTINELS, None, dice)
-    assert made.tokens.shape[1] == objective.stack_tokens(n_tokens) == inputs.shape[1] + targets.shape[1] - 1
+    assert made.tokens.shape[1] == objective.tokens_read(n_tokens).stack == inputs.shape[1] + targets.shape[1] - 1
     assert made.counted is not None
     assert made.prefix is not None
     assert made.prefix.tolist() == [inputs.shape[1]] * 200

@@ -27,8 +27,11 @@ _PREDICTS = {
 
 
 def check_objective(model: ModelConfig, objective: Objective) -> None:
-    """Raise ConfigError if the attention of the model does not see what the objective needs, if it sees what it has to
-    predict, or if the model has an encoder that the objective does not use."""
+    """Raise ConfigError if the objective cannot train the model.
+
+    Attention must see what the objective needs, and must not see what it has to predict. The objective must use the
+    encoder of the model, if there is one.
+    """
     if model.encoder is not None:
         if not objective.fits_encoder:
             fit = " or ".join(name for name, kind in kinds(Objective).items() if kind.fits_encoder)

@@ -103,5 +103,6 @@ class HeldOut:
 
     @property
     def seq_len(self) -> int:
-        """Number of tokens that the model reads per window."""
-        return self.batch.tokens.shape[1]
+        """Number of tokens that the model reads per window, in all stacks."""
+        source = self.batch.source
+        return self.batch.tokens.shape[1] + (0 if source is None else source.shape[1])

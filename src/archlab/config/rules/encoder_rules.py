@@ -125,5 +125,14 @@ def _in_one_process(axis: str) -> Rule[Config]:
     return Rule(f"parallel.{axis}", (f"parallel.{axis}", "model.encoder"), broken)
 
 
-ENCODER_CONFIG_RULES = tuple(map(_in_one_process, ("tensor", "expert", "context")))
-"""Rules of a run whose model has an encoder. These kinds of parallelism would need the source in every process."""
+def _no_document_mask(c: Config) -> str | None:
+    if c.model.encoder is None or not c.train.document_mask:
+        return None
+    return "true; allowed in a model with an encoder: false, because source and target are parts of one window"
+
+
+ENCODER_CONFIG_RULES = (
+    *map(_in_one_process, ("tensor", "expert", "context")),  # they would need the source in every process
+    Rule("train.document_mask", ("train.document_mask", "model.encoder"), _no_document_mask),
+)
+"""Rules of a run whose model has an encoder."""
