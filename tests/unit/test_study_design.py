@@ -838,6 +838,7 @@ def test_a_study_is_read_as_it_was_written_without_its_defaults():
 
 
 MASKED = {"model.attention.visibility": "two_sided", "train.objective.kind": "masked", "data.reserve": ["mask"]}
+PREFIX = {"model.attention.visibility": "prefix", "train.objective.kind": "prefix"}
 
 
 def test_arms_whose_scores_mean_different_things_are_refused():
@@ -852,8 +853,25 @@ def test_arms_whose_scores_mean_different_things_are_refused():
     [
         (MASKED, "tokens_per_byte", "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss"),
         ({}, "denoising_accuracy", "needs an objective that hides tokens; allowed: masked"),
+        (MASKED, "repetition", "predicts every token of a text; allowed: train.objective.kind=next_token"),
+        (
+            PREFIX,
+            {"kind": "window_part", "first": 0.5},
+            "predicts every token of a text; allowed: train.objective.kind=next_token",
+        ),
+        (
+            PREFIX,
+            {"kind": "beyond", "times": 2},
+            "predicts every token of a text; allowed: train.objective.kind=next_token",
+        ),
     ],
 )
 def test_an_outcome_of_another_kind_of_score_is_refused(setting, measure, message):
     with pytest.raises(UserError, match=message):
-        arms(two({"model.norm.kind": "layernorm"}, set=setting, measure=[measure]))
+        arms(
+            two(
+                {"model.norm.kind": "layernorm"},
+                set=setting,
+                measure=[measure] if isinstance(measure, str) else {"named": measure},
+            )
+        )

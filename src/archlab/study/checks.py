@@ -24,6 +24,7 @@ from archlab.study.outcome_schema import (
     OnTheWay,
     Outcome,
     Probe,
+    Repetition,
     Sensitivity,
     StateBytes,
     TokensPerByte,
@@ -175,6 +176,8 @@ def _decided_message(field: str) -> str:
 
 
 _TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+_NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition, Answers)
+"""Outcomes that predict each token of a text from the tokens before it."""
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
@@ -192,6 +195,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             )
     is_task = isinstance(arms[0].config.data.task, Task)
     denoises = arms[0].config.train.objective.denoises
+    predicts_next = score_meaning(arms[0].config.train.objective)["kind"] == "next_token"
     is_probed = all(arm.config.train.probe_every for arm in arms)
     named = named_outcomes(study, arms)
     if study.primary in _DEFAULTS and study.primary not in named:
@@ -202,6 +206,8 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             yield Problem(
                 f"measure.{name}", f"needs bits per byte, but train.objective hides tokens; allowed: {allowed}"
             )
+        elif not predicts_next and isinstance(outcome, _NEXT_TOKEN_OUTCOMES):
+            yield Problem(f"measure.{name}", "predicts every token of a text; allowed: train.objective.kind=next_token")
         if not denoises and isinstance(outcome, DenoisingLoss | DenoisingAccuracy):
             allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
             yield Problem(f"measure.{name}", f"needs an objective that hides tokens; allowed: {allowed}")
