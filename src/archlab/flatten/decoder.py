@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from archlab.config.components.visibility import Visibility, is_plain_causal
 from archlab.config.layers import LayerConfig, layer_configs
@@ -190,7 +190,8 @@ def _period(names: list[str]) -> list[str]:
 def _runs(names: list[str]) -> str:
     """Return the code of a tuple of names. Repeated names are counted: ["a", "a", "b", "b"] gives `("a",) * 2 + ("b",)
     * 2`."""
-    if 1 < len(names) <= 3:
+    repeats = any(a == b for a, b in pairwise(names))
+    if 1 < len(names) and (len(names) <= 3 or not repeats):
         return "(" + ", ".join(f'"{name}"' for name in names) + ")"
     counted = [(name, len(list(run))) for name, run in groupby(names)]
     return " + ".join(f'("{name}",)' + (f" * {n}" if n > 1 else "") for name, n in counted)
