@@ -152,7 +152,7 @@ def test_a_model_is_compared_with_the_others_of_its_kind():
 
 
 def test_an_encoder_decoder_is_compared_with_encoder_decoders():
-    """By hand: of the 8 others with plain MLPs, T5-3B is 16 wide and all others are 4 wide."""
+    """Checked by hand: of the 8 others with plain MLPs, T5-3B is 16 wide and all others are 4 wide."""
     found = {finding.rule: finding for finding in findings(Case(ENTRIES["t5-11b"].config))}["d_ff / d_model"]
     assert found.others == ["T5-3B (16)"]
     assert str(found.published) == "8 plain MLPs of encoder-decoders, median 4, 10-90% 4 to 7.6"
