@@ -27,20 +27,16 @@ from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
 from archlab.report.atlas import CHOICES, MLP_KINDS, counted, kinds, render, shares
 from html_page import Page
-from published import ENTRIES
-
-BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]
-FACTS_ONLY = [name for name in ENTRIES if name not in BUILDABLE]
-NO_SIZE = {"transformer-base"}
-"""The paper counts encoder and decoder together, as the preset's notes say."""
+from published import ENTRIES, add_half_a_model
 
 ROWS = {name: models.row(entry) for name, entry in ENTRIES.items()}
 OURS = [name for name in presets() if name.startswith(("tiny-", "mini-", "small-"))]
 
 
 def test_every_file_is_an_entry_but_our_own_presets():
-    assert set(ENTRIES) == {*presets(), *facts()} - {*OURS, *models.unpublished()}
-    assert set(FACTS_ONLY) == set(facts()) - {*models.unpublished()}
+    assert set(ENTRIES) == {*presets()} - {*OURS}
+    assert set(facts()) == {*models.unpublished()}
+    assert all(entry.about.buildable for entry in ENTRIES.values())
     assert len(ENTRIES) >= 66
 
 
@@ -66,15 +62,12 @@ def test_unverified_fields_exist(name):
         assert field == everywhere or any(known.startswith(field) for known in fields), field
 
 
-@pytest.mark.parametrize("name", BUILDABLE)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_the_size_is_the_published_one(name):
+    """The vocabulary of the first Transformer is only published as about 37,000 tokens."""
     about = ENTRIES[name].about
     counted_here = parameters(ENTRIES[name].config.model).total + (about.elsewhere or 0)
-    if about.published_parameters is None:
-        assert name in NO_SIZE
-        assert any("No published size" in note for note in about.notes)
-    else:
-        assert counted_here == pytest.approx(about.published_parameters, rel=0.02)
+    assert counted_here == pytest.approx(about.published_parameters, rel=0.03 if name == "transformer-base" else 0.02)
 
 
 ROUNDED = {"ernie-4.5-21b-a3b": 0.03, "deepseek-v2-lite": 0.025, "qwen3-next-80b-a3b": 0.09}
@@ -99,7 +92,7 @@ def test_every_mixture_says_how_many_are_active():
 def test_most_sizes_are_exact():
     exact = [
         name
-        for name in BUILDABLE
+        for name in ENTRIES
         if parameters(ENTRIES[name].config.model).total == ENTRIES[name].about.published_parameters
     ]
     assert len(exact) >= 44
@@ -119,7 +112,7 @@ def test_gopher_and_chinchilla_by_hand(name, d):
     assert total == pytest.approx(ENTRIES[name].about.published_parameters, rel=0.002)
 
 
-@pytest.mark.parametrize("name", BUILDABLE)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_the_decoder_allocates_what_is_counted(name):
     model = ENTRIES[name].config.model
     cut = model.model_copy(update={"n_layers": min(model.n_layers, len(model.layers.pattern) if model.layers else 1)})
@@ -165,7 +158,7 @@ def output(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", BUILDABLE)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_show_and_an_override(name, capsys):
     shown = json.loads(output(capsys, "show", name, "model.vocab_size=77", "--json"))
     assert shown["model"]["vocab_size"] == 77
@@ -173,12 +166,12 @@ def test_show_and_an_override(name, capsys):
     assert f"n_layers: {ROWS[name].n_layers}" in output(capsys, "show", name)
 
 
-@pytest.mark.parametrize("name", FACTS_ONLY)
-def test_what_cannot_be_built_says_why(name, capsys):
+def test_what_cannot_be_built_says_why(capsys, monkeypatch, tmp_path):
+    name = add_half_a_model(monkeypatch, tmp_path)
     for command in ("show", "cost"):
         assert app.main([command, name]) == 2
         said = capsys.readouterr().err
-        assert ENTRIES[name].about.cannot_build in said
+        assert "it has a second half" in said
         assert "list presets" in said
 
 
@@ -229,7 +222,8 @@ def test_an_ambiguous_beginning_or_half_a_word_does_not_match(name):
     ("begun", "said"),
     [
         ("bert", "; names that begin with bert: bert-base, bert-large"),
-        ("T5", "; names that begin with T5: t5-11b, t5-v1.1-xxl"),
+        ("T5", "; names that begin with T5: t5-11b, t5-3b, t5-base, t5-large, t5-small, t5-v1.1-xxl"),
+        ("transformer", "; names that begin with transformer: transformer-base, transformer-big"),
         ("llama-3.2", "; names that begin with llama-3.2: llama-3.2-1b, llama-3.2-3b"),
         ("qwen3", "qwen3-4b and 2 more"),
         ("bert-bas", "; did you mean bert-base?"),
@@ -573,7 +567,7 @@ def test_unusual_shapes_are_named_if_there_is_room(page):
     assert named.items() >= {"T5-11B": 64, "LaMDA 137B": 8}.items()
     assert all(value > 4 * 1.4 or value < 8 / 3 / 1.4 for value in named.values())
     deep = {dot["model"] for side in layers_of(page, "aspect-by-size")[2:] for dot in side}
-    assert {"SmolLM2 135M", "T5-11B"} <= deep
+    assert {"SmolLM2 135M", "T5-3B"} <= deep
     assert "Llama 3 8B" not in deep
 
 

@@ -67,7 +67,7 @@ def test_the_cap_on_the_logits_is_seen(capsys):
     assert "log Z before the cap" in printed(capsys, "tiny-llama", *SMALL, "model.head.softcap=0.5")
 
 
-@pytest.mark.parametrize("more", [[], ["transformer-base"], ["transformer-base", "gpt-2"]])
+@pytest.mark.parametrize("more", [[], ["gpt-1-117m"], ["gpt-1-117m", "gpt-2"]])
 def test_tables_fit_into_80_columns(more, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = printed(capsys, "tiny-llama", *more, *SMALL[:3], "model.attention.n_heads=4")

@@ -268,7 +268,7 @@ def test_a_long_chain_of_bases_is_reported(tmp_path):
         ("llama-3.2-1x", r"base is 'llama-3.2-1x', which is neither a file in the same folder nor a preset; did you mean llama-3.2-1b\?"),
         ("3", "base is 3, which is neither"),
         ("[a]", r"base is \['a'\], which is neither"),
-        ("t5-11b", "only facts"),
+        ("gpt-4", "only facts"),
     ],
 )  # fmt: skip
 def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):

@@ -122,7 +122,7 @@ def test_t5_small_has_60_5_million_parameters():
 def test_transformer_base_has_about_65_million_parameters():
     """Vaswani 2017, table 3: 65M, with a shared vocabulary of about 37,000 tokens. By hand: four matrices of attention,
     two of the MLP, their biases, and a layer norm after each of them."""
-    model = load_config("transformer-base", "model.vocab_size=37000", "model.encoder={n_layers: 6}").model
+    model = load_config("transformer-base").model
     assert model.head.tied
     attention, mlp, norm = 4 * (512**2 + 512), 2 * 512 * 2048 + 2048 + 512, 2 * 512
     encoder, decoder = 6 * (attention + mlp + 2 * norm), 6 * (2 * attention + mlp + 3 * norm)

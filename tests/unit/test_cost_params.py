@@ -45,7 +45,33 @@ def modernbert(n_layers, d, d_ff, vocab=50368):
     return vocab * d + d + layers + d + d * d + d + vocab
 
 
+def encoder_decoder(n_layers, d, d_ff, vocab, positions=0, *, embedding_norms=0):
+    """Return the parameters of the first Transformer, or of BART, without the bias of its head. A layer of the decoder
+    has twice the attention of an encoder layer."""
+    norm, attention, mlp = 2 * d, 4 * (d * d + d), (d * d_ff + d_ff) + (d_ff * d + d)
+    layers = n_layers * ((attention + mlp + 2 * norm) + (2 * attention + mlp + 3 * norm))
+    return vocab * d + layers + 2 * positions * d + embedding_norms * norm
+
+
+def t5(n_layers, d, d_ff, heads, head_dim=64, vocab=32128, *, tied=True, gated=False):
+    """Return the parameters of T5: no biases, a norm before each branch, and tables of 32 buckets in both stacks."""
+    attention, mlp = 4 * d * heads * head_dim, (3 if gated else 2) * d * d_ff
+    layers = n_layers * ((attention + mlp + 2 * d) + (2 * attention + mlp + 3 * d))
+    return (1 if tied else 2) * vocab * d + layers + 2 * d + 2 * 32 * heads
+
+
 BY_HAND = {
+    "transformer-base": encoder_decoder(6, 512, 2048, 37000),
+    "transformer-big": encoder_decoder(6, 1024, 4096, 37000),
+    "t5-small": t5(6, 512, 2048, 8),
+    "t5-base": t5(12, 768, 3072, 12),
+    "t5-large": t5(24, 1024, 4096, 16),
+    "t5-3b": t5(24, 1024, 16384, 32, 128),
+    "t5-11b": t5(24, 1024, 65536, 128, 128),
+    "t5-v1.1-xxl": t5(24, 4096, 10240, 64, tied=False, gated=True),
+    "mt5-xxl": t5(24, 4096, 10240, 64, vocab=250112, tied=False, gated=True),
+    "bart-base": encoder_decoder(6, 768, 3072, 50265, 1026, embedding_norms=2) + 50265,
+    "bart-large": encoder_decoder(12, 1024, 4096, 50265, 1026, embedding_norms=2) + 50265,
     "bert-base": encoder(12, 768, 3072, 30522, 2),
     "bert-large": encoder(24, 1024, 4096, 30522, 2),
     "roberta-base": encoder(12, 768, 3072, 50265, 1, 514),
@@ -67,7 +93,32 @@ BY_HAND = {
 }  # fmt: skip
 """Counts from the published shapes."""
 
+XXL = {"d_model": 4096, "num_layers": 24, "num_heads": 64, "d_ff": 10240, "tie_word_embeddings": False}
+T5_3B = {"d_model": 1024, "num_layers": 24, "num_heads": 32, "d_kv": 128, "d_ff": 16384}
+MARIAN = {"vocab_size": 37000, "pad_token_id": 36999, "max_position_embeddings": 512}
+BIG = {"encoder_layers": 6, "decoder_layers": 6}
+BASE = BIG | {
+    "d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
+    "encoder_attention_heads": 8, "decoder_attention_heads": 8,
+}  # fmt: skip
+BART_BASE = BASE | {
+    "d_model": 768, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072,
+    "encoder_attention_heads": 12, "decoder_attention_heads": 12,
+}  # fmt: skip
+"""Keys of models with an encoder and a decoder."""
+
 TRANSFORMERS = {
+    "transformer-base": ("MarianMTModel", BASE | MARIAN),
+    "transformer-big": ("MarianMTModel", BIG | MARIAN),
+    "t5-small": ("T5ForConditionalGeneration", {}),
+    "t5-base": ("T5ForConditionalGeneration", {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072}),
+    "t5-large": ("T5ForConditionalGeneration", {"d_model": 1024, "num_layers": 24, "num_heads": 16, "d_ff": 4096}),
+    "t5-3b": ("T5ForConditionalGeneration", T5_3B),
+    "t5-11b": ("T5ForConditionalGeneration", T5_3B | {"num_heads": 128, "d_ff": 65536}),
+    "t5-v1.1-xxl": ("T5ForConditionalGeneration", XXL | {"feed_forward_proj": "gated-gelu"}),
+    "mt5-xxl": ("MT5ForConditionalGeneration", XXL | {"vocab_size": 250112}),
+    "bart-base": ("BartForConditionalGeneration", BART_BASE),
+    "bart-large": ("BartForConditionalGeneration", {}),
     "bert-base": ("BertForMaskedLM", {}),
     "bert-large": ("BertForMaskedLM", BERT_LARGE),
     "roberta-base": ("RobertaForMaskedLM", ROBERTA),
@@ -175,7 +226,15 @@ def test_counts_are_those_of_transformers(name):
     model_class = getattr(transformers, architecture)
     with torch.device("meta"):
         model = model_class(model_class.config_class(**keys))
-    assert sum(p.numel() for p in model.parameters()) == BY_HAND[name]
+    counted = sum(p.numel() for p in model.parameters() if p.requires_grad)  # Marian's sinusoids are not trained
+    if name in (
+        "t5-v1.1-xxl",
+        "mt5-xxl",
+    ):  # the class ties the head until it loads a checkpoint in which it is not tied
+        counted += model.lm_head.weight.numel()
+    if architecture.startswith("Bart"):
+        counted += model.final_logits_bias.numel()  # a buffer in transformers
+    assert counted == BY_HAND[name]
 
 
 def test_roles_of_gpt_2_by_hand():

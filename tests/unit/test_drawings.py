@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from archlab.atlas.models import rows, unpublished
+from archlab.atlas.models import rows
 from archlab.atlas.table import remarks
 from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
@@ -17,6 +17,7 @@ from archlab.report.drawings.diff_page import render
 from archlab.report.drawings.inside import can_unfold
 from archlab.report.drawings.svg import text_width
 from archlab.report.drawings.turns import cycle
+from published import add_half_a_model
 from tests.reference.drawn import Picture, Rect
 from tiny import config
 
@@ -339,10 +340,10 @@ def test_draw_says_where_to_write(more, said, capsys):
     assert capsys.readouterr() == ("", said)
 
 
-@pytest.mark.parametrize("name", [name for name in facts() if name not in unpublished()])
 @pytest.mark.slow
-def test_every_answer_about_a_model_that_cannot_be_built_says_what_is_shown(name, tmp_path, capsys):
+def test_every_answer_about_a_model_that_cannot_be_built_says_what_is_shown(tmp_path, capsys, monkeypatch):
     """The picture and the first line say it."""
+    name = add_half_a_model(monkeypatch, tmp_path)
     about, _ = read_entry(facts()[name])
     assert about
     assert about.cannot_build
@@ -359,13 +360,6 @@ def test_every_answer_about_a_model_that_cannot_be_built_says_what_is_shown(name
     assert about.shown in (tmp_path / "x.html").read_text()
     (row,) = (row for row in rows() if row.preset == name)
     assert remarks(row)[0].startswith(f"facts only, {about.shown}: ")
-
-
-def test_an_encoder_decoder_is_shown_by_half():
-    for name in ("t5-11b", "mt5-xxl", "t5-v1.1-xxl"):
-        about, _ = read_entry(facts()[name])
-        assert about
-        assert about.shown == "decoder half only"
 
 
 def test_two_configs_are_compared_on_a_page(tmp_path, capsys):

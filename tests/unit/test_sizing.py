@@ -237,7 +237,11 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
             "--params 1B --like lama-3",
             "--like is 'lama-3', which is neither a family nor a preset; did you mean llama-3?",
         ),
-        ("--params 1B --like t5-11b", "has only facts"),
+        ("--params 1B --like gpt-4", "has only facts"),
+        (
+            "--params 100M --like t5-small",
+            "--like is t5-small, which cannot be scaled; allowed: models that have an MLP and",
+        ),
         (
             "--params 1B --like mamba-2",
             "--like is mamba-2, which cannot be scaled; allowed: models that have an MLP and attention",

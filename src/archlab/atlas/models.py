@@ -16,7 +16,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 
-_SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
+_SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|big|large|xl|xxl|air|lite|maverick|scout)\b.*")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Comparison of a value with the values of published models.
 
-An encoder is compared only with encoders, and a decoder only with decoders. The two have different tasks and ages: an
-encoder needs no KV cache, and most published encoders are from before 2020. Together, they would give decoders of the
-size of BERT a range that no decoder has.
+An encoder is compared only with encoders, a decoder only with decoders, and an encoder-decoder only with
+encoder-decoders. They have different tasks and ages: an encoder needs no KV cache, and most published encoders and
+encoder-decoders are from before 2021. Together, they would give decoders of the size of BERT a range that no decoder
+has.
 """
 
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ _FEWEST = 5
 
 
 def comparable(case: Case) -> list[tuple[PublishedModel, Case]]:
-    """Return the published models of the same kind as the case: the encoders, or all others."""
-    return [pair for pair in published() if pair[1].is_encoder == case.is_encoder]
+    """Return the published models of the same kind as the case: encoders, decoders or encoder-decoders."""
+    return [pair for pair in published() if pair[1].stacks == case.stacks]
 
 
 def near(case: Case) -> list[tuple[PublishedModel, Case]]:
@@ -98,7 +99,7 @@ class Published:
         if len(values) < 2:
             return None
         tenths = quantiles(values, n=10, method="inclusive")
-        kind = _of_encoders(reading.kind) if self._judged.is_encoder else reading.kind
+        kind = reading.kind if self._judged.stacks == "decoder" else _of(f"{self._judged.stacks}s", reading.kind)
         if isinstance(rule.usual, RangeNear):
             kind = f"{kind} {near_in_words(self._judged)}"
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
@@ -125,9 +126,10 @@ class Published:
         return [(entry, values) for entry, values in measured if values]
 
 
-def _of_encoders(kind: str) -> str:
-    """Return a plural noun for encoders: `encoders with latent attention`, or `gated MLPs of encoders`."""
-    return kind.replace("models", "encoders") if "models" in kind else f"{kind} of encoders"
+def _of(stacks: str, kind: str) -> str:
+    """Return a plural noun for models other than decoders: `encoders with latent attention`, or `gated MLPs of
+    encoders`."""
+    return kind.replace("models", stacks) if "models" in kind else f"{kind} of {stacks}"
 
 
 def _alike(first: Reading, second: Reading) -> bool:

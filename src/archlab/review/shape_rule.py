@@ -66,9 +66,12 @@ class Case:
         return parameters(self.config.model)
 
     @cached_property
-    def is_encoder(self) -> bool:
-        """Whether some layer sees later tokens. Such a model cannot write a text token by token."""
-        return sees_as(self.config.model, "two_sided")
+    def stacks(self) -> Literal["decoder", "encoder", "encoder-decoder"]:
+        """Kind of the model. In an encoder, some layer sees later tokens, so that it cannot write a text token by
+        token."""
+        if self.config.model.encoder:
+            return "encoder-decoder"
+        return "encoder" if sees_as(self.config.model, "two_sided") else "decoder"
 
     @cached_property
     def cut(self) -> Cut | None:
