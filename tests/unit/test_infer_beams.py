@@ -80,7 +80,10 @@ def test_the_length_penalty_is_that_of_wu():
     assert length_penalty(1, 0.6) == 1
 
 
-@pytest.mark.parametrize(("setting", "value"), [("beams", 0), ("alpha", -1.0), ("max_new_tokens", -1)])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("beams", 0), ("alpha", -1.0), ("alpha", float("nan")), ("alpha", 1e9), ("max_new_tokens", -1)],
+)
 def test_values_out_of_range_are_refused(model, setting, value):
     with pytest.raises(UserError, match="allowed"):
         beam_search(model, torch.zeros(2, 1, dtype=torch.int64), **{setting: value}, source=SOURCE)

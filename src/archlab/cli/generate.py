@@ -16,7 +16,7 @@ def run(
     source: Annotated[str | None, MayBeginWithDash] = None,
     max_new_tokens: AtLeastOne = 128,
     beams: AtLeastOne | None = None,
-    length_penalty: float = 0.6,
+    length_penalty: float | None = None,
     temperature: float | None = None,
     top_k: WholeNumber | None = None,
     top_p: float | None = None,
@@ -44,7 +44,7 @@ def run(
     beams
         Search for the best text with this number of beams, without sampling.
     length_penalty
-        Exponent of the length penalty of `--beams` (Wu 2016). 0 favors short texts.
+        Exponent of the length penalty of `--beams` (Wu 2016). 0 favors short texts. Default: 0.6.
     temperature
         Sampling temperature. 0 always takes the likeliest token. Default: 0.8.
     top_k
@@ -80,6 +80,8 @@ def run(
     sampled = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p, "--min-p": min_p, "--seed": seed}
     if beams and (given := [name for name, value in sampled.items() if value is not None]):
         raise UserError(f"{given[0]} is for sampling, but --beams searches for the best text; give one of the two")
+    if length_penalty is not None and not beams:
+        raise UserError("--length-penalty applies only to beam search; give --beams as well")
     if beams and (stop or compile or repetition_penalty != 1):
         raise UserError("--beams cannot be combined with --stop, --compile or --repetition-penalty; leave them out")
     sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, min_p, repetition_penalty, seed)
@@ -94,7 +96,17 @@ def run(
     model = from_pretrained(home, torch_dtype, device_type)
     model = to_int8(model) if int8 else model
     if beams:
-        pieces = [best_text(model, codec, prompt, max_new_tokens, source=source, beams=beams, alpha=length_penalty)]
+        pieces = [
+            best_text(
+                model,
+                codec,
+                prompt,
+                max_new_tokens,
+                source=source,
+                beams=beams,
+                alpha=0.6 if length_penalty is None else length_penalty,
+            )
+        ]
     else:
         pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, source=source, compile=compile)
     print_exact(prompt)

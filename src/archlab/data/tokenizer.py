@@ -232,3 +232,9 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """Decode token ids into text, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
     return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+
+
+def reading_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a copy of a tokenizer that archlab made, which recognizes special tokens such as `<mask>` by their names.
+    The original reads these names as text."""
+    return Tokenizer.from_str(tokenizer.to_str())  # the JSON leaves out that special tokens are read as text

@@ -191,7 +191,7 @@ def _runs(names: list[str]) -> str:
     """Return the code of a tuple of names. Repeated names are counted: ["a", "a", "b", "b"] gives `("a",) * 2 + ("b",)
     * 2`."""
     repeats = any(a == b for a, b in pairwise(names))
-    if 1 < len(names) and (len(names) <= 3 or not repeats):
+    if len(names) > 1 and (len(names) <= 3 or not repeats):
         return "(" + ", ".join(f'"{name}"' for name in names) + ")"
     counted = [(name, len(list(run))) for name, run in groupby(names)]
     return " + ".join(f'("{name}",)' + (f" * {n}" if n > 1 else "") for name, n in counted)

@@ -13,6 +13,9 @@ from archlab.errors import UserError
 from archlab.infer.generate import Session, tokens_of
 from archlab.model.decoder import Decoder
 
+MOST_ALPHA = 10
+"""Largest exponent of the length penalty. Values in use are below 2."""
+
 
 class Hypothesis(NamedTuple):
     """Continuation of a text that beam search has found."""
@@ -52,8 +55,8 @@ def beam_search(
         raise UserError(f"beams: {beams}; allowed: 1 or more")
     if max_new_tokens < 0:
         raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
-    if alpha < 0:
-        raise UserError(f"length penalty: {alpha}; allowed: 0 or more")
+    if not 0 <= alpha <= MOST_ALPHA:
+        raise UserError(f"length penalty: {alpha}; allowed: 0 to {MOST_ALPHA}")
     ends = set(tokens_of(end_of_text))
     B, K, T = len(tokens_BT), beams, tokens_BT.shape[-1]
     session = Session(
@@ -64,6 +67,11 @@ def beam_search(
         source=_repeated(source, K),
         source_lengths=_repeated(source_lengths, K),
     )
+    if session.room == 0 and max_new_tokens:
+        raise UserError(
+            f"prompt: {T} tokens, after which no token can follow; learned positions end at max_seq_len = "
+            f"{model.config.max_seq_len}"
+        )
     searches = [_Search(K, alpha, max_new_tokens, ends) for _ in range(B)]
     for _ in range(max_new_tokens if session.room is None else min(max_new_tokens, session.room)):
         logits_NV = session.logits().double()

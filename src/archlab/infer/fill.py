@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-from tokenizers import Tokenizer
 
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
@@ -39,8 +38,7 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
             "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token, or a "
             "run with train.objective.kind=masked"
         )
-    # A run's own tokenizer reads special tokens as text. Its JSON does not, because it leaves that setting out.
-    tokenizer = codec.tokenizer if isinstance(codec, PublishedCodec) else Tokenizer.from_str(codec.tokenizer.to_str())
+    tokenizer = codec.tokenizer if isinstance(codec, PublishedCodec) else bpe.reading_special_tokens(codec.tokenizer)
     with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
         encoded = tokenizer.encode(text)
     masked = [i for i, token in enumerate(encoded.ids) if token == codec.special.mask]

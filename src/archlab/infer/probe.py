@@ -116,6 +116,8 @@ def _ropes(config: Config, seed: int) -> list[RopeProducts]:
 
 
 def _device_for(config: Config, rows: int, context: int) -> Device:
+    if config.model.encoder is not None:
+        raise UserError("model.encoder: probes measure one stack of layers; allowed: null")
     check_objective(config.model, config.train.objective)
     device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
     n_parameters = parameters(config.model).total

@@ -162,7 +162,8 @@ def rehearse_decoding(
     device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "for the float32 weights at the start")
     model = Decoder(config.model).to(device.type, device.dtype).eval()
     prompt = torch.zeros(batch, context, dtype=torch.int64)
-    session = Session(model, prompt, context + steps + WARM_UP + 2, compile=compiled)
+    source = prompt if model.encoder is not None else None
+    session = Session(model, prompt, context + steps + WARM_UP + 2, source=source, compile=compiled)
     tokens = session.write(steps + WARM_UP + 1)
 
     def step() -> None:

@@ -29,6 +29,10 @@ class Codec(Protocol):
         """Return the tokens of a prompt, including those that precede every text."""
         ...
 
+    def source(self, text: str) -> list[int]:
+        """Return the tokens of a text that the encoder of a model reads."""
+        ...
+
     def target(self, prompt: str) -> list[int]:
         """Return the tokens of the beginning of a target text, which the decoder of a model with an encoder writes."""
         ...
@@ -111,7 +115,7 @@ def encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> tu
         return _tokens(model, "prompt", prompt, codec.encode), None
     if source is None:
         raise UserError("source: missing; the encoder of the model reads a source text")
-    return _tokens(model, "prompt", prompt, codec.target), _tokens(model, "source", source, codec.encode)
+    return _tokens(model, "prompt", prompt, codec.target), _tokens(model, "source", source, codec.source)
 
 
 def _tokens(model: Decoder, name: str, text: str, encode: Callable[[str], list[int]]) -> Tensor:
@@ -207,6 +211,11 @@ class RunCodec:
     def encode(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
+    def source(self, text: str) -> list[int]:
+        """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names."""
+        ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
+        return [*self.special.before, *ids]
+
     def target(self, prompt: str) -> list[int]:
         return self.encode(prompt)
 
@@ -242,6 +251,9 @@ class PublishedCodec:
         raise UserError(
             "prompt: empty, and no file of the model names a token that begins a text (bos_token, eos_token)"
         )
+
+    def source(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def target(self, prompt: str) -> list[int]:
         """Return the token that starts the decoder, a token that it must write first, and the tokens of the prompt."""

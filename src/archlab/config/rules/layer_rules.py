@@ -141,7 +141,8 @@ def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
             return "dynamic needs at least two rotated pairs, but 2 rotated dimensions are one pair; rotate more"
         case Proportional(turning=turning) as scaling if scaling.rotated_pairs(n) < 1:
             return (
-                f"turning {turning} of {n // 2} pairs is less than one pair; to rotate nothing, set position.kind=none"
+                f"turning {turning} of the {n // 2} pairs of {rotary[0]} is less than one pair; to rotate nothing, set "
+                "position.kind=none"
             )
         case _:
             return None
