@@ -104,12 +104,16 @@ def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
 
 
 def _learned_positions_end(c: Config, length: int) -> str | None:
-    read = c.train.objective.tokens_read(length, has_encoder=c.model.encoder is not None)
-    most, stack = c.model.max_seq_len, max(read)
+    def read(n: int) -> int:
+        return max(c.train.objective.tokens_read(n, has_encoder=c.model.encoder is not None))
+
+    most, stack = c.model.max_seq_len, read(length)
     if c.model.position.kind != "learned" or stack <= most:
         return None
     made = "" if stack == length else f", of which objective {c.train.objective.kind} makes {stack},"
-    return f"{length}{made} exceeds model.max_seq_len = {most}, the number of learned positions; allowed: up to {most}"
+    allowed = next((n for n in range(min(length, most), 0, -1) if read(n) <= most), 1)
+    problem = f"{length}{made} exceeds model.max_seq_len = {most}, the number of learned positions"
+    return f"{problem}; allowed: up to {allowed}"
 
 
 def _spans_are_apart(c: Config) -> str | None:
