@@ -22,9 +22,10 @@ from archlab.pricing.work import training_flops, visible_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
-from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
-from tiny import config, write_text
+from tiny import Killed, config, losses
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 CPU = Device("cpu", torch.float32)
 END, N_TOKENS = 0, 320
@@ -33,7 +34,7 @@ PREFIX = ("model.encoder.n_layers=2", "train.objective.kind=prefix")
 SPANS = ("model.encoder.n_layers=2", "train.objective.kind=span_corruption", "data.reserve=[sentinels:3]")
 
 
-def text(rows: int = 300, length: int = 24) -> Windows:
+def random_windows(rows: int = 300, length: int = 24) -> Windows:
     return Windows(np.random.default_rng(0).integers(1, 300, (rows, length + 1)))
 
 
@@ -41,21 +42,9 @@ def dice(rows: int) -> Dice:
     return Dice(0, "train", 0, rows)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text"))
-
-
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.5])
 def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens(rate: float) -> None:
-    windows, objective = text(), Prefix(rate=rate)
+    windows, objective = random_windows(), Prefix(rate=rate)
     made = make_pairs(objective, windows, SPECIAL, dice(300))
     alone = make_batch(objective, windows, SPECIAL, None, dice(300))
     assert (made.tokens.shape[1], made.source.shape[1]) == objective.tokens_read(24, has_encoder=True)
@@ -69,7 +58,7 @@ def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens
 
 
 def test_the_encoder_reads_what_t5_reads_and_the_decoder_writes_what_t5_writes() -> None:
-    windows, objective = text(), SpanCorruption()
+    windows, objective = random_windows(), SpanCorruption()
     made = make_pairs(objective, windows, SPECIAL, dice(300))
     source, target = corrupted(objective, windows.tokens[:, 1:], SPECIAL, dice(300))
     assert (made.source.tolist(), made.targets.tolist()) == (source.tolist(), target.tolist())
@@ -98,22 +87,12 @@ def test_bits_per_byte_are_those_of_the_targets_given_their_sources() -> None:
     assert found.bits_per_byte == pytest.approx(nats / np.log(2) / n_bytes, rel=1e-6)
 
 
-class _Killed(Callback):
-    def on_step(self, metrics: Any) -> None:
-        if metrics.step == 5:
-            raise RuntimeError("killed")
-
-
-def losses(folder: Path) -> list[float]:
-    return [line["loss"] for line in RunFolder(folder).metrics() if "grad_norm" in line]
-
-
 @pytest.mark.parametrize("objective", [PREFIX, SPANS], ids=["prefix", "spans"])
-def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(objective: Any, corpus: Path, tmp_path: Path) -> None:
-    settings = config(*objective, "train.checkpoint_every=3", "train.tokens=1280", data=corpus)
+def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(objective: Any, text: Path, tmp_path: Path) -> None:
+    settings = config(*objective, "train.checkpoint_every=3", "train.tokens=1280", data=text)
     whole = train(settings, tmp_path / "whole", Callback())
     with pytest.raises(RuntimeError, match="killed"):
-        train(settings, tmp_path / "parts", _Killed())
+        train(settings, tmp_path / "parts", Killed())
     train(settings, tmp_path / "parts", Callback())
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert losses(tmp_path / "whole")[-1] < losses(tmp_path / "whole")[0]
@@ -126,9 +105,9 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(objective: Any, corp
 
 
 @pytest.mark.parametrize("setting", ["train.micro_batch_tokens=16", "train.recompute=true", "train.compile=true"])
-def test_settings_of_speed_and_memory_do_not_change_the_losses(setting: str, corpus: Path, tmp_path: Path) -> None:
+def test_settings_of_speed_and_memory_do_not_change_the_losses(setting: str, text: Path, tmp_path: Path) -> None:
     for name, overrides in (("plain", ()), ("other", (setting,))):
-        train(config(*PREFIX, "train.tokens=256", *overrides, data=corpus), tmp_path / name, Callback())
+        train(config(*PREFIX, "train.tokens=256", *overrides, data=text), tmp_path / name, Callback())
     assert losses(tmp_path / "other") == pytest.approx(losses(tmp_path / "plain"), rel=1e-4)
 
 
@@ -150,9 +129,9 @@ def test_flops_count_the_tokens_of_source_and_target(objective: Any) -> None:
     ],
 )
 def test_what_cannot_train_an_encoder_is_refused_by_name(
-    overrides: tuple[str, ...], field: str, corpus: Path, tmp_path: Path
+    overrides: tuple[str, ...], field: str, text: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError) as error:
-        train(config(*overrides, data=corpus), tmp_path / "run", Callback())
+        train(config(*overrides, data=text), tmp_path / "run", Callback())
     assert field in str(error.value)
     assert "allowed" in str(error.value)

@@ -108,18 +108,15 @@ def test_cached_is_full(index: int) -> None:
 @every_config
 def test_kernels_agree(index: int) -> None:
     config, tokens, source = with_encoders()[index], grid.tokens(2), grid.tokens(2, S, seed=1)
-    reference = None
-    for kernel in ("reference", *(name for name in KERNELS if name not in ("reference", "flex"))):
+    outputs = dict[str, Tensor]()
+    for kernel in ("reference", "auto", *(name for name in KERNELS if name not in ("reference", "flex"))):
         try:
             other = grid.randomized(config, kernel=kernel)
+            outputs[kernel] = other(tokens, source=source, source_lengths=torch.tensor([S, 6]))
         except UserError:  # the kernel cannot compute this attention
             continue
-        try:
-            out = other(tokens, source=source, source_lengths=torch.tensor([S, 6]))
-        except UserError:
-            continue
-        reference = out if reference is None else reference
-        assert_close(out, reference)
+        assert_close(outputs[kernel], outputs["reference"])
+    assert "auto" in outputs
 
 
 @every_config

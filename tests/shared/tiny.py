@@ -12,6 +12,8 @@ from archlab.study.executors import local
 from archlab.study.executors.executor import OnProgress, RunProgress, train_run
 from archlab.study.executors.local import Local
 from archlab.study.runs import Run
+from archlab.training.callback import Callback, StepMetrics
+from archlab.training.run_folder import RunFolder
 
 torch.set_num_threads(1)
 
@@ -38,6 +40,19 @@ def write_text(folder: Path, name: str = "text.txt", lines: int = 2000) -> Path:
     text = "\n".join(" ".join(draw.choices(words, k=3)) for _ in range(lines))
     (folder / name).write_text(text, encoding="utf-8")
     return folder / name
+
+
+class Killed(Callback):
+    """Callback that ends a run with an error after step 7."""
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        if metrics.step == 7:
+            raise RuntimeError("killed")
+
+
+def losses(run: Path) -> list[float]:
+    """Return the training loss of each step of a run folder."""
+    return [line["loss"] for line in RunFolder(run).metrics() if "grad_norm" in line]
 
 
 def run_here(_: Local, runs: list[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:

@@ -33,7 +33,9 @@ from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import update
 from archlab.training.train import train
-from tiny import config, write_text
+from tiny import Killed, config, losses
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 CPU = Device("cpu", torch.float32)
 END, MASK, N_TOKENS = 0, 300, 320
@@ -43,7 +45,7 @@ PREFIX = ("model.attention.visibility=prefix", "train.objective.kind=prefix")
 MASKED = ("model.attention.visibility=two_sided", "train.objective.kind=masked", "data.reserve=[mask]")
 
 
-def text(rows: int = 400, length: int = 128, seed: int = 0) -> Windows:
+def random_windows(rows: int = 400, length: int = 128, seed: int = 0) -> Windows:
     """Return windows without special tokens, except for the token that begins a document."""
     tokens = np.random.default_rng(seed).integers(1, MASK, (rows, length + 1))
     tokens[:, 5::37] = END
@@ -59,23 +61,11 @@ def arrays(made: Batch) -> dict[str, Any]:
     return {name: value.tolist() for name, value in vars(made).items() if value is not None}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text"))
-
-
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
 def test_the_next_token_is_predicted_at_every_position() -> None:
-    windows = text(3, 8)
+    windows = random_windows(3, 8)
     made = next_token(windows)
     assert (made.tokens[:, 1:] == made.targets[:, :-1]).all()
     assert arrays(made).keys() == {"tokens", "targets"}
@@ -83,7 +73,7 @@ def test_the_next_token_is_predicted_at_every_position() -> None:
 
 
 def test_rows_of_a_batch_are_rows_of_all_its_arrays() -> None:
-    made = batch(Masked(), text(6, 40), packed=True)
+    made = batch(Masked(), random_windows(6, 40), packed=True)
     some = made.rows(slice(2, 5))
     assert arrays(some) == {name: rows[2:5] for name, rows in arrays(made).items()}
     assert some.documents is not None
@@ -94,7 +84,7 @@ def test_rows_of_a_batch_are_rows_of_all_its_arrays() -> None:
 
 def test_masked_tokens_are_chosen_and_replaced_as_in_bert() -> None:
     """15% of the tokens are predicted: 80% of them masked, 10% random, 10% unchanged. The rest is read as it is."""
-    windows = text()
+    windows = random_windows()
     made = batch(Masked(), windows)
     original = windows.tokens[:, 1:]
     np.testing.assert_array_equal(made.targets, original)
@@ -134,7 +124,7 @@ def test_the_shares_are_those_of_the_collator_of_transformers() -> None:
 
 
 def test_a_batch_depends_on_the_seed_and_the_window_alone() -> None:
-    windows = text(12)
+    windows = random_windows(12)
     whole = batch(Masked(), windows, seed=3)
     parts = [batch(Masked(), Windows(windows.tokens[i : i + 4]), seed=3, first=i) for i in (0, 4, 8)]
     assert arrays(whole) == arrays(batch(Masked(), windows, seed=3))
@@ -151,7 +141,7 @@ def test_a_window_without_words_still_predicts_a_token() -> None:
 
 
 def test_documents_are_those_of_the_text_not_of_its_mask_tokens() -> None:
-    windows = text(20)
+    windows = random_windows(20)
     packed = batch(Masked(rate=0.9), windows, packed=True)
     assert packed.documents is not None
     np.testing.assert_array_equal(packed.documents, (windows.tokens[:, 1:] == END).cumsum(1))
@@ -159,7 +149,7 @@ def test_documents_are_those_of_the_text_not_of_its_mask_tokens() -> None:
 
 def test_the_score_is_the_loss_per_hidden_token() -> None:
     settings = config(MASKED[0], "model.vocab_size=320")
-    model, windows = Decoder(settings.model).eval(), text(6)
+    model, windows = Decoder(settings.model).eval(), random_windows(6)
     made = batch(Masked(), windows)
     assert made.counted is not None
     found = evaluate(model, HeldOut(made, windows, denoises=True), CPU, batch_tokens=300)
@@ -173,7 +163,7 @@ def test_the_score_is_the_loss_per_hidden_token() -> None:
 
 @pytest.mark.parametrize("fields", [MASKED, PREFIX], ids=["masked", "prefix"])
 def test_micro_batches_make_the_same_update_as_the_whole_batch(fields: tuple[str, ...]) -> None:
-    windows = text(4, 16)
+    windows = random_windows(4, 16)
     results = []
     for micro in (16, 32, 64):
         settings = config(*fields, "model.vocab_size=320", f"train.micro_batch_tokens={micro}")
@@ -184,21 +174,11 @@ def test_micro_batches_make_the_same_update_as_the_whole_batch(fields: tuple[str
     assert [result.grad_norm for result in results] == pytest.approx([results[0].grad_norm] * 3, rel=1e-5)
 
 
-class _Killed(Callback):
-    def on_step(self, metrics: Any) -> None:
-        if metrics.step == 7:
-            raise RuntimeError("killed")
-
-
-def losses(run: Path) -> list[float]:
-    return [line["loss"] for line in RunFolder(run).metrics() if "lr" in line]
-
-
-def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(corpus: Path, tmp_path: Path) -> None:
-    settings = config(*MASKED, "train.checkpoint_every=3", "train.tokens=1280", "train.lr=1e-2", data=corpus)
+def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(text: Path, tmp_path: Path) -> None:
+    settings = config(*MASKED, "train.checkpoint_every=3", "train.tokens=1280", "train.lr=1e-2", data=text)
     whole = train(settings, tmp_path / "whole", Callback())
     with pytest.raises(RuntimeError, match="killed"):
-        train(settings, tmp_path / "parts", _Killed())
+        train(settings, tmp_path / "parts", Killed())
     parts = train(settings, tmp_path / "parts", Callback())
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert parts.denoising_loss == whole.denoising_loss == whole.score
@@ -218,8 +198,8 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(corpus: Path, tmp_pa
     assert [guess.token for guess in guesses] == logits.topk(3).indices.tolist()
 
 
-def test_held_out_masks_are_the_same_for_all_seeds(corpus: Path) -> None:
-    settings = config(*MASKED, data=corpus)
+def test_held_out_masks_are_the_same_for_all_seeds(text: Path) -> None:
+    settings = config(*MASKED, data=text)
     data = open_training_data(settings.data, settings.model.vocab_size)
     batches = Batches(data, Masked(), document_mask=False)
     assert arrays(batches.held_out(16, 256).batch) == arrays(batches.held_out(16, 256).batch)
@@ -233,25 +213,25 @@ def test_held_out_masks_are_the_same_for_all_seeds(corpus: Path) -> None:
 # --- reserved tokens ----------------------------------------------------------------------------------------------
 
 
-def test_data_reserves_tokens_within_its_vocabulary(corpus: Path, tmp_path: Path) -> None:
-    made = prepare([str(corpus)], tmp_path / "data", 300, None, 0.1, reserve=["mask", "sentinels:3"])
+def test_data_reserves_tokens_within_its_vocabulary(text: Path, tmp_path: Path) -> None:
+    made = prepare([str(text)], tmp_path / "data", 300, None, 0.1, reserve=["mask", "sentinels:3"])
     found = special_ids(made.tokenizer, made.manifest.vocab_size, made.document_tokens)
     assert (made.manifest.vocab_size, found.mask, found.sentinels) == (300, 296, (297, 298, 299))
     assert made.train.read(0, len(made.train)).max() < 296
     with pytest.raises(UserError, match=r"data.reserve is \['mask'\], but .* is a complete data folder"):
         open_training_data(config("data.reserve=[mask]", data=tmp_path / "data").data, 300)
     with pytest.raises(UserError, match="already contains other data"):
-        prepare([str(corpus)], tmp_path / "data", 300, None, 0.1)
+        prepare([str(text)], tmp_path / "data", 300, None, 0.1)
 
 
-def test_a_given_tokenizer_keeps_its_own_mask_token(corpus: Path, tmp_path: Path) -> None:
-    tokenizer = bpe.train([corpus.read_text()], 290)
+def test_a_given_tokenizer_keeps_its_own_mask_token(text: Path, tmp_path: Path) -> None:
+    tokenizer = bpe.train([text.read_text()], 290)
     tokenizer.add_special_tokens(["[MASK]"])
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
-    made = prepare([str(corpus)], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)
+    made = prepare([str(text)], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)
     assert special_ids(made.tokenizer, 291, ()).mask == 290
     with_sentinels = prepare(
-        [str(corpus)], tmp_path / "more", None, tmp_path / "tokenizer.json", 0.1, reserve=["sentinels:2"]
+        [str(text)], tmp_path / "more", None, tmp_path / "tokenizer.json", 0.1, reserve=["sentinels:2"]
     )
     assert special_ids(with_sentinels.tokenizer, 293, ()) == SpecialIds(293, (), 290, (291, 292))
 
@@ -259,7 +239,7 @@ def test_a_given_tokenizer_keeps_its_own_mask_token(corpus: Path, tmp_path: Path
 def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary() -> None:
     only_masks = ("train.objective.mask=1", "train.objective.random=0")
     settings = config(*MASKED, f"model.vocab_size={N_TOKENS}", *only_masks)
-    made = random_batch(settings, text(4))
+    made = random_batch(settings, random_windows(4))
     assert made.counted is not None
     assert set(made.tokens[made.counted].tolist()) == {N_TOKENS - 1}
 
@@ -299,10 +279,10 @@ def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary
     ],
 )
 def test_a_wrong_objective_is_refused_with_its_field(
-    overrides: tuple[str, ...], message: str, corpus: Path, tmp_path: Path
+    overrides: tuple[str, ...], message: str, text: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
-        train(config(*overrides, data=corpus), tmp_path / "run", Callback())
+        train(config(*overrides, data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
 
 
@@ -317,7 +297,7 @@ def test_scores_mean_the_same_if_the_same_tokens_count() -> None:
 
 @pytest.mark.parametrize("rate", [0.5, 0.25])
 def test_the_tokens_after_a_prefix_of_random_length_are_predicted(rate: float) -> None:
-    windows = text(2000, 40)
+    windows = random_windows(2000, 40)
     made = batch(Prefix(rate=rate), windows)
     assert made.counted is not None
     assert made.prefix is not None
@@ -333,7 +313,7 @@ def test_the_tokens_after_a_prefix_of_random_length_are_predicted(rate: float) -
 def test_bits_per_byte_are_those_of_the_continuations() -> None:
     settings = config(*PREFIX, "model.vocab_size=320")
     model, token_bytes = Decoder(settings.model).eval(), np.array([0, *range(1, 320)]) % 7
-    tokens = text(6, 24).tokens
+    tokens = random_windows(6, 24).tokens
     windows = Windows.of_text(tokens, token_bytes, (END,), continues=np.zeros(6, bool))
     made = batch(Prefix(), windows)
     found = evaluate(model, HeldOut(made, windows), CPU, batch_tokens=60)
@@ -350,11 +330,11 @@ def test_bits_per_byte_are_those_of_the_continuations() -> None:
     assert abs(causal.loss - found.loss) > 1e-4
 
 
-def test_a_run_with_prefixes_resumes_exactly_and_is_scored_by_eval(corpus: Path, tmp_path: Path) -> None:
-    settings = config(*PREFIX, "train.checkpoint_every=3", "train.micro_batch_tokens=32", data=corpus)
+def test_a_run_with_prefixes_resumes_exactly_and_is_scored_by_eval(text: Path, tmp_path: Path) -> None:
+    settings = config(*PREFIX, "train.checkpoint_every=3", "train.micro_batch_tokens=32", data=text)
     whole = train(settings, tmp_path / "whole", Callback())
     with pytest.raises(RuntimeError, match="killed"):
-        train(settings, tmp_path / "parts", _Killed())
+        train(settings, tmp_path / "parts", Killed())
     assert train(settings, tmp_path / "parts", Callback()).bits_per_byte == whole.bits_per_byte
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert score(str(tmp_path / "whole"), (), 256).bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-6)
@@ -394,7 +374,7 @@ def spans_of_t5(row: list[int], hidden: list[bool], sentinels: tuple[int, ...]) 
     ("n_tokens", "rate", "mean_span"), [(512, 0.15, 3.0), (128, 0.5, 8.0), (64, 0.15, 64.0), (40, 0.5, 1.0)]
 )
 def test_spans_are_hidden_and_restored_as_in_t5(n_tokens: int, rate: float, mean_span: float) -> None:
-    objective, windows = SpanCorruption(rate=rate, mean_span=mean_span), text(200, n_tokens)
+    objective, windows = SpanCorruption(rate=rate, mean_span=mean_span), random_windows(200, n_tokens)
     dice = Dice(0, "train", 0, 200)
     raw = windows.tokens[:, 1:]
     inputs, targets = corrupted(objective, raw, WITH_SENTINELS, dice)
@@ -438,11 +418,11 @@ def test_all_divisions_into_spans_are_equally_likely() -> None:
     assert counts / 20_000 == pytest.approx(np.full(25, 1 / 25), abs=0.006)
 
 
-def test_a_run_with_hidden_spans_learns_resumes_exactly_and_is_scored_by_eval(corpus: Path, tmp_path: Path) -> None:
-    settings = config(*SPANS, "train.checkpoint_every=3", "train.micro_batch_tokens=32", "train.lr=1e-2", data=corpus)
+def test_a_run_with_hidden_spans_learns_resumes_exactly_and_is_scored_by_eval(text: Path, tmp_path: Path) -> None:
+    settings = config(*SPANS, "train.checkpoint_every=3", "train.micro_batch_tokens=32", "train.lr=1e-2", data=text)
     whole = train(settings, tmp_path / "whole", Callback())
     with pytest.raises(RuntimeError, match="killed"):
-        train(settings, tmp_path / "parts", _Killed())
+        train(settings, tmp_path / "parts", Killed())
     assert train(settings, tmp_path / "parts", Callback()).denoising_loss == whole.denoising_loss
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert score(str(tmp_path / "whole"), (), 256).denoising_loss == pytest.approx(whole.denoising_loss, rel=1e-6)

@@ -71,6 +71,7 @@ def run(
     import torch
 
     from archlab.errors import UserError
+    from archlab.infer.beams import ALPHA
     from archlab.infer.int8 import to_int8
     from archlab.infer.load import find_folder, from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
@@ -104,7 +105,7 @@ def run(
                 max_new_tokens,
                 source=source,
                 beams=beams,
-                alpha=0.6 if length_penalty is None else length_penalty,
+                alpha=ALPHA if length_penalty is None else length_penalty,
             )
         ]
     else:

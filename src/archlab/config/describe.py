@@ -2,7 +2,7 @@
 
 from archlab.config.components.norm import Norm
 from archlab.config.components.position import ON_ATTENTION, Rope
-from archlab.config.layers import COMPONENTS, LayerConfig, layer_runs, stacks
+from archlab.config.layers import COMPONENTS, LayerConfig, encoder_of, layer_runs
 from archlab.config.model_schema import ModelConfig
 
 
@@ -28,7 +28,8 @@ def layer_table(model: ModelConfig) -> list[dict[str, str]]:
 
 def named_stacks(model: ModelConfig) -> dict[str, ModelConfig]:
     """Return the encoder, if there is one, and the decoder, by name."""
-    return dict(zip(("encoder", "decoder")[-len(stacks(model)) :], stacks(model), strict=True))
+    encoder = encoder_of(model)
+    return {"decoder": model} if encoder is None else {"encoder": encoder, "decoder": model}
 
 
 def _branches(layer: LayerConfig) -> dict[str, str]:

@@ -66,7 +66,7 @@ class NextToken(Objective):
 
 class Masked(Objective):
     """Cross-entropy of masked tokens, given the tokens on both sides (BERT, Devlin 2018). Every step masks other
-    tokens. There is no next-sentence prediction."""
+    tokens. BERT's next-sentence prediction is left out."""
 
     kind: Literal["masked"] = "masked"
     rate: Rate = 0.15

@@ -13,6 +13,8 @@ from archlab.errors import UserError
 from archlab.infer.generate import Session, tokens_of
 from archlab.model.decoder import Decoder
 
+ALPHA = 0.6
+"""Default exponent of the length penalty."""
 MOST_ALPHA = 10
 """Largest exponent of the length penalty. Values in use are below 2."""
 
@@ -38,7 +40,7 @@ def beam_search(
     max_new_tokens: int = 16,
     *,
     beams: int = 4,
-    alpha: float = 0.6,
+    alpha: float = ALPHA,
     end_of_text: int | Sequence[int] | None = None,
     padding: Tensor | Sequence[int] | None = None,
     source: Tensor | None = None,
@@ -46,10 +48,11 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return up to `beams` continuations of each text, [B, T], the best first.
 
-    A continuation ends with an EOS token, or after `max_new_tokens`. The search keeps the `beams` most likely
-    unfinished continuations of each length. It stops when `beams` finished ones have better scores than any unfinished
-    one can still reach. `alpha` is the exponent of the length penalty. The other arguments are those of
-    `generate`. Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
+    A continuation ends with an EOS token, after `max_new_tokens`, or when all learned positions are used. The search
+    keeps the `beams` most likely unfinished continuations of each length. It stops when `beams` finished ones have
+    better scores than any unfinished one can still reach. `alpha` is the exponent of the length penalty. The other
+    arguments are those of `generate`. Raise UserError for an invalid argument, or if the model's output is NaN or
+    infinite.
     """
     if beams < 1:
         raise UserError(f"beams: {beams}; allowed: 1 or more")

@@ -13,7 +13,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.spelling import byte_of_name, bytes_of_name, spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
-from archlab.infer.beams import beam_search
+from archlab.infer.beams import ALPHA, beam_search
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -70,7 +70,7 @@ def stream_text(
     Raise UserError for invalid arguments before the model computes anything.
     """
     codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
-    prompt_1T, source_1S = encoded(model, codec, prompt, source)
+    prompt_1T, source_1S = _encoded(model, codec, prompt, source)
     until = StopStrings(stop)
     capacity = prompt_1T.shape[1] + max(max_new_tokens, 0)
     session = Session(model, prompt_1T, capacity, source=source_1S, compile=compile)
@@ -82,7 +82,7 @@ def stream_text(
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
     decode = codec.decoder(prompt_1T[0].tolist())
-    return filter(None, _pieces(session.write(room, sampling, ends_of(model, codec)), decode, until))
+    return filter(None, _pieces(session.write(room, sampling, _ends_of(model, codec)), decode, until))
 
 
 def best_text(
@@ -93,12 +93,12 @@ def best_text(
     *,
     source: str | None = None,
     beams: int = 4,
-    alpha: float = 0.6,
+    alpha: float = ALPHA,
 ) -> str:
     """Return the continuation with the best score that beam search finds. For the arguments, see `stream_text` and
     `beam_search`."""
-    prompt_1T, source_1S = encoded(model, codec, prompt, source)
-    ends = ends_of(model, codec)
+    prompt_1T, source_1S = _encoded(model, codec, prompt, source)
+    ends = _ends_of(model, codec)
     (found,) = beam_search(
         model, prompt_1T, max_new_tokens, beams=beams, alpha=alpha, end_of_text=ends, source=source_1S
     )
@@ -106,7 +106,7 @@ def best_text(
     return "".join(map(decode, found[0].tokens)) if found else ""
 
 
-def encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> tuple[Tensor, Tensor | None]:
+def _encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> tuple[Tensor, Tensor | None]:
     """Return the tokens of a prompt, [1, T], and those of a source text, [1, S]. Raise UserError if a text is wrong, or
     if only one of model and caller knows a source text."""
     if model.config.encoder is None:
@@ -129,7 +129,7 @@ def _tokens(model: Decoder, name: str, text: str, encode: Callable[[str], list[i
     return torch.tensor([ids])
 
 
-def ends_of(model: Decoder, codec: Codec) -> list[int]:
+def _ends_of(model: Decoder, codec: Codec) -> list[int]:
     """Return the EOS tokens that the model can write."""
     return [token for token in codec.special.ends if token < model.config.vocab_size]
 
@@ -213,7 +213,8 @@ class RunCodec:
 
     def source(self, text: str) -> list[int]:
         """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names."""
-        ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
+        with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
+            ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
         return [*self.special.before, *ids]
 
     def target(self, prompt: str) -> list[int]:

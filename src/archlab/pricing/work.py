@@ -309,4 +309,4 @@ def computed_training_flops(config: Config) -> float:
 def _training_flops(config: Config, counting: Counting) -> float:
     train = resolve_train(config)
     stack, source = tokens_read(config)
-    return training_flops(config.model, stack, counting, source or None) * (stack / train.seq_len)
+    return training_flops(config.model, stack, counting, source) * (stack / train.seq_len)

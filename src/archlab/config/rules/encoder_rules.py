@@ -42,8 +42,11 @@ def encoder_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> 
         yield Problem("model.encoder", str(error))
         return
     assert encoder is not None
-    if not isinstance(encoder.attention, MultiHead) or encoder.attention.visibility != "two_sided":
-        yield Problem("model.encoder.attention", "must be multihead and two_sided, so that its tokens see each other")
+    if not isinstance(encoder.attention, MultiHead):
+        yield Problem("model.encoder.attention.kind", f"{encoder.attention.kind}; allowed in an encoder: multihead")
+    elif encoder.attention.visibility != "two_sided":
+        found = encoder.attention.visibility
+        yield Problem("model.encoder.attention.visibility", f"{found}; allowed in an encoder: two_sided")
     if encoder.dropout.embedding != model.dropout.embedding:
         yield Problem("model.encoder.dropout.embedding", "cannot differ from model.dropout.embedding; leave it out")
     for rule in rules:
