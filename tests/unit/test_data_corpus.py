@@ -16,9 +16,10 @@ import pytest
 from pyarrow import parquet
 
 from archlab.data import contents
-from archlab.data.contents import Document, TextTemplate
+from archlab.data.contents import Document
 from archlab.data.corpus import Corpus
 from archlab.data.split import choose_split
+from archlab.data.template import TextTemplate
 from archlab.errors import UserError
 
 

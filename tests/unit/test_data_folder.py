@@ -17,10 +17,10 @@ from archlab.cli import app
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Recall
 from archlab.data import corpus, file_cache, shards
-from archlab.data.contents import TextTemplate
 from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
+from archlab.data.template import TextTemplate
 from archlab.data.text_data import TextData, TextSource
 from archlab.errors import UserError
 from archlab.pricing.units import binary

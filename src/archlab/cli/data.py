@@ -8,8 +8,8 @@ from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
 from archlab.config.check import validate
 from archlab.config.core.text import note
 from archlab.config.schema import DataConfig
-from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.prepare import prepare, shown
+from archlab.data.template import TEXT, PairFields, TextTemplate
 from archlab.errors import UserError
 from archlab.machine import cores
 
@@ -25,6 +25,8 @@ def run(
     skip_invalid: Flag = False,
     workers: AtLeastOne | None = None,
     reserve: str | None = None,
+    pairs: str | None = None,
+    seq_len: AtLeastOne | None = None,
 ) -> None:
     """Tokenize text, and write the tokens as shards into a data folder.
 
@@ -38,9 +40,9 @@ def run(
     vocab_size
         Vocabulary size of the tokenizer (byte-level BPE) that is trained on the text. Default: 2048.
     tokenizer
-        Use this tokenizer.json, or the one in this folder, instead of training one. It must be byte-level or
-        SentencePiece-style. Each document begins with special tokens that are read from the tokenizer.json and from the
-        files beside it, such as tokenizer_config.json.
+        Use this tokenizer.json, or the one in this folder, instead of training one. Bits per byte need a byte-level or
+        SentencePiece-style tokenizer that does not change the text. Each document begins with special tokens that are
+        read from the tokenizer.json and from the files beside it, such as tokenizer_config.json.
     held_out
         Fraction of the text that is held out for evaluation. data.fold selects which part is held out.
     field
@@ -56,19 +58,39 @@ def run(
     reserve
         Special tokens to add to the tokenizer for objectives that hide tokens: `mask`, `sentinels:100` for 100
         sentinels, or both, as in mask,sentinels:100.
+    pairs
+        Read pairs of a source and a target from two fields of the records, as in en,de. In a .tsv file, the fields are
+        names in the first line. Two numbers, as in 1,2, are columns of a .tsv file that has no line of names.
+    seq_len
+        Length of the windows (train.seq_len) that every pair must fit into, half for each side. A longer pair is
+        invalid. Default: no limit.
     """
-    texts = _template(field, template)
+    texts = _template(field, template) if pairs is None else _pairs(pairs, field, template)
+    if seq_len and pairs is None:
+        raise UserError("--seq-len limits the length of pairs; give --pairs as well, or leave it out")
     added = validate(DataConfig, {"reserve": reserve.split(",") if reserve else []}, "--reserve").reserve
     prepared = prepare(
-        list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown, added
+        list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown, added, seq_len
     )
     print(prepared)
     if tokenizer:
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
+    if reason := prepared.manifest.inexact:
+        note(f"no bits per byte with this tokenizer: {reason}; the folder is for objectives that hide tokens")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
         note(f"--vocab-size is {vocab_size:,}, but BPE on this text ends at {prepared.manifest.vocab_size:,} tokens")
     print(out)
+
+
+def _pairs(pairs: str, field: str | None, template: str | None) -> PairFields:
+    if field is not None or template is not None:
+        raise UserError("--pairs cannot be combined with --field or --template; it names the fields itself")
+    if (n := len(pairs.split(","))) != 2:
+        raise UserError(f"--pairs {pairs} names {n} fields; allowed: two with a comma between them, as in en,de")
+    fields = validate(DataConfig, {"pairs": pairs.split(",")}, "--pairs").pairs
+    assert fields is not None
+    return PairFields(fields)
 
 
 def _template(field: str | None, template: str | None) -> TextTemplate:

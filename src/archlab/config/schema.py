@@ -195,6 +195,23 @@ Reserved = Annotated[str, AfterValidator(_reserved)]
 """Special tokens that a tokenizer reserves for an objective."""
 
 
+def _reserved_once(entries: tuple[str, ...]) -> tuple[str, ...]:
+    names = [entry.partition(":")[0] for entry in entries]
+    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+        found = " and ".join(entry for entry, name in zip(entries, names, strict=True) if name == repeated[0])
+        raise ValueError(f"{found} both reserve {repeated[0]}; allowed: one entry for each kind of token")
+    return entries
+
+
+def _two_fields(fields: tuple[str, str]) -> tuple[str, str]:
+    source, target = fields
+    if not source or not target or source == target:
+        raise ValueError(f"{source!r} and {target!r}; allowed: two different fields")
+    if source.isdecimal() != target.isdecimal():
+        raise ValueError(f"{source} and {target}; allowed: two names, or two numbers of the columns of a .tsv file")
+    return fields
+
+
 class DataConfig(Settings):
     """Data that the model is trained on."""
 
@@ -207,10 +224,14 @@ class DataConfig(Settings):
     held_out: Probability = 0.05
     """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. The setting has
     an effect only if training prepares the text itself."""
-    reserve: Annotated[tuple[Reserved, ...], Field(strict=False)] = ()
+    reserve: Annotated[tuple[Reserved, ...], Field(strict=False), AfterValidator(_reserved_once)] = ()
     """Special tokens that an objective needs, at the end of the vocabulary: `mask`, or `sentinels:100` for 100
     sentinels. The setting has an effect only if training prepares the text itself. For a folder, use `archlab data
     --reserve`."""
+    pairs: Annotated[tuple[str, str], Field(strict=False), AfterValidator(_two_fields)] | None = None
+    """Two fields of the records of `path`, which contain a source and its target, as in `[en, de]`. In a .tsv file
+    without a line of names, they are numbers of columns, as in `['1', '2']`. null: the data consists of plain text. The
+    setting has an effect only if training prepares the text itself. For a folder, use `archlab data --pairs`."""
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()

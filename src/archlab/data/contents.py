@@ -1,24 +1,25 @@
-"""Reading of documents from one file: a text file, or the records of a JSONL, Parquet or Arrow file.
+"""Reading of documents from one file: a text file, or the records of a JSONL, Parquet, Arrow or TSV file.
 
-Text and JSONL files may be compressed with gzip or zstd. A small file may decompress to a large one, so every read has
-a limit.
+Text, JSONL and TSV files may be compressed with gzip or zstd. A small file may decompress to a large one, so every read
+has a limit.
 """
 
 import gzip
 import io
 import json
 import os
-import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from archlab.config.core.text import visible
 from archlab.config.problems import nearest
+from archlab.data.template import InvalidRecordError, MissingFieldError, PairFields, TextTemplate, called
 from archlab.errors import UserError
 from archlab.files import MEBIBYTE
 from archlab.pricing.units import binary
@@ -27,24 +28,20 @@ LARGEST_UNPACKED = 1024 * MEBIBYTE
 """Maximum decompressed size of a text file in bytes. The file is one document and is read into memory as a whole."""
 
 LONGEST_LINE = 128 * MEBIBYTE
-"""Maximum length of a JSONL line in bytes. The parsed line takes up to 24 times as much memory."""
+"""Maximum length of a JSONL or TSV line in bytes. The parsed line takes up to 24 times as much memory."""
 
 LISTED_OF_FILE, LISTED = 5, 50
 """Maximum number of skipped records that are listed with the reason: per file, and in total."""
 
 _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
+_COLUMNS = ".tsv"
 _TABLES = {".parquet": "a Parquet file", ".arrow": "an Arrow stream"}
 _MOST_ROWS = 1024
 """Maximum number of rows per batch when a Parquet file is decoded.
 
 If rows are long, a batch has fewer rows: about one mebibyte of data.
 """
-_JSON = (
-    (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
-    (dict, "an object"),
-)  # fmt: skip
-_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class Document(NamedTuple):
@@ -52,6 +49,13 @@ class Document(NamedTuple):
 
     name: str
     text: str
+    target: str | None = None
+    """Target of a pair, whose source is `text`. None if the document is no pair."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or the source and the target of a pair."""
+        return (self.text,) if self.target is None else (self.text, self.target)
 
 
 class Invalid(NamedTuple):
@@ -103,14 +107,6 @@ class Omissions:
         return ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
 
 
-class _InvalidRecordError(Exception):
-    """Raised for a record without usable text. The message is the reason."""
-
-
-class _MissingFieldError(_InvalidRecordError):
-    """Raised for a record or table that lacks a field."""
-
-
 class SourceFile(NamedTuple):
     """A file with one or several documents."""
 
@@ -127,6 +123,8 @@ class SourceFile(NamedTuple):
         if self.path.suffix not in _COMPRESSED:
             return self.path.suffix
         inner = Path(self.path.stem).suffix
+        if inner == _COLUMNS:
+            return inner
         return _LINES if inner in (_LINES, ".json") else ".txt"
 
     @property
@@ -135,69 +133,20 @@ class SourceFile(NamedTuple):
         return self.kind in (_LINES, *_TABLES)
 
 
-@dataclass(frozen=True)
-class TextTemplate:
-    """Rule that turns a record into a text: the values of fields, with fixed text around them.
-
-    A field name with dots refers to a field of a nested record, unless a field has exactly that name.
-    """
-
-    fields: tuple[str, ...] = ("text",)
-    around: tuple[str, ...] = ("", "")
-    """Fixed text before the first value, between two values, and after the last value."""
-
-    @classmethod
-    def parse(cls, text: str) -> "TextTemplate":
-        """Parse a template such as `{title}: {meta.body}`. `{{` and `}}` are literal braces.
-
-        Raise UserError if a brace is unbalanced or the template has no field.
-        """
-        fields, around, at = list[str](), [""], 0
-        for piece in _BRACES.finditer(text):
-            around[-1] += text[at : piece.start()]
-            at = piece.end()
-            if piece[1]:
-                fields.append(piece[1])
-                around.append("")
-            elif len(piece[0]) == 2:
-                around[-1] += piece[0][0]
-            else:
-                hint = f"write {piece[0] * 2} for a literal brace"
-                raise UserError(
-                    f"--template: {text!r} has an unbalanced {piece[0]} at character {piece.start() + 1}; {hint}"
-                )
-        around[-1] += text[at:]
-        if not fields:
-            raise UserError(f"--template: {text!r} has no field; put a field name in braces, as in {{title}}")
-        return cls(tuple(fields), tuple(around))
-
-    def fill(self, values: Sequence[object]) -> str:
-        texts = [_checked(value, field) for value, field in zip(values, self.fields, strict=True)]
-        rest = (text + after for text, after in zip(texts, self.around[1:], strict=True))
-        return "".join([self.around[0], *rest]) if any(texts) else ""
-
-    def __str__(self) -> str:
-        if self.around == ("", ""):
-            return f"field {self.fields[0]!r}"
-        before, *after = (text.replace("{", "{{").replace("}", "}}") for text in self.around)
-        fields = (f"{{{field}}}{text}" for field, text in zip(self.fields, after, strict=True))
-        return f"template {''.join([before, *fields])!r}"
-
-
-TEXT = TextTemplate()
-"""Template that takes the value of the field `text`."""
-
-
-def contents(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
+def contents(file: SourceFile, template: TextTemplate | PairFields) -> Iterator[Content]:
     """Yield, in order, each document of the file and each record that has no usable text.
 
     Raise EOFError, zlib.error or OSError if the file is damaged.
     """
     if file.kind == _LINES:
-        return _read_jsonl(file, template)
+        return _read_lines(file, template, partial(_values, template.fields))
     if file.kind in _TABLES:
         return _read_table(file, template)
-    return iter([_read_text(file)])
+    if isinstance(template, TextTemplate):
+        return iter([_read_text(file)])
+    if file.kind == _COLUMNS:
+        return _read_lines(file, template, _Columns(template.fields))
+    return iter([Invalid(str(file.path), "not a file of pairs; expected .jsonl, .parquet, .arrow or .tsv")])
 
 
 # --- text -------------------------------------------------------------------------------------------------
@@ -253,7 +202,11 @@ def _decode(data: bytes | bytearray, is_python: bool) -> str:
 # --- records ----------------------------------------------------------------------------------------------
 
 
-def _read_jsonl(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
+def _read_lines(
+    file: SourceFile, template: TextTemplate | PairFields, values: Callable[[int, bytes], list[object] | None]
+) -> Iterator[Content]:
+    """Yield a document for each line in which `values` finds the values of the fields. It returns None for a line
+    without a record."""
     with _opened(file.path) as lines:
         for number in count(1):
             line, where = lines.readline(LONGEST_LINE + 1), f"{file.path}, line {number}"
@@ -261,23 +214,26 @@ def _read_jsonl(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
                 yield Invalid(where, f"longer than {binary(LONGEST_LINE)}; split the line")
                 while line and not line.endswith(b"\n"):
                     line = lines.readline(MEBIBYTE)
-            elif line.strip():
+            elif line:
                 try:
-                    yield Document(f"{file.name}:{number}", template.fill(_values(line, template)))
-                except _InvalidRecordError as error:
-                    yield Invalid(where, str(error), number == 1 and isinstance(error, _MissingFieldError))
+                    if record := values(number, line):
+                        yield Document(f"{file.name}:{number}", *template.texts(record))
+                except InvalidRecordError as error:
+                    yield Invalid(where, str(error), number == 1 and isinstance(error, MissingFieldError))
             if not line:
                 return
 
 
-def _values(line: bytes, template: TextTemplate) -> list[object]:
+def _values(fields: Sequence[str], _: int, line: bytes) -> list[object] | None:
+    if not line.strip():
+        return None
     try:
         record = json.loads(line)
     except UnicodeDecodeError:
-        raise _InvalidRecordError("not valid UTF-8") from None
+        raise InvalidRecordError("not valid UTF-8") from None
     except (ValueError, RecursionError):
-        raise _InvalidRecordError("not valid JSON") from None
-    return [_value(record, field) for field in template.fields]
+        raise InvalidRecordError("not valid JSON") from None
+    return [_value(record, field) for field in fields]
 
 
 def _value(record: object, field: str) -> object:
@@ -285,26 +241,64 @@ def _value(record: object, field: str) -> object:
     for depth, name in enumerate(names):
         above = "".join(f"{outer}." for outer in names[:depth])
         if not isinstance(record, dict):
-            what = f"{above[:-1]!r} is {_called(record)}" if above else f"found {_called(record)}"
-            raise _MissingFieldError(f"no field {field!r}; {what}")
+            what = f"{above[:-1]!r} is {called(record)}" if above else f"found {called(record)}"
+            raise MissingFieldError(f"no field {field!r}; {what}")
         if name not in record:
-            raise _MissingFieldError(f"no field {field!r}{_listed([f'{above}{key}' for key in record], field)}")
+            raise MissingFieldError(f"no field {field!r}{_listed([f'{above}{key}' for key in record], field)}")
         record = record[name]
     return record
 
 
-def _read_table(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
+class _Columns:
+    """Function that takes the fields of a pair from a line of a .tsv file, whose first line may name the columns."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._fields = fields
+        self._n_columns, self._places = 0, list[int]()
+
+    def __call__(self, number: int, line: bytes) -> list[object] | None:
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise InvalidRecordError("not valid UTF-8") from None
+        cells = text.removesuffix("\n").removesuffix("\r").split("\t")
+        if number == 1:
+            self._n_columns = len(cells)
+            names = None if self._fields[0].isdecimal() else cells
+            self._places = [self._place(field, names) for field in self._fields]
+            if names:
+                return None
+        if not self._places:
+            raise InvalidRecordError("the first line of the file is invalid, so the columns are unknown")
+        if len(cells) != self._n_columns:
+            raise InvalidRecordError(f"{len(cells)} columns; expected {self._n_columns}, as in the first line")
+        return [cells[place] for place in self._places]
+
+    def _place(self, field: str, names: list[str] | None) -> int:
+        if names is None:
+            if not 1 <= int(field) <= self._n_columns:
+                raise MissingFieldError(f"no column {field}; found: columns 1 to {self._n_columns}")
+            return int(field) - 1
+        if names.count(field) > 1:
+            raise MissingFieldError(f"the first line names {names.count(field)} columns {field!r}; allowed: one")
+        if field not in names:
+            hint = "if the file has no line of names, give two numbers of columns, as in 1,2"
+            raise MissingFieldError(f"no column {field!r}{_listed(names, field)}; {hint}")
+        return names.index(field)
+
+
+def _read_table(file: SourceFile, template: TextTemplate | PairFields) -> Iterator[Content]:
     arrow, number = _pyarrow(file.path, "parquet"), 0
     try:
         for row in _rows(file.path, template.fields):
             number += 1
             try:
                 values = [_plain(value, field) for value, field in zip(row, template.fields, strict=True)]
-                yield Document(f"{file.name}:{number}", template.fill(values))
-            except _InvalidRecordError as error:
+                yield Document(f"{file.name}:{number}", *template.texts(values))
+            except InvalidRecordError as error:
                 yield Invalid(f"{file.path}, row {number}", str(error))
-    except _InvalidRecordError as error:
-        yield Invalid(str(file.path), str(error), isinstance(error, _MissingFieldError))
+    except InvalidRecordError as error:
+        yield Invalid(str(file.path), str(error), isinstance(error, MissingFieldError))
     except (arrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
@@ -332,7 +326,7 @@ def _plain(value: Any, field: str) -> object:
     try:
         return value.as_py()
     except UnicodeDecodeError:
-        raise _InvalidRecordError(f"{field!r} is not valid UTF-8") from None
+        raise InvalidRecordError(f"{field!r} is not valid UTF-8") from None
 
 
 def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
@@ -359,7 +353,7 @@ def _steps(schema: Any, field: str) -> list[str]:
         above = "".join(f"{outer}." for outer in steps[:depth])
         names = [f"{above}{inner}" for inner in _names(at)]
         if names.count(f"{above}{name}") != 1:
-            raise _MissingFieldError(f"no column {field!r}{_listed(names, field)}")
+            raise MissingFieldError(f"no column {field!r}{_listed(names, field)}")
         at = at.field(name).type
     return steps
 
@@ -380,17 +374,3 @@ def _listed(names: list[str], missing: str) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _called(value: object) -> str:
-    return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
-
-
-def _checked(text: object, field: str) -> str:
-    if not isinstance(text, str):
-        raise _InvalidRecordError(f"{field!r} is {_called(text)}; expected a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _InvalidRecordError(f"{field!r} has half a surrogate pair, which is not valid Unicode text") from None
-    return text

@@ -12,18 +12,9 @@ from pathlib import Path
 
 from archlab.config.core.text import visible
 from archlab.config.problems import nearest
-from archlab.data.contents import (
-    TEXT,
-    Content,
-    Document,
-    Invalid,
-    NotText,
-    Omissions,
-    SourceFile,
-    TextTemplate,
-    contents,
-)
+from archlab.data.contents import Content, Document, Invalid, NotText, Omissions, SourceFile, contents
 from archlab.data.shards import MANIFEST, SHARD_NAME
+from archlab.data.template import TEXT, PairFields, TextTemplate
 from archlab.errors import UserError
 from archlab.files import expand_user, real_path
 from archlab.hf.folder import homes
@@ -48,8 +39,8 @@ class Corpus:
     """Documents of one or more sources, in a fixed order. Each iteration reads the documents from disk again."""
 
     sources: Sequence[str]
-    template: TextTemplate = TEXT
-    """Rule that turns a record into a text."""
+    template: TextTemplate | PairFields = TEXT
+    """Rule that turns a record into a text or a pair."""
     skip_invalid: bool = False
     """Whether to leave out records and files that cannot be read. If false, they raise UserError."""
     omissions: Omissions = field(default_factory=Omissions)

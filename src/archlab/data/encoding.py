@@ -22,7 +22,7 @@ from tiktoken import Encoding
 from tokenizers import Tokenizer, models
 
 from archlab.data import tokenizer as bpe
-from archlab.data.spelling import bytes_of_name, spelling, without_prefix
+from archlab.data.spelling import Spelling, bytes_of_name, not_spelled, spelling, without_prefix
 from archlab.data.split import Piece
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
@@ -55,6 +55,8 @@ class Encoded(NamedTuple):
     begins_document: bool
     ids: np.ndarray
     text_bytes: int
+    inexact: str | None = None
+    """Reason why the tokens do not represent every byte of the text; None if they do."""
 
 
 def encode_pieces(
@@ -64,8 +66,7 @@ def encode_pieces(
 
     The workers are threads if tiktoken provably gives the same tokens as the tokenizers library. Otherwise they are
     processes: the tokenizers library creates a Python object for each token, which only one thread can do at a time.
-    `characters` is the approximate length of the text. A short text is encoded without workers. Raise UserError if the
-    tokenizer changes a text.
+    `characters` is the approximate length of the text. A short text is encoded without workers.
     """
     batches, encoder = _batches(pieces), _Encoder(tokenizer)
     workers = workers if encoder.is_fast else min(workers, characters // WORTH_A_PROCESS)
@@ -109,14 +110,15 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class _Encoder:
-    """Encoder that loses no bytes: the bytes of the tokens must equal the bytes of the text.
+    """Encoder that compares the bytes of the tokens with the bytes of the text, and says if they differ.
 
     Some tokenizers add a space before a text, unless the text already begins with one. The texts `a` and ` a` then have
     the same tokens. To distinguish them, this encoder adds a space to every document, as SentencePiece itself does.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._spelling = spelling(tokenizer)
+        self._unknown = not_spelled(tokenizer)
+        self._spelling = Spelling({0: b""}, "") if self._unknown else spelling(tokenizer)
         fast = by_rank(tokenizer)
         self.is_fast = fast is not None
         self._ids = fast.encode if fast else partial(bpe.encode, tokenizer)
@@ -128,7 +130,7 @@ class _Encoder:
             same_prefix = list(group)
             texts = [(self._prefix(piece) if no_space else "") + piece.text for piece in same_prefix]
             ids_of_texts = (self._no_space if no_space else self._ids)(texts)
-            all_encoded += [self._checked(piece, ids) for piece, ids in zip(same_prefix, ids_of_texts, strict=True)]
+            all_encoded += [self._compared(piece, ids) for piece, ids in zip(same_prefix, ids_of_texts, strict=True)]
         return all_encoded
 
     def _goes_without_space(self, piece: Piece) -> bool:
@@ -137,17 +139,18 @@ class _Encoder:
     def _prefix(self, piece: Piece) -> str:
         return self._spelling.prefix if piece.begins_document else ""
 
-    def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
-        text, prefix = piece.text.encode(), self._prefix(piece)
-        decoded = self._spelling.bytes_of(ids)
-        if decoded != prefix.encode() + text or not self._spelling.sizes[ids].all():
-            changed = _excerpts(piece.text, decoded.decode(errors="replace").removeprefix(prefix))
-            raise UserError(
-                f"{piece.name}: the tokenizer changes its text ({changed}), so bits per byte would not be exact; "
-                "make the same change in the text beforehand, leave the text out, or use another tokenizer"
-            )
+    def _compared(self, piece: Piece, ids: np.ndarray) -> Encoded:
+        text = piece.text.encode()
+        inexact = self._unknown or self._difference(piece, text, ids)
         ids = ids.astype(np.uint32, copy=False)
-        return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text))
+        return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text), inexact)
+
+    def _difference(self, piece: Piece, text: bytes, ids: np.ndarray) -> str | None:
+        prefix, decoded = self._prefix(piece), self._spelling.bytes_of(ids)
+        if decoded == prefix.encode() + text and self._spelling.sizes[ids].all():
+            return None
+        changed = _excerpts(piece.text, decoded.decode(errors="replace").removeprefix(prefix))
+        return f"{piece.name}: the tokenizer changes its text ({changed})"
 
 
 def _excerpts(before: str, after: str) -> str:

@@ -10,8 +10,8 @@ from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Task
-from archlab.data.corpus import HUB, Corpus
-from archlab.data.prepare import open_data, split_of
+from archlab.data.corpus import HUB
+from archlab.data.prepare import corpus_of, open_data, split_of
 from archlab.data.shards import MANIFEST, DataFolder
 from archlab.data.tasks.task_data import N_FOLDS, TaskData
 from archlab.data.text_data import TextData, TextSource
@@ -123,7 +123,7 @@ def _texts(config: DataConfig) -> Iterator[AboutText]:
             manifest = DataFolder.open(expand_user(path)).manifest
             yield AboutText(names=(path,), bytes=sum(p.bytes for p in manifest.parts), n_folds=len(manifest.folds))
         else:
-            corpus = Corpus([path])
+            corpus = corpus_of(config.model_copy(update={"path": path}))
             split = split_of(corpus, config.held_out)
             yield AboutText(names=(str(corpus),), bytes=split.bytes, n_folds=len(split.cuts))
 

@@ -16,13 +16,14 @@ from tokenizers import Tokenizer
 from archlab.config.core.text import note
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
-from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.corpus import HUB, STDLIB, Corpus
 from archlab.data.encoding import encode_pieces
 from archlab.data.file_cache import cached, clear_cache
+from archlab.data.pairs import FittingPairs
 from archlab.data.reserved import reserve_tokens, reserved_names
 from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
+from archlab.data.template import TEXT, PairFields, TextTemplate
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
@@ -77,20 +78,22 @@ def prepare(
     vocab_size: int | None,
     tokenizer: Path | None,
     held_out: float,
-    template: TextTemplate = TEXT,
+    template: TextTemplate | PairFields = TEXT,
     skip_invalid: bool = False,
     workers: int = 1,
     progress: Progress = in_terminal,
     reserve: Sequence[str] = (),
+    seq_len: int | None = None,
 ) -> DataFolder:
     """Create a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
     Args:
-        template: Rule that turns a record into a text.
-        skip_invalid: Whether to leave out files and records that cannot be read. The manifest counts them and lists the
-            first few.
+        template: Rule that turns a record into a text or a pair.
+        skip_invalid: Whether to leave out files and records that cannot be read, and pairs that are too long. The
+            manifest counts them and lists the first few.
         workers: Number of parallel workers. This number does not change the tokens.
         reserve: Special tokens to add, as in `data.reserve`. A learned tokenizer includes them in `vocab_size`.
+        seq_len: Length of the windows that every pair must fit into. None: pairs may have any length.
 
     If `out` already is this data folder, check all its bytes and open it. Raise UserError if `out` contains anything
     else.
@@ -98,13 +101,14 @@ def prepare(
     if vocab_size and tokenizer:
         raise UserError("give either --vocab-size or --tokenizer, not both; a tokenizer has its own vocabulary")
     corpus = Corpus(source, template, skip_invalid)
-    if template != TEXT and not any(file.holds_records for file in corpus.files()):
+    joins_fields = isinstance(template, TextTemplate) and template != TEXT
+    if joins_fields and not any(file.holds_records for file in corpus.files()):
         raise UserError(
             "--field and --template work only on records (.jsonl, .parquet, .arrow); "
             f"found none in {Corpus(source)}; leave the option out"
         )
     clear_cache()
-    recipe = _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer, reserve)
+    recipe = _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer, reserve, seq_len)
     return _build(recipe, out, workers=workers, progress=progress)
 
 
@@ -123,13 +127,21 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
         if config.reserve:
             hint = "remove this setting, or make another folder with `archlab data --reserve`"
             raise UserError(f"data.reserve is {list(config.reserve)}, but {path} is a complete data folder; {hint}")
+        if config.pairs:
+            hint = "remove this setting, or make another folder with `archlab data --pairs`"
+            raise UserError(f"data.pairs is {list(config.pairs)}, but {path} is a complete data folder; {hint}")
     else:
-        recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None, config.reserve)
+        recipe = _Recipe(corpus_of(config), config.held_out, vocab_size, None, config.reserve)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
     if data.manifest.vocab_size > vocab_size:
         problem = f"{config.path} has {data.manifest.vocab_size} token ids"
         raise UserError(f"model.vocab_size is {vocab_size}; {problem}; allowed: {data.manifest.vocab_size} or more")
     return data
+
+
+def corpus_of(config: DataConfig) -> Corpus:
+    """Return the texts or pairs of `data.path`."""
+    return Corpus([config.path], PairFields(config.pairs) if config.pairs else TEXT)
 
 
 def split_of(corpus: Corpus, held_out: float) -> SplitRule:
@@ -150,12 +162,18 @@ class _Recipe:
     """
 
     def __init__(
-        self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None, reserve: Sequence[str]
+        self,
+        corpus: Corpus,
+        held_out: float,
+        vocab_size: int,
+        tokenizer: Path | None,
+        reserve: Sequence[str],
+        seq_len: int | None = None,
     ) -> None:
         self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
         if self.given_tokenizer:
             reserve_tokens(self.given_tokenizer, reserve)
-        self.vocab_size, self.reserve = vocab_size, reserve
+        self.vocab_size, self.reserve, self.seq_len = vocab_size, reserve, seq_len
         self.corpus = corpus
         self.split = split_of(corpus, held_out)
         settings = {
@@ -169,7 +187,14 @@ class _Recipe:
             settings["document_tokens"] = bpe.document_tokens(loaded)
         if reserve and not loaded:
             settings["reserve"] = reserved_names(reserve)
+        if self.has_pairs:
+            # Old keys do not have this setting. Equal texts that are no pairs have another one.
+            settings["pairs"] = {"seq_len": seq_len}
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def has_pairs(self) -> bool:
+        return isinstance(self.corpus.template, PairFields)
 
     def tokenizer(self) -> Tokenizer:
         """Return the given tokenizer, or learn one from text outside the test folds.
@@ -178,11 +203,18 @@ class _Recipe:
         """
         if self.given_tokenizer:
             return self.given_tokenizer
+        n_reserved = len(reserved_names(self.reserve))
+        if self.reserve and self.vocab_size - n_reserved < bpe.SMALLEST_VOCAB:
+            raise UserError(
+                f"the vocabulary has {self.vocab_size} tokens (model.vocab_size, --vocab-size), of which "
+                f"{', '.join(self.reserve)} reserve {n_reserved}; allowed: {bpe.SMALLEST_VOCAB + n_reserved} or more, "
+                "or fewer reserved tokens"
+            )
         share, tests = TOKENIZER_CHARACTERS / self.split.characters, range(self.split.test_folds)
         never_tested = (p for p in self.split.pieces(self.corpus) if p.fold not in tests)
         sample = (p.text for i, p in enumerate(never_tested) if hash_share(f"{p.name} {i}") < share)
         with doing("learning a tokenizer"):
-            tokenizer = bpe.train(sample, self.vocab_size - len(reserved_names(self.reserve)))
+            tokenizer = bpe.train(sample, self.vocab_size - n_reserved)
         reserve_tokens(tokenizer, self.reserve)
         return tokenizer
 
@@ -219,14 +251,17 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     rest = ShardWriter(folder, "rest", dtype)
     folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
-    with closing(encode_pieces(tokenizer, pieces, characters, workers)) as parts, progress(characters) as seen:
-        for part in parts:
+    inexact: str | None = None
+    fitting = FittingPairs(recipe.corpus, len(before), recipe.seq_len) if recipe.has_pairs else None
+    with closing(encode_pieces(tokenizer, pieces, characters, workers)) as encoded, progress(characters) as seen:
+        for part in fitting.of(encoded) if fitting else encoded:
             if contained := [token for token in before if (part.ids == token).any()]:
                 token = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
                 raise UserError(f"{part.name} contains {token}; remove it from the text, or use another tokenizer")
             tokens = np.concatenate([before, part.ids]) if part.begins_document else part.ids
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
+            inexact = inexact or part.inexact
             seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     omissions = recipe.corpus.omissions
@@ -245,7 +280,9 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         folds=tuple(writer.finish() for writer in folds),
         rest=rest.finish(),
         stretches=recipe.split.by == "position",
+        pairs=fitting and fitting.facts(),
+        inexact=inexact,
     )
     if omissions.first:
         note("\n  ".join([f"left out: {omissions}", *omissions.first]))
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1, exclude_none=True), encoding="utf-8")

@@ -28,7 +28,7 @@ from archlab.config.core.base import Base, Count, Natural
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import Omissions
 from archlab.data.file_cache import first_altered_file
-from archlab.data.spelling import spelling
+from archlab.data.spelling import not_spelled, spelling
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import REMAKE, sha256
 from archlab.errors import UserError
@@ -67,6 +67,24 @@ class FoldShards(Base):
     shards: tuple[Shard, ...]
 
 
+class LongestText(Base):
+    """The longest source or target of a folder of pairs."""
+
+    where: str
+    """Name of its pair: the file, and the number of the record."""
+    tokens: Natural
+    """Number of tokens, without special tokens."""
+
+
+class Pairs(Base):
+    """Facts about a folder of pairs. In its shards, each source is a document, and its target is the next document."""
+
+    fields: tuple[str, str]
+    """Names of the fields from which sources and targets were read."""
+    longest_source: LongestText
+    longest_target: LongestText
+
+
 class Manifest(Base):
     """Content of a data folder's manifest.json."""
 
@@ -100,6 +118,11 @@ class Manifest(Base):
     """
     rest: FoldShards
     """Shards outside all folds. They are always training data."""
+    pairs: Pairs | None = None
+    """Facts about the pairs. None if the documents are texts of their own."""
+    inexact: str | None = None
+    """Reason why the tokens do not represent every byte of the text. Bits per byte can then not be computed. None if
+    the tokens represent every byte."""
 
     @property
     def omissions(self) -> Omissions:
@@ -211,7 +234,8 @@ class DataFolder:
     manifest: Manifest
     tokenizer: Tokenizer
     token_bytes: np.ndarray
-    """Number of bytes of text for each token id, int32 [vocab_size]; 0 for special tokens."""
+    """Number of bytes of text for each token id, int32 [vocab_size]; 0 for special tokens. All are 0 if the bytes of
+    this tokenizer's tokens are unknown."""
     prefix_bytes: int
     """Number of bytes that the tokenizer adds before each document.
 
@@ -238,8 +262,11 @@ class DataFolder:
         if (vocab_size := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
             expected = manifest.vocab_size
             raise UserError(f"{path / MANIFEST}: vocab_size is {expected}; the tokenizer has {vocab_size}; {REMAKE}")
-        spelled = spelling(tokenizer)
-        return cls(path, manifest, tokenizer, spelled.sizes, len(spelled.prefix), fold, train, held_out)
+        sizes, prefix = np.zeros(vocab_size, dtype=np.int32), ""
+        if not not_spelled(tokenizer):
+            spelled = spelling(tokenizer)
+            sizes, prefix = spelled.sizes, spelled.prefix
+        return cls(path, manifest, tokenizer, sizes, len(prefix), fold, train, held_out)
 
     @property
     def document_tokens(self) -> tuple[int, ...]:
@@ -255,6 +282,8 @@ class DataFolder:
         content["parts"] = [
             [part.bytes, part.documents, *((s.tokens, s.sha256) for s in part.shards)] for part in self.manifest.parts
         ]
+        if self.manifest.pairs:
+            content["pairs"] = True
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
@@ -263,10 +292,12 @@ class DataFolder:
         folds = f", in {len(m.folds)} folds" if len(m.folds) > 1 else ""
         if folds and m.stretches:
             folds += " of contiguous text, because documents are few or unequal"
+        count = sum(part.documents for part in m.parts) // 2
+        pairs = f", {count:,} pairs of {m.pairs.fields[0]} and {m.pairs.fields[1]}" if m.pairs else ""
         omitted = f"; left out: {m.omissions}" if str(m.omissions) else ""
         return (
             f"{m.source}: {decimal(text)} of text, {si(tokens)} tokens of a vocabulary of {m.vocab_size}"
-            f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out{omitted}"
+            f"{pairs}{folds}, {m.folds[self.fold].bytes / text:.1%} held out{omitted}"
         )
 
 

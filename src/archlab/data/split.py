@@ -11,6 +11,7 @@ import numpy as np
 
 from archlab.data.contents import Document
 from archlab.data.corpus import Corpus
+from archlab.data.template import PairFields
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
@@ -47,7 +48,7 @@ class SplitRule:
 
     If there is only one document, or a few of very different length, a fold of whole documents could have less than a
     quarter of the intended size. In that case, folds are contiguous stretches of the text instead. The first of these
-    folds is at the end of the text.
+    folds is at the end of the text. Pairs are never cut: they are always divided as whole documents.
     """
 
     held_out: float
@@ -76,24 +77,27 @@ class SplitRule:
     def pieces(self, documents: Iterable[Document]) -> Iterator[Piece]:
         """Yield the pieces of all documents in order. Together they contain every character exactly once.
 
+        A pair has two pieces: its source and its target.
         Raise UserError if the text is not the one for which the rule was made.
         """
         at, digest = 0, hashlib.sha256()
-        for name, text in documents:
-            _update(digest, name, text)
-            for fold, part in self._parts(name, text, at):
-                for number, piece in enumerate(_in_pieces(part)):
-                    yield Piece(fold, name, piece, begins_document=number == 0)
-            at += len(text)
+        for document in documents:
+            _update(digest, document)
+            for fold, part in self._parts(document, at):
+                pieces = [part] if document.target is not None else _in_pieces(part)
+                for number, piece in enumerate(pieces):
+                    yield Piece(fold, document.name, piece, begins_document=number == 0)
+            at += _length(document)
         if digest.hexdigest() != self.digest:
             raise UserError("the text changed while it was being read; run the command again")
 
-    def _parts(self, name: str, text: str, at: int) -> Iterator[tuple[int | None, str]]:
+    def _parts(self, document: Document, at: int) -> Iterator[tuple[int | None, str]]:
         if self.by == "documents":
-            fold = bisect_right(self.cuts, _bucket(name))
-            is_in_fold = fold < len(self.cuts) and len(text) <= self.held_out * self.characters
-            yield fold if is_in_fold else None, text
+            fold = bisect_right(self.cuts, _bucket(document.name))
+            is_in_fold = fold < len(self.cuts) and _length(document) <= self.held_out * self.characters
+            yield from ((fold if is_in_fold else None, text) for text in document.texts)
             return
+        text = document.text
         slack = int(self.held_out * self.characters * _QUARTER)
         within = [_line_end(text, cut - at, slack) for cut in self.cuts if at < cut < at + len(text)]
         stretch = bisect_right(self.cuts, at)
@@ -108,13 +112,14 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
         raise UserError(f"data.held_out is {held_out}; allowed: above 0 and below 1, because every run is evaluated")
     digest, total, n_bytes = hashlib.sha256(), 0, 0
     sizes, long = np.zeros(_BUCKETS), list[tuple[int, int]]()
-    for name, text in corpus:
-        n_bytes += _update(digest, name, text)
-        total += len(text)
-        if len(text) > held_out * total:  # may be short in comparison with all documents
-            long.append((_bucket(name), len(text)))
+    for document in corpus:
+        n_bytes += _update(digest, document)
+        length, bucket = _length(document), _bucket(document.name)
+        total += length
+        if length > held_out * total:  # may be short in comparison with all documents
+            long.append((bucket, length))
         else:
-            sizes[_bucket(name)] += len(text)
+            sizes[bucket] += length
     if total < 2:
         omitted = f"; left out: {corpus.omissions}" if str(corpus.omissions) else ""
         raise UserError("\n  ".join([f"{corpus} has no text{omitted}", *corpus.omissions.first]))
@@ -130,6 +135,9 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
     )
     if enough:
         return SplitRule(held_out, "documents", ends, total, n_bytes, digest.hexdigest())
+    if isinstance(corpus.template, PairFields):
+        hint = "allowed: more pairs, or another fraction (data.held_out, --held-out)"
+        raise UserError(f"{corpus}: too few pairs to hold out {held_out:.1%} of the text in whole pairs; {hint}")
     length = max(held_out * total, 1)
     n_folds = max(min(n_folds, int((total - 1) / length)), 1)
     starts = tuple(max(round(total - fold * length), 1) for fold in range(n_folds, 0, -1))
@@ -156,11 +164,18 @@ def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
     return tuple(int(end) for end in np.searchsorted(middles, targets, side="left"))
 
 
-def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
-    data = text.encode()
-    digest.update(f"{len(name)} {name} {len(data)} ".encode(errors="surrogateescape"))
-    digest.update(data)
-    return len(data)
+def _length(document: Document) -> int:
+    return sum(map(len, document.texts))
+
+
+def _update(digest: "hashlib._Hash", document: Document) -> int:
+    name, n_bytes = document.name, 0
+    for text in document.texts:
+        data = text.encode()
+        digest.update(f"{len(name)} {name} {len(data)} ".encode(errors="surrogateescape"))
+        digest.update(data)
+        n_bytes += len(data)
+    return n_bytes
 
 
 def _line_end(text: str, near: int, slack: int) -> int:

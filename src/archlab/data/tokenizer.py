@@ -1,6 +1,6 @@
 """Learning, loading and use of tokenizers.
 
-Learned tokenizers are byte-level BPE. Other tokenizers can be loaded if the bytes of their tokens are known.
+Learned tokenizers are byte-level BPE. Any tokenizer of the tokenizers library can be loaded.
 """
 
 import json
@@ -13,7 +13,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from archlab.config.core.base import WIDEST
 from archlab.config.core.text import note
-from archlab.data.spelling import not_spelled
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, read_text
 from archlab.hf.folder import own_file
@@ -83,15 +82,12 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load(path: Path, document_token: int | None = None) -> Tokenizer:
-    """Load a tokenizer with which bits per byte can be computed.
+    """Load a tokenizer.
 
     `document_token` precedes each document. If it is None, it is read from the files next to the tokenizer, or chosen
-    from the special tokens. Raise UserError if the bytes of the tokenizer's tokens cannot be determined.
+    from the special tokens.
     """
     tokenizer, special = read(path)
-    if reason := not_spelled(tokenizer):
-        allowed = "a byte-level or a SentencePiece-style tokenizer"
-        raise UserError(f"{path}: {reason}, so bits per byte would not be exact; allowed: {allowed}")
     if document_token is None:
         document_token = _named_or_first(tokenizer, special, path)
     if tokenizer.id_to_token(document_token) is None:
