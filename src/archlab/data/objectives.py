@@ -44,6 +44,13 @@ class Batches:
         tokens, or if the data has pairs that the objective or `train.document_mask` would tear apart."""
         special = self.data.special
         self._check_pairs()
+        if self.data.inexact and not self.objective.denoises:
+            allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.denoises)
+            raise UserError(
+                f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which would not be exact: "
+                f"{self.data.inexact}; allowed: {allowed}; or a data folder made with a byte-level or "
+                "SentencePiece-style tokenizer that keeps every byte"
+            )
         for reserved in self.objective.reserved(seq_len):
             count = int(reserved.partition(":")[2] or 0)
             present = len(special.sentinels) if count else int(special.mask is not None)
@@ -61,7 +68,8 @@ class Batches:
             tasks = ", ".join(kinds(Transduction))
             raise UserError(
                 f"train.objective.kind: {kind} needs pairs of a source and a target, but the data has none; allowed: "
-                f"data of pairs, such as data.task.kind={tasks}; or train.objective.kind=next_token"
+                f"data.pairs, a folder made by `archlab data --pairs`, or data.task.kind={tasks}; or "
+                "train.objective.kind=next_token"
             )
         if not self.data.has_pairs:
             return

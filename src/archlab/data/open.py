@@ -11,6 +11,7 @@ from archlab.config.core.text import Shown
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Task
 from archlab.data.corpus import HUB
+from archlab.data.pair_data import PairData
 from archlab.data.prepare import corpus_of, open_data, split_of
 from archlab.data.shards import MANIFEST, DataFolder
 from archlab.data.tasks.task_data import N_FOLDS, TaskData
@@ -41,7 +42,8 @@ def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
     """Open the task or the text of a config. The text is prepared first if necessary."""
     if isinstance(config.task, Task):
         return TaskData(config.task, vocab_size, config.fold)
-    return TextData(tuple(_sources(config, vocab_size)))
+    sources = tuple(_sources(config, vocab_size))
+    return PairData(sources) if sources[0].folder.manifest.pairs else TextData(sources)
 
 
 def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
@@ -55,6 +57,9 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
             hint = "allowed: a folder made by `archlab data`, with the same --tokenizer as the others"
             raise UserError(f"{field}.path: {named.path} is not a data folder; {hint}")
         folder = open_data(config.model_copy(update={"path": named.path}), vocab_size)
+        if folder.manifest.pairs:
+            hint = "allowed: folders of plain text; or this folder alone, as data.path"
+            raise UserError(f"{field}.path: {named.path} is a folder of pairs; {hint}")
         source = TextSource(name, folder, named.weight)
         first = first or source
         if folder.manifest.tokenizer_sha256 != first.folder.manifest.tokenizer_sha256:

@@ -19,7 +19,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.corpus import HUB, STDLIB, Corpus
 from archlab.data.encoding import encode_pieces
 from archlab.data.file_cache import cached, clear_cache
-from archlab.data.pairs import FittingPairs
+from archlab.data.pair_limits import FittingPairs
 from archlab.data.reserved import reserve_tokens, reserved_names
 from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share

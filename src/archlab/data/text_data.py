@@ -25,7 +25,7 @@ Usually, the first step finds a boundary.
 _ORDERS_KEPT = 64
 """Number of sources whose order of windows stays in memory. For other sources, the order is computed for each batch."""
 
-_BEGINNING = 24
+BEGINNING = 24
 """Number of tokens at the beginning of a document that are shown to identify it."""
 
 
@@ -71,6 +71,10 @@ class TextData:
     def has_pairs(self) -> bool:
         return False
 
+    @property
+    def inexact(self) -> str | None:
+        return next((reason for source in self.sources if (reason := source.folder.manifest.inexact)), None)
+
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Return the windows of a training step. All tokens may count."""
         chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))
@@ -106,12 +110,12 @@ class TextData:
                 starts = held_out_starts(len(fold), seq_len, count)
                 parts_of_sources.append((fold.windows(starts, seq_len + 1), _continues(fold, starts, seq_len, end)))
         tokens, continues = (np.concatenate(parts) for parts in zip(*parts_of_sources, strict=True))
-        sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
+        sizes, prefix = None if self.inexact else self._first.token_bytes, self._first.prefix_bytes
         before = self._first.document_tokens
         return Windows.of_text(tokens, sizes, before, prefix, continues=continues)
 
     def beginnings(self, windows: Windows) -> list[str]:
-        first = windows.first_tokens(_BEGINNING)
+        first = windows.first_tokens(BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
 
     @cached_property

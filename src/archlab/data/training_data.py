@@ -26,7 +26,8 @@ class Windows:
     For held-out text, all tokens of documents count. For a task, only its answers count.
     """
     bytes: np.ndarray | None = None
-    """Number of bytes of text for each token after the first, int [n, T]. None for a task, and for training.
+    """Number of bytes of text for each token after the first, int [n, T]. None for a task, for training, and if the
+    tokens do not represent every byte.
 
     The first token of a document may be scored and have no bytes, if it is only the space that the tokenizer adds.
     """
@@ -54,7 +55,7 @@ class Windows:
     def of_text(
         cls,
         tokens: np.ndarray,
-        token_bytes: np.ndarray,
+        token_bytes: np.ndarray | None,
         before: Sequence[int],
         prefix_bytes: int = 0,
         *,
@@ -63,15 +64,19 @@ class Windows:
         """Return held-out windows of a text.
 
         Args:
-            token_bytes: Number of bytes of each token, int [vocab]; 0 for special tokens.
+            token_bytes: Number of bytes of each token, int [vocab]; 0 for special tokens. None if the tokens do not
+                represent every byte of the text. All tokens of documents are then scored, and `bytes` is None.
             before: Tokens that precede each document. They occur nowhere else and have no bytes.
             prefix_bytes: Number of bytes that the tokenizer adds to the first token after `before`.
             continues: Whether each window begins in the document in which the previous window ends, bool [n].
         """
-        counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
+        documents, is_before = _documents(tokens, before[0], continues), np.isin(tokens[:, 1:], before)
+        if token_bytes is None:
+            return cls(tokens, ~is_before, None, documents)
+        counted = np.where(is_before, 0, token_bytes[tokens[:, 1:]])
         scored = counted > 0
         counted -= prefix_bytes * ((tokens[:, :-1] == before[-1]) & scored)
-        return cls(tokens, scored, counted, _documents(tokens, before[0], continues))
+        return cls(tokens, scored, counted, documents)
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Return the first `count` tokens of each document, or fewer if the windows contain fewer; empty for a task."""
@@ -119,8 +124,19 @@ class TrainingData(Protocol):
         """Whether the data consists of pairs, so that its windows have `given` and `lengths`."""
         ...
 
+    @property
+    def inexact(self) -> str | None:
+        """Reason why the tokens do not represent every byte of a text, so that bits per byte cannot be computed.
+
+        None if they do, and for a task.
+        """
+        ...
+
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Return the `batch_size` windows of a training step, each with `seq_len` + 1 tokens."""
+        """Return the `batch_size` windows of a training step, each with `seq_len` + 1 tokens.
+
+        For pairs of texts, a step may instead have n times as many windows of `seq_len / n` + 1 tokens.
+        """
         ...
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:

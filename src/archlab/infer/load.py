@@ -170,7 +170,7 @@ def load_codec(folder: Path) -> Codec:
         )
     record = imported(folder)
     if is_run_folder(folder) and not record:
-        return RunCodec(load_tokenizer(folder))
+        return RunCodec(load_tokenizer(folder), reads_pairs=load_config(folder).train.objective.needs_pairs)
     origin = _origin(folder, record) if record else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
     return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.data import tokenizer as bpe
-from archlab.data.spelling import byte_of_name, bytes_of_name, spelling
+from archlab.data.spelling import byte_of_name, bytes_of_name, not_spelled, spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer.beams import ALPHA, beam_search
@@ -200,28 +200,34 @@ class RunCodec:
     A text begins and ends with the token that preceded each document in training. The bytes of each token are known.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, reads_pairs: bool = False) -> None:
+        """Make the codec of a run. `reads_pairs` says whether its data has pairs of a source and a target."""
         before = bpe.document_tokens(tokenizer)
-        self.tokenizer = tokenizer
+        self.tokenizer, self._separator = tokenizer, before if reads_pairs else ()
         self.special = SpecialTokens(
             before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=before[:1]
         )
-        self._spelling = spelling(tokenizer)
+        self._spelling = None if not_spelled(tokenizer) else spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def source(self, text: str) -> list[int]:
-        """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names."""
+        """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names.
+
+        If the run was trained on pairs, the tokens that separate the target from the source follow the text.
+        """
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
-        return [*self.special.before, *ids]
+        return [*self.special.before, *ids, *self._separator]
 
     def target(self, prompt: str) -> list[int]:
         return self.encode(prompt)
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
+        if self._spelling is None:
+            return _decoder_after(self.tokenizer, prompt)
         characters, bytes_by_token = _Utf8Decoder(), self._spelling.tokens
         prefix = b"" if any(bytes_by_token.get(token) for token in prompt) else self._spelling.prefix.encode()
 
@@ -269,10 +275,14 @@ class PublishedCodec:
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
-        stream = _StreamDecoder(self.tokenizer)
-        for token in prompt:
-            stream.add(token)
-        return stream.add
+        return _decoder_after(self.tokenizer, prompt)
+
+
+def _decoder_after(tokenizer: Tokenizer, prompt: list[int]) -> Callable[[int], str]:
+    stream = _StreamDecoder(tokenizer)
+    for token in prompt:
+        stream.add(token)
+    return stream.add
 
 
 class _StreamDecoder:

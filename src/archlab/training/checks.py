@@ -9,6 +9,7 @@ from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
+from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.pricing.memory import training_memory
 from archlab.pricing.params import parameters
@@ -104,6 +105,13 @@ def check_dealt(model: ModelConfig, n: int) -> None:
             mixture.divide_experts(n)
         except UserError as error:
             raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
+
+
+def check_windows_are_divisible(data: TrainingData, n: int) -> None:
+    """Raise ConfigError if `n` processes cannot split the windows of the data (`parallel.context`)."""
+    if n > 1 and data.has_pairs:
+        message = f"{n}; the data has pairs, of which only the targets are scored, so windows cannot be divided evenly"
+        raise ConfigError([Problem("parallel.context", f"{message}; allowed: 1")], "the config")
 
 
 def check_divided(config: Config, seq_len: int, n: int) -> None:

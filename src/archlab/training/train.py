@@ -11,11 +11,17 @@ from archlab.config.sources import sources
 from archlab.config.training import tokens_read
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
+from archlab.data.pair_data import PairData
 from archlab.errors import UserError
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
-from archlab.training.checks import check_run, loss_depends_on_micro_batches, settings_per_process
+from archlab.training.checks import (
+    check_run,
+    check_windows_are_divisible,
+    loss_depends_on_micro_batches,
+    settings_per_process,
+)
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device, choose_device, environment, resolve_device_type
 from archlab.training.loop import RunSetup, Training
@@ -61,6 +67,7 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
     compiled = is_compiled(config, settings, device)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
+    check_windows_are_divisible(data, world.context)
     batches = Batches.of(config, data)
     batches.check(settings.seq_len)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
@@ -97,6 +104,9 @@ def _notes(setup: RunSetup) -> Iterator[str]:
                 f"{name} is read {passes:.1f} times; text that is repeated more than {WORTH_REPEATING} times teaches "
                 "less and less (Muennighoff 2023)"
             )
+    if isinstance(data, PairData):
+        padding = data.padding(settings.rows, settings.seq_len)
+        yield f"{padding:.1%} of the tokens in training windows are padding, because each window is one pair"
     if setup.is_compiled:
         how = f"train.compile: {settings.compile}"
         yield f"layers are compiled ({how}); the first step takes up to a minute longer"

@@ -54,6 +54,9 @@ class TaskData:
     def has_pairs(self) -> bool:
         return isinstance(self.task, Transduction)
 
+    @property
+    def inexact(self) -> None: ...
+
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from archlab.config.objective import longest_side
 from archlab.data.corpus import Corpus
 from archlab.data.encoding import Encoded
 from archlab.data.shards import LongestText, Pairs
@@ -36,7 +37,7 @@ def longest_texts(seq_len: int, n_document_tokens: int) -> tuple[int, int]:
     The tokens that begin a document precede both. Those before the target separate it from the source. The first of
     them also ends the target.
     """
-    half = seq_len // 2  # TEMPORARY
+    half = longest_side(seq_len)
     return half - 2 * n_document_tokens, half - 1
 
 
