@@ -16,6 +16,7 @@ from archlab.errors import UserError
 class Named:
     source: str = "text"
     end_of_text: int = -1
+    inexact: None = None
 
 
 @dataclass

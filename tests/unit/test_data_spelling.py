@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
 from archlab.data import split
 from archlab.data import tokenizer as bpe
@@ -40,9 +40,8 @@ def decode(kind: str, ids: np.ndarray) -> str:
 def test_a_text_is_taken_if_it_comes_back_from_its_tokens(kind: str, text: str) -> None:
     tokenizer, spelled = MADE[kind], spelling(MADE[kind])
     [ids] = bpe.encode(tokenizer, [text])
-    try:
-        [found] = encode(tokenizer, text)
-    except UserError:
+    [found] = encode(tokenizer, text)
+    if found.inexact:
         assert decode(kind, ids) != text
         return
     assert decode(kind, found.ids) == text
@@ -56,10 +55,15 @@ def test_texts_of_all_sorts_are_taken(kind: str) -> None:
     assert [found.text_bytes for found in encode(MADE[kind], *TEXTS)] == [len(text.encode()) for text in TEXTS]
 
 
-def test_a_text_like_the_name_of_a_byte_is_refused_if_it_becomes_the_byte() -> None:
-    assert encode(MADE["llama_2"], "a <0x0A>")
-    with pytest.raises(UserError, match=r"\('a <0x0A>' became 'a \\n'\)"):
-        encode(MADE["unigram_with_bytes"], "a <0x0A>")
+def inexact(tokenizer: Tokenizer, *texts: str) -> list[str | None]:
+    return [document.inexact for document in encode(tokenizer, *texts)]
+
+
+def test_a_text_like_the_name_of_a_byte_is_inexact_if_it_becomes_the_byte() -> None:
+    assert inexact(MADE["llama_2"], "a <0x0A>") == [None]
+    (reason,) = inexact(MADE["unigram_with_bytes"], "a <0x0A>")
+    assert reason is not None
+    assert "('a <0x0A>' became 'a \\n')" in reason
 
 
 def test_special_tokens_in_a_text_are_letters() -> None:
@@ -91,21 +95,22 @@ def test_a_document_in_pieces_has_no_space_at_their_borders(
     [
         (normalizers.Lowercase(), "The cat", "'The cat'", "'the cat'"),
         (normalizers.Replace("q", "z"), "a quick fox", "'a quick fox'", "'a zuick fox'"),
-        (normalizers.NFKC(), "\uf900", r"'\\uf900'", r"'\\u8c48'"),
-        (normalizers.NFC(), "cafe\u0301", r"'cafe\\u0301'", r"'caf\\xe9'"),
+        (normalizers.NFKC(), "\uf900", r"'\uf900'", r"'\u8c48'"),
+        (normalizers.NFC(), "cafe\u0301", r"'cafe\u0301'", r"'caf\xe9'"),
         (normalizers.Strip(), " a", "' a'", "'a'"),
     ],
 )
-def test_a_changed_text_is_refused_and_shown(
+def test_a_changed_text_is_inexact_and_shown(
     normalizer: normalizers.Normalizer, text: str, before: str, after: str
 ) -> None:
     """Four of the five changes keep the number of bytes or characters."""
     tokenizer = bpe.train(TEXTS, 300)
     tokenizer.normalizer = normalizer
     tokenizer = bpe.from_text(tokenizer.to_str())
-    with pytest.raises(UserError, match=rf"^1\.txt: the tokenizer changes its text \({before} became {after}\)"):
-        encode(tokenizer, "plain text", text)
-    assert len(encode(tokenizer, "plain text", "caf\u00e9".removesuffix("\u00e9"), "x")) == 3
+    plain, reason = inexact(tokenizer, "plain text", text)
+    assert plain is None
+    assert reason == f"1.txt: the tokenizer changes its text ({before} became {after})"
+    assert inexact(tokenizer, "plain text", "caf\u00e9".removesuffix("\u00e9"), "x") == [None] * 3
 
 
 @pytest.mark.parametrize("kind", ["llama_5", "unigram_with_bytes", "byte_level"])
@@ -130,8 +135,9 @@ def test_words_with_single_spaces_are_kept_by_a_tokenizer_that_cuts_at_blanks() 
     tokenizer = t5()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     assert [document.text_bytes for document in encode(tokenizer, "the fox", "x")] == [7, 1]
-    with pytest.raises(UserError, match=r"\('the  fox' became 'the fox'\)"):
-        encode(tokenizer, "the  fox")
+    (reason,) = inexact(tokenizer, "the  fox")
+    assert reason is not None
+    assert "('the  fox' became 'the fox')" in reason
 
 
 def test_the_token_that_begins_documents_is_refused_in_text_even_if_it_is_not_special(tmp_path: Path) -> None:
@@ -177,13 +183,10 @@ def test_the_added_space_follows_the_last_of_several_tokens_before_a_document() 
     assert held_out.bytes.sum() == sum(len(text) for text in texts)
 
 
-def test_a_decoder_that_nobody_can_count_is_refused(tmp_path: Path) -> None:
-    from tokenizers import decoders
-
+def test_a_decoder_that_nobody_can_count_makes_every_text_inexact() -> None:
     tokenizer = llama_2()
     for decoder in (decoders.WordPiece(), decoders.BPEDecoder(), decoders.CTC(), decoders.Replace("▁▁", " ")):
         tokenizer.decoder = decoder
-        (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
         kind = type(decoder).__name__
-        with pytest.raises(UserError, match=rf"its decoder \({kind}\) is neither byte-level nor SentencePiece's"):
-            bpe.load(tmp_path / "tokenizer.json")
+        expected = f"its decoder ({kind}) is neither byte-level nor SentencePiece's"
+        assert inexact(tokenizer, "the fox", "x") == [expected] * 2

@@ -76,8 +76,6 @@ def run(
     if tokenizer:
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
-    if reason := prepared.manifest.inexact:
-        note(f"no bits per byte with this tokenizer: {reason}; the folder is for objectives that hide tokens")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
         note(f"--vocab-size is {vocab_size:,}, but BPE on this text ends at {prepared.manifest.vocab_size:,} tokens")
     print(out)

@@ -261,7 +261,9 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
             tokens = np.concatenate([before, part.ids]) if part.begins_document else part.ids
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
-            inexact = inexact or part.inexact
+            if part.inexact and not inexact:
+                inexact = part.inexact
+                note(f"bits per byte would not be exact: {inexact}; the folder is for objectives that hide tokens")
             seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     omissions = recipe.corpus.omissions
