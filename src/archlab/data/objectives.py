@@ -11,11 +11,13 @@ from functools import singledispatch
 
 import numpy as np
 
-from archlab.config.objective import Masked, Objective, Prefix, SpanCorruption
+from archlab.config.objective import Masked, Mixture, Objective, Prefix, SpanCorruption
+from archlab.config.reserve import MODE, SENTINELS
 from archlab.config.schema import Config
 from archlab.config.tasks import BLANK
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
-from archlab.data.reserved import SpecialIds
+from archlab.data.mixing import fitted, interleaved, windows_of_parts
+from archlab.data.reserved import SpecialIds, reserved_names
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import TrainingData, Windows
 from archlab.errors import UserError
@@ -39,17 +41,22 @@ class Batches:
 
     def check(self, seq_len: int) -> None:
         """Raise UserError if the data lacks special tokens that the objective needs for windows of `seq_len` tokens."""
-        special = self.data.special
-        for reserved in self.objective.reserved(seq_len):
-            count = int(reserved.partition(":")[2] or 0)
-            present = len(special.sentinels) if count else int(special.mask is not None)
-            if present < (count or 1):
-                needed = f"{count} sentinels for windows of {seq_len} tokens" if count else f"a {reserved} token"
-                raise UserError(
-                    f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
-                    f"{present or 'none'}; allowed: data.reserve=[{reserved}], or a folder made by "
-                    f"`archlab data --reserve {reserved}`"
-                )
+        reserved = self.objective.reserved(seq_len)
+        for what in reserved:
+            names, present = reserved_names([what]), self.data.special.n_present(what)
+            if present >= len(names):
+                continue
+            needed = "a mask token"
+            if what.startswith(SENTINELS):
+                needed = f"{len(names)} sentinels for windows of {seq_len} tokens"
+            elif what.startswith(MODE):
+                needed = f"the mode token {names[0]}"
+            every = ",".join(reserved)
+            raise UserError(
+                f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
+                f"{present or 'none'}; allowed: data.reserve=[{every}], or a folder made by "
+                f"`archlab data --reserve {every}`"
+            )
 
     def training(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Return the batch of a training step, made from `batch_size` windows of `seq_len` tokens."""
@@ -60,15 +67,30 @@ class Batches:
         """Return the batch of `TrainingData.held_out`, which is the same for all seeds."""
         self.check(seq_len)
         windows = self.data.held_out(seq_len, n_tokens)
-        batch = self._made(windows, Dice(0, "held_out", 0, len(windows.tokens)))
-        return HeldOut(batch, windows, denoises=self.objective.denoises)
+        dice, objective = Dice(0, "held_out", 0, len(windows.tokens)), self.objective
+        parts = windows_of_parts(objective, dice) if isinstance(objective, Mixture) else {}
+        return HeldOut(self._made(windows, dice), windows, denoises=objective.denoises, parts=parts)
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
-        if self.has_encoder:
-            return make_pairs(self.objective, windows, special, dice)
         separator = special.documents[0] if self.document_mask and special.documents else None
-        return make_batch(self.objective, windows, special, separator, dice)
+        return batch_of(self.objective, windows, special, dice, has_encoder=self.has_encoder, separator=separator)
+
+
+def batch_of(
+    objective: Objective,
+    windows: Windows,
+    special: SpecialIds,
+    dice: Dice,
+    *,
+    has_encoder: bool,
+    separator: int | None = None,
+) -> Batch:
+    """Return the batch that an objective makes from windows, for a model with an encoder or for one stack. For the
+    arguments, see `make_batch`."""
+    if has_encoder:
+        return make_pairs(objective, windows, special, dice)
+    return make_batch(objective, windows, special, separator, dice)
 
 
 @singledispatch
@@ -213,10 +235,35 @@ def _with_sentinels(text_NT: np.ndarray, replaced_NT: np.ndarray, sentinels: np.
     return with_sentinels_NT[~replaced_NT | first_NT].reshape(len(text_NT), -1)
 
 
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+@make_batch.register
+def _mixture(objective: Mixture, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    return _mixed(objective, windows, special, dice, has_encoder=False)
+
+
+@make_pairs.register
+def _mixture_of_pairs(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    return _mixed(objective, windows, special, dice, has_encoder=True)
+
+
+def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice, *, has_encoder: bool) -> Batch:
+    """Let each window have one objective (Tay 2022). Without its mode token and its padding, it is the window that its
+    objective alone would make."""
+    read = objective.tokens_read(windows.tokens.shape[1] - 1, has_encoder=has_encoder)
+    rows, batches = windows_of_parts(objective, dice), list[Batch]()
+    for name, own in rows.items():
+        part = objective.parts[name]
+        made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
+        batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
+    mixed = interleaved(batches, list(rows.values()))
+    return replace(mixed, index=None) if objective.denoises else mixed  # sentinels are no tokens of a window
+
+
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:
     """Return the batch of random windows, whose special tokens are the last ones of the vocabulary."""
     objective, dice = config.train.objective, Dice(0, "random", 0, len(windows.tokens))
     special = SpecialIds.at_the_end(config.model.vocab_size, objective.reserved(windows.tokens.shape[1] - 1))
-    if config.model.encoder is not None:
-        return make_pairs(objective, windows, special, dice)
-    return make_batch(objective, windows, special, separator, dice)
+    has_encoder = config.model.encoder is not None
+    return batch_of(objective, windows, special, dice, has_encoder=has_encoder, separator=separator)
