@@ -37,6 +37,8 @@ class Objective(Registered):
     chooses_tokens: ClassVar[bool] = False
     """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
     fixed."""
+    needs_pairs: ClassVar[bool] = False
+    """Whether the objective needs data of pairs: each window has a source and a target."""
     denoises: ClassVar[bool] = False
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
@@ -59,9 +61,10 @@ def score_meaning(objective: Objective) -> dict[str, Any]:
     """Return everything that decides which tokens of held-out text count, and what the model reads to predict them.
 
     An objective of a plug-in has the meaning of archlab's objective from which its class derives. Its own fields affect
-    only the loss.
+    only the loss. `seq2seq` has the meaning of `next_token`: in data of pairs, both predict the target from the source.
     """
     base = next(kind for kind in type(objective).__mro__ if issubclass(kind, Objective) and not is_users(kind))
+    base = NextToken if base is Seq2Seq else base
     fields = {name: getattr(objective, name) for name in base.model_fields}
     return fields | {"kind": kind_of(base) or base.default_kind}
 
@@ -146,6 +149,28 @@ class SpanCorruption(Objective):
         return TokensRead(hidden, text) if has_encoder else TokensRead(text + hidden - 1)
 
 
+class Seq2Seq(Objective):
+    """Cross-entropy of a target, given its source (sequence to sequence, Sutskever 2014). The data consists of pairs of
+    a source and a target. One stack reads the source as a visible prefix. An encoder, if the model has one, reads the
+    source, and the decoder writes the target."""
+
+    kind: Literal["seq2seq"] = "seq2seq"
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    fits_encoder: ClassVar[bool] = True
+    needs_pairs: ClassVar[bool] = True
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        half = longest_side(n_tokens)
+        return TokensRead(half, half) if has_encoder else TokensRead(n_tokens)
+
+
+def longest_side(n_tokens: int) -> int:
+    """Return the largest number of tokens of a source, and of a target, in a window of `n_tokens` tokens. The source
+    includes the separator, and the target includes its end."""
+    return max(n_tokens // 2, 1)
+
+
 # --- mixtures ---------------------------------------------------------------------------------------------------------
 
 
@@ -215,5 +240,6 @@ class Mixture(Objective):
 
 
 def fits_mixture(kind: type[Objective]) -> bool:
-    """Return whether an objective can be a part of a mixture: it is archlab's own, and it predicts tokens in order."""
-    return not is_users(kind) and not issubclass(kind, Mixture) and kind.visibility != "two_sided"
+    """Return whether an objective can be a part of a mixture: it is archlab's own, and it predicts tokens of any
+    text in order."""
+    return not (is_users(kind) or issubclass(kind, Mixture) or kind.visibility == "two_sided" or kind.needs_pairs)

@@ -54,7 +54,8 @@ def next_token(windows: Windows, separator: int | None = None) -> Batch:
     `separator` is the token that begins a document, or None if attention is not masked between documents.
     """
     inputs = windows.tokens[:, :-1]
-    return Batch(inputs, windows.tokens[:, 1:], windows.scored, document_ids(inputs, separator))
+    lengths = None if windows.lengths is None else np.minimum(windows.lengths, inputs.shape[1])
+    return Batch(inputs, windows.tokens[:, 1:], windows.scored, document_ids(inputs, separator), lengths=lengths)
 
 
 def document_ids(tokens: np.ndarray, separator: int | None) -> np.ndarray | None:

@@ -16,6 +16,7 @@ from archlab.config.rules.rule import Rule, needs_a_norm
 from archlab.config.schema import Config, DataConfig, TrainConfig
 from archlab.config.sources import users_kinds_in
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.config.training import resolve_train
 
 
@@ -217,10 +218,18 @@ def _replacements_are_parts(c: Config) -> str | None:
 
 def _task_has_its_own_answers(c: Config) -> str | None:
     objective, task = c.train.objective, c.data.task
-    if not objective.chooses_tokens or not isinstance(task, Task):
+    if not isinstance(task, Task):
         return None
-    allowed = ", ".join(name for name, kind in kinds(Objective).items() if not kind.chooses_tokens)
-    return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+    has_pairs = isinstance(task, Transduction)
+    fit = (name for name, kind in kinds(Objective).items() if not kind.chooses_tokens)
+    allowed = ", ".join(name for name in fit if has_pairs or not kinds(Objective)[name].needs_pairs)
+    if objective.chooses_tokens:
+        return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+    if objective.needs_pairs and not has_pairs:
+        pairs = ", ".join(kinds(Transduction))
+        problem = f"{objective.kind} needs pairs of a source and a target, but data.task = {task.kind} has none"
+        return f"{problem}; allowed: {allowed}; or data.task.kind={pairs}"
+    return None
 
 
 def _prefix_is_of_one_text(c: Config) -> str | None:
