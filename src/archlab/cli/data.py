@@ -56,8 +56,8 @@ def run(
     workers
         Number of threads or processes that tokenize. Default: one per core.
     reserve
-        Special tokens to add to the tokenizer for objectives that hide tokens: `mask`, `sentinels:100` for 100
-        sentinels, or both, as in mask,sentinels:100.
+        Special tokens to add to the tokenizer for the training objective: `mask`, `sentinels:100` for 100 sentinels,
+        `mode:R` for the mode token [R], or several of them, as in mask,sentinels:100.
     pairs
         Read pairs of a source and a target from two fields of the records, as in en,de. In a .tsv file, the fields are
         names in the first line. Two numbers, as in 1,2, are columns of a .tsv file that has no line of names.

@@ -1,11 +1,14 @@
 """Training objectives: which tokens of a window a model reads, and which it has to predict."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from archlab.config.components.visibility import VisibilityName
-from archlab.config.core.registry import Registered, Section, is_users, kind_of
+from archlab.config.core.base import Settings
+from archlab.config.core.registry import Registered, Section, is_users, kind_of, kinds
+from archlab.config.reserve import MASK, MODE, SENTINELS, Mode
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
 """Fraction of the tokens."""
@@ -39,6 +42,11 @@ class Objective(Registered):
     denoises: ClassVar[bool] = False
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
+
+    def by_field(self) -> Mapping[str, "Objective"]:
+        """Return the objectives that make batches, by their fields in a config: the objective itself, or the parts of
+        a mixture."""
+        return {"train.objective": self}
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         """Return the special tokens that windows of `n_tokens` tokens need, as in `data.reserve`."""
@@ -85,7 +93,7 @@ class Masked(Objective):
     denoises: ClassVar[bool] = True
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
-        return ("mask",)
+        return (MASK,)
 
 
 class Prefix(Objective):
@@ -133,7 +141,7 @@ class SpanCorruption(Objective):
         return n_hidden, max(round(n_hidden / self.mean_span), 1)
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
-        return (f"sentinels:{self.spans(n_tokens)[1]}",)
+        return (f"{SENTINELS}{self.spans(n_tokens)[1]}",)
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         n_hidden, n_spans = self.spans(n_tokens)
@@ -161,3 +169,77 @@ def longest_side(n_tokens: int) -> int:
     """Return the largest number of tokens of a source, and of a target, in a window of `n_tokens` tokens. The source
     includes the separator, and the target includes its end."""
     return max(n_tokens // 2, 1)
+
+
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+class Part(Settings):
+    """One objective of a mixture, and its share of the windows."""
+
+    objective: Objective
+    """Objective of the windows of this part."""
+    share: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """Weight of this part. The part gets share / (sum of all shares) of the windows."""
+    mode: Mode | None = None
+    """Name of the mode token that precedes the input of these windows: the token `[R]` for R. null: no token."""
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        """Return the numbers of tokens that the model reads for a window, including the mode token."""
+        stack, source = self.objective.tokens_read(n_tokens, has_encoder=has_encoder)
+        n_modes = int(self.mode is not None)
+        return TokensRead(stack, source + n_modes) if has_encoder else TokensRead(stack + n_modes)
+
+
+class Mixture(Objective):
+    """Several objectives, each for its share of the windows (mixture of denoisers, UL2, Tay 2022). Each window has one
+    objective. A mode token may tell the model which one it is. All windows are padded to the same length. In one stack,
+    `next_token` has a visible prefix of one token."""
+
+    kind: Literal["mixture"] = "mixture"
+    parts: Annotated[dict[str, Part], Field(min_length=1)]
+    """Objectives by name. Allowed are archlab's own objectives that predict tokens in order, such as `prefix` and
+    `span_corruption`."""
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    fits_encoder: ClassVar[bool] = True
+    chooses_tokens: ClassVar[bool] = True
+
+    @field_validator("parts")
+    @classmethod
+    def _can_be_mixed(cls, parts: dict[str, Part]) -> dict[str, Part]:
+        allowed = ", ".join(name for name, kind in kinds(Objective).items() if fits_mixture(kind))
+        for name, part in parts.items():
+            if not fits_mixture(type(part.objective)):
+                raise ValueError(f"{name}: {part.objective.kind} cannot be a part of a mixture; allowed: {allowed}")
+        return parts
+
+    @property
+    def denoises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any part hides tokens. The score is then the loss per predicted token of all parts. Otherwise, all
+        predicted tokens are tokens of the text, so the score is in bits per byte of these tokens."""
+        return any(part.objective.denoises for part in self.parts.values())
+
+    @property
+    def in_order(self) -> list[tuple[str, Part]]:
+        """Parts sorted by name, because the order of keys in a config must not change a run."""
+        return sorted(self.parts.items())
+
+    def by_field(self) -> Mapping[str, Objective]:
+        return {f"train.objective.parts.{name}.objective": part.objective for name, part in self.in_order}
+
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        needed = [what for _, part in self.in_order for what in part.objective.reserved(n_tokens)]
+        most = max((int(what.removeprefix(SENTINELS)) for what in needed if what.startswith(SENTINELS)), default=0)
+        modes = [f"{MODE}{part.mode}" for _, part in self.in_order if part.mode]
+        return ((f"{SENTINELS}{most}",) if most else ()) + tuple(dict.fromkeys(modes))
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        read = [part.tokens_read(n_tokens, has_encoder=has_encoder) for part in self.parts.values()]
+        return TokensRead(*(max(numbers) for numbers in zip(*read, strict=True)))
+
+
+def fits_mixture(kind: type[Objective]) -> bool:
+    """Return whether an objective can be a part of a mixture: it is archlab's own, and it predicts tokens of any
+    text in order."""
+    return not (is_users(kind) or issubclass(kind, Mixture) or kind.visibility == "two_sided" or kind.needs_pairs)

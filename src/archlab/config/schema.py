@@ -1,7 +1,6 @@
 """Config of a run: the model, its training and its data."""
 
 import pickle
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -26,6 +25,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import NextToken, Objective
 from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer, ScheduleName
 from archlab.config.parallel import ParallelConfig
+from archlab.config.reserve import Reserve
 from archlab.config.tasks import NoTask, TaskOrText
 
 
@@ -185,24 +185,6 @@ _Sources = dict[str, MixtureSource]
 _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
 
 
-def _reserved(what: str) -> str:
-    if not re.fullmatch(r"mask|sentinels:[1-9]\d{0,3}", what):
-        raise ValueError(f"{what!r}; allowed: mask, or sentinels:N with N from 1 to 9999")
-    return what
-
-
-Reserved = Annotated[str, AfterValidator(_reserved)]
-"""Special tokens that a tokenizer reserves for an objective."""
-
-
-def _reserved_once(entries: tuple[str, ...]) -> tuple[str, ...]:
-    names = [entry.partition(":")[0] for entry in entries]
-    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-        found = " and ".join(entry for entry, name in zip(entries, names, strict=True) if name == repeated[0])
-        raise ValueError(f"{found} both reserve {repeated[0]}; allowed: one entry for each kind of token")
-    return entries
-
-
 def _two_fields(fields: tuple[str, str]) -> tuple[str, str]:
     source, target = fields
     if not source or not target or source == target:
@@ -224,10 +206,10 @@ class DataConfig(Settings):
     held_out: Probability = 0.05
     """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. The setting has
     an effect only if training prepares the text itself."""
-    reserve: Annotated[tuple[Reserved, ...], Field(strict=False), AfterValidator(_reserved_once)] = ()
-    """Special tokens that an objective needs, at the end of the vocabulary: `mask`, or `sentinels:100` for 100
-    sentinels. The setting has an effect only if training prepares the text itself. For a folder, use `archlab data
-    --reserve`."""
+    reserve: Reserve = ()
+    """Special tokens that an objective needs, at the end of the vocabulary: `mask`, `sentinels:100` for 100 sentinels,
+    or `mode:R` for the mode token [R]. The setting has an effect only if training prepares the text itself. For a
+    folder, use `archlab data --reserve`."""
     pairs: Annotated[tuple[str, str], Field(strict=False), AfterValidator(_two_fields)] | None = None
     """Two fields of the records of `path`, which contain a source and its target, as in `[en, de]`. In a .tsv file
     without a line of names, they are numbers of columns, as in `['1', '2']`. null: the data consists of plain text. The

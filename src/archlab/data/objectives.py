@@ -12,12 +12,14 @@ from functools import singledispatch
 import numpy as np
 
 from archlab.config.core.registry import kinds
-from archlab.config.objective import Masked, Objective, Prefix, Seq2Seq, SpanCorruption, longest_side
+from archlab.config.objective import Masked, Mixture, Objective, Prefix, Seq2Seq, SpanCorruption, longest_side
+from archlab.config.reserve import MODE, SENTINELS
 from archlab.config.schema import Config
 from archlab.config.tasks import BLANK
 from archlab.config.tasks.transduction import Transduction
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
-from archlab.data.reserved import SpecialIds
+from archlab.data.mixing import fitted, interleaved, windows_of_parts
+from archlab.data.reserved import SpecialIds, reserved_names
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import TrainingData, Windows
 from archlab.errors import UserError
@@ -42,7 +44,6 @@ class Batches:
     def check(self, seq_len: int) -> None:
         """Raise UserError if the data lacks pairs or special tokens that the objective needs for windows of `seq_len`
         tokens, or if the data has pairs that the objective or `train.document_mask` would tear apart."""
-        special = self.data.special
         self._check_pairs()
         if self.data.inexact and not self.objective.denoises:
             allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.denoises)
@@ -51,16 +52,25 @@ class Batches:
                 f"{self.data.inexact}; allowed: {allowed}; or a data folder made with a byte-level or "
                 "SentencePiece-style tokenizer that keeps every byte"
             )
-        for reserved in self.objective.reserved(seq_len):
-            count = int(reserved.partition(":")[2] or 0)
-            present = len(special.sentinels) if count else int(special.mask is not None)
-            if present < (count or 1):
-                needed = f"{count} sentinels for windows of {seq_len} tokens" if count else f"a {reserved} token"
-                raise UserError(
-                    f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
-                    f"{present or 'none'}; allowed: data.reserve=[{reserved}], or a folder made by "
-                    f"`archlab data --reserve {reserved}`"
-                )
+        self._check_reserved(seq_len)
+
+    def _check_reserved(self, seq_len: int) -> None:
+        reserved = self.objective.reserved(seq_len)
+        for what in reserved:
+            names, present = reserved_names([what]), self.data.special.n_present(what)
+            if present >= len(names):
+                continue
+            needed = "a mask token"
+            if what.startswith(SENTINELS):
+                needed = f"{len(names)} sentinels for windows of {seq_len} tokens"
+            elif what.startswith(MODE):
+                needed = f"the mode token {names[0]}"
+            every = ",".join(reserved)
+            raise UserError(
+                f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
+                f"{present or 'none'}; allowed: data.reserve=[{every}], or a folder made by "
+                f"`archlab data --reserve {every}`"
+            )
 
     def _check_pairs(self) -> None:
         kind = self.objective.kind
@@ -93,15 +103,30 @@ class Batches:
         """Return the batch of `TrainingData.held_out`, which is the same for all seeds."""
         self.check(seq_len)
         windows = self.data.held_out(seq_len, n_tokens)
-        batch = self._made(windows, Dice(0, "held_out", 0, len(windows.tokens)))
-        return HeldOut(batch, windows, denoises=self.objective.denoises)
+        dice, objective = Dice(0, "held_out", 0, len(windows.tokens)), self.objective
+        parts = windows_of_parts(objective, dice) if isinstance(objective, Mixture) else {}
+        return HeldOut(self._made(windows, dice), windows, denoises=objective.denoises, parts=parts)
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
-        if self.has_encoder:
-            return make_pairs(self.objective, windows, special, dice)
         separator = special.documents[0] if self.document_mask and special.documents else None
-        return make_batch(self.objective, windows, special, separator, dice)
+        return batch_of(self.objective, windows, special, dice, has_encoder=self.has_encoder, separator=separator)
+
+
+def batch_of(
+    objective: Objective,
+    windows: Windows,
+    special: SpecialIds,
+    dice: Dice,
+    *,
+    has_encoder: bool,
+    separator: int | None = None,
+) -> Batch:
+    """Return the batch that an objective makes from windows, for a model with an encoder or for one stack. For the
+    arguments, see `make_batch`."""
+    if has_encoder:
+        return make_pairs(objective, windows, special, dice)
+    return make_batch(objective, windows, special, separator, dice)
 
 
 @singledispatch
@@ -271,6 +296,32 @@ def _with_sentinels(text_NT: np.ndarray, replaced_NT: np.ndarray, sentinels: np.
     return with_sentinels_NT[~replaced_NT | first_NT].reshape(len(text_NT), -1)
 
 
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+@make_batch.register
+def _mixture(objective: Mixture, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    return _mixed(objective, windows, special, dice, has_encoder=False)
+
+
+@make_pairs.register
+def _mixture_of_pairs(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    return _mixed(objective, windows, special, dice, has_encoder=True)
+
+
+def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice, *, has_encoder: bool) -> Batch:
+    """Let each window have one objective (Tay 2022). Without its mode token and its padding, it is the window that its
+    objective alone would make."""
+    read = objective.tokens_read(windows.tokens.shape[1] - 1, has_encoder=has_encoder)
+    rows, batches = windows_of_parts(objective, dice), list[Batch]()
+    for name, own in rows.items():
+        part = objective.parts[name]
+        made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
+        batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
+    mixed = interleaved(batches, list(rows.values()))
+    return replace(mixed, index=None) if objective.denoises else mixed  # sentinels are no tokens of a window
+
+
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:
     """Return the batch of random windows, whose special tokens are the last ones of the vocabulary. An objective that
     needs pairs gets the longest ones that fit, unless the windows have pairs."""
@@ -279,6 +330,5 @@ def random_batch(config: Config, windows: Windows, separator: int | None = None)
     if objective.needs_pairs and windows.given is None:
         half_N = np.full(len(windows.tokens), longest_side(windows.tokens.shape[1] - 1))
         windows = Windows.of_pairs(windows.tokens, half_N, 2 * half_N)
-    if config.model.encoder is not None:
-        return make_pairs(objective, windows, special, dice)
-    return make_batch(objective, windows, special, separator, dice)
+    has_encoder = config.model.encoder is not None
+    return batch_of(objective, windows, special, dice, has_encoder=has_encoder, separator=separator)

@@ -1,7 +1,7 @@
 """Training and held-out windows of a run, from text or from a task."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -77,6 +77,11 @@ class Windows:
         scored = counted > 0
         counted -= prefix_bytes * ((tokens[:, :-1] == before[-1]) & scored)
         return cls(tokens, scored, counted, documents)
+
+    def rows(self, chosen: np.ndarray) -> "Windows":
+        """Return some of the windows. `chosen` holds their indices, int64."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Windows(**{name: array[chosen] for name, array in arrays.items() if array is not None})
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Return the first `count` tokens of each document, or fewer if the windows contain fewer; empty for a task."""
