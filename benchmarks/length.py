@@ -22,6 +22,7 @@ from archlab.exchange.configs import load_config
 from archlab.infer.speed import rehearse
 from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import Inputs
 from archlab.model.state import Cache
 from archlab.training.device import choose_device
 
@@ -67,7 +68,7 @@ def decoding(arm: str, context: int, rounds: int) -> Round:
 
     with torch.no_grad():
         for _ in range(context // 512):
-            model.hidden(token.expand(1, 512), cache=cache)
+            model.hidden(token.expand(1, 512), Inputs(cache=cache))
     return warm(steps, STEPS)
 
 

@@ -16,6 +16,7 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
 from archlab.infer.speed import rehearse
+from archlab.model.inputs import Inputs
 from archlab.pricing.memory import step_memory
 from archlab.pricing.summary import cost
 from archlab.training.compiling import recompute_layers
@@ -98,7 +99,7 @@ def test_the_peak_with_an_encoder_is_what_torch_allocates(overrides, recompute):
 
     def step() -> None:
         for piece in pieces:
-            hidden = model.hidden(piece, source=piece).flatten(0, 1)
+            hidden = model.hidden(piece, Inputs(source=piece)).flatten(0, 1)
             gradient, _ = backward_through_head(model, hidden, piece.flatten(), train, 1 / len(pieces), device)
             (hidden * gradient).sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -55,8 +55,8 @@ def model(index: int) -> Decoder:
 
 
 @torch.no_grad()
-def logits(index: int, tokens: Tensor, source: Tensor, **lengths: Tensor) -> Tensor:
-    return model(index)(tokens, source=source, **lengths)
+def logits(index: int, tokens: Tensor, source: Tensor, **more: Tensor) -> Tensor:
+    return model(index)(tokens, source=source, **more)
 
 
 def test_a_third_of_the_rows_can_have_an_encoder() -> None:
@@ -71,6 +71,36 @@ def test_padding_of_source_and_target_changes_nothing(index: int) -> None:
     for row, (n, m) in enumerate(zip(lengths.tolist(), source_lengths.tolist(), strict=True)):
         alone = logits(index, tokens[row : row + 1, :n], source[row : row + 1, :m])
         assert_close(padded[row : row + 1, :n], alone)
+
+
+@every_config
+def test_packed_pairs_are_as_if_alone(index: int) -> None:
+    """Documents and sources of the second row are in different orders, and padding follows in both rows."""
+    tokens, source = grid.tokens(2), grid.tokens(2, S, seed=1)
+    pairs = [[("0", 4, 3), ("1", 9, 8), ("2", 1, 1)], [("5", 11, 2), ("7", 13, 10)]]
+    order_of_sources = [[0, 1, 2], [1, 0]]
+    documents, numbers = torch.full((2, T), 5), torch.full((2, S), 7)  # padding has the numbers of real documents
+    places = dict[tuple[int, int], tuple[slice, slice]]()
+    for row, of_row in enumerate(pairs):
+        start = first = 0
+        spans = dict[int, slice]()
+        for i in order_of_sources[row]:
+            spans[i] = slice(first, first := first + of_row[i][2])
+            numbers[row, spans[i]] = int(of_row[i][0])
+        for i, (number, n, _) in enumerate(of_row):
+            places[row, i] = slice(start, start := start + n), spans[i]
+            documents[row, places[row, i][0]] = int(number)
+    lengths, source_lengths = (
+        torch.tensor([sum(pair[side] for pair in of_row) for of_row in pairs]) for side in (1, 2)
+    )
+    packed = logits(
+        index, tokens, source, documents=documents, lengths=lengths, source_documents=numbers,
+        source_lengths=source_lengths,
+    )  # fmt: skip
+    assert packed.isfinite().all()
+    for (row, _), (target, of_source) in places.items():
+        alone = logits(index, tokens[row : row + 1, target], source[row : row + 1, of_source])
+        assert_close(packed[row : row + 1, target], alone)
 
 
 @every_config

@@ -14,6 +14,7 @@ from archlab.exchange.configs import load_config
 from archlab.model import masks, products
 from archlab.model.context import start_pass
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import Inputs
 from archlab.model.state import Cache
 
 TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -130,10 +131,10 @@ def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> Non
     cache = Cache(model.config, len(tokens), tokens.shape[1], dtype=torch.float64)
     storage = addresses(cache)
     with torch.no_grad():
-        hidden = [model.hidden(tokens[:, :8], cache=cache)]
+        hidden = [model.hidden(tokens[:, :8], Inputs(cache=cache))]
         for token_B1 in tokens[:, 8:].split(1, 1):
             cache.begin(1)
-            hidden.append(step(token_B1, cache=cache))
+            hidden.append(step(token_B1, Inputs(cache=cache)))
             cache.end(1)
         torch.testing.assert_close(torch.cat(hidden, 1), model.hidden(tokens), rtol=1e-10, atol=1e-10)
     assert counter.frame_count == 1

@@ -137,14 +137,17 @@ def test_packed_documents_are_as_if_alone(index: int) -> None:
     lengths = ((4, 9, 1, 12), (11, 2, 13))
     documents = [[n for n, length in enumerate(row) for _ in range(length)] for row in lengths]
     documents[1] = [n % 2 for n in documents[1]]
-    packed = torch.tensor(documents)
+    packed, n_tokens = torch.tensor(documents), (20, 26)
     with torch.no_grad():
         both = model(tokens, documents=packed)
+        padded = model(tokens, documents=packed, lengths=torch.tensor(n_tokens))
         assert_close(model(tokens[:1], documents=packed[:1]), both[:1])
         for row, pieces in enumerate(lengths):
             ends = np.cumsum(pieces)
             for start, end in zip(ends - pieces, ends, strict=True):
                 assert_close(both[row : row + 1, start:end], model(tokens[row : row + 1, start:end]))
+                if start < (end := min(end, n_tokens[row])):
+                    assert_close(padded[row : row + 1, start:end], model(tokens[row : row + 1, start:end]))
 
 
 @every_config

@@ -13,6 +13,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.model.inputs import Inputs
 from archlab.model.roles import roles_of
 from archlab.model.state import Cache
 from archlab.pricing.hardware import load_hardware
@@ -243,7 +244,7 @@ def test_training_stores_what_autograd_keeps(overrides, texts, tokens, source):
     config = load_config("tiny-llama", "model.n_layers=3", "model.encoder={n_layers: 2}", overrides)
     model = archlab.Decoder(config.model).train()
     model_pass = Pass(texts, tokens, bytes_each=4, counting="computed", is_training=True, source=source)
-    found = kept_by_autograd(model, lambda: model.hidden(zeros(tokens, texts), source=zeros(source, texts)))
+    found = kept_by_autograd(model, lambda: model.hidden(zeros(tokens, texts), Inputs(source=zeros(source, texts))))
     layers = sum(n * layer_bytes(layer, own_pass) for layer, n, own_pass in layer_passes(config.model, model_pass))
     final = texts * tokens * 128 * 4 * (0 if "post" in overrides else 1)
     assert layers + bytes_before(config.model, model_pass) + final == pytest.approx(found, rel=0.02)

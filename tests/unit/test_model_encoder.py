@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from archlab.config.identity import config_hash, resolved
@@ -11,6 +11,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import Inputs
 from archlab.model.state import Cache
 from tiny import MODEL, config
 
@@ -78,7 +79,34 @@ def test_it_is_torchs_transformer(placement):
             memory_key_padding_mask=is_padding,
             tgt_is_causal=True,
         )
-        assert_close(model.hidden(tokens, source=source, source_lengths=lengths), expected)
+        assert_close(model.hidden(tokens, Inputs(source=source, source_lengths=lengths)), expected)
+        check_packed_pairs(model, theirs, source, tokens)
+
+
+def check_packed_pairs(model: Decoder, theirs: nn.Transformer, source: Tensor, tokens: Tensor) -> None:
+    """Compare packed pairs of texts, with padding, with torch's Transformer and dense masks. Documents may have their
+    sources in another order, and two documents may share one source."""
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 2], [4, 4, 4, 4, 9, 9, 4], [3, 3, 3, 3, 3, 3, 3]])
+    numbers = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 2, 5], [9, 9, 9, 9, 4, 4, 4, 9, 9], [3] * 9])
+    lengths, source_lengths = torch.tensor([7, 6, 3]), torch.tensor([8, 7, 9])
+    inputs = Inputs(
+        documents=documents, lengths=lengths, source=source, source_documents=numbers, source_lengths=source_lengths
+    )
+    is_real, is_source = torch.arange(7) < lengths[:, None], torch.arange(9) < source_lengths[:, None]
+    runs, source_runs = (x.diff(dim=1, prepend=x[:, :1]).ne(0).cumsum(1) for x in (documents, numbers))
+    hidden = {
+        "src_mask": (source_runs[:, :, None] != source_runs[:, None]) | ~is_source[:, None],
+        "tgt_mask": (runs[:, :, None] != runs[:, None]) | torch.ones(7, 7).triu(1).bool(),
+        "memory_mask": (documents[:, :, None] != numbers[:, None]) | ~is_source[:, None],
+    }
+    kept = {name: x & ~x.all(-1, keepdim=True) for name, x in hidden.items()}  # torch gives NaN for no keys
+    dense = {name: x.double().masked_fill(x, -torch.inf).repeat_interleave(4, 0) for name, x in kept.items()}
+    expected = theirs(model.embedding(source), model.embedding(tokens), **dense)
+    found = model.hidden(tokens, inputs)
+    assert found.isfinite().all()
+    assert_close(found[is_real], expected[is_real])
+    with pytest.raises(AssertionError):
+        assert_close(model.hidden(tokens, Inputs(source=source))[is_real], expected[is_real])
 
 
 @pytest.mark.parametrize(
@@ -144,8 +172,12 @@ SOURCE, TOKENS = torch.arange(10).reshape(2, 5), torch.zeros(2, 3, dtype=torch.i
         ({"source": SOURCE[:, :0]}, "source: [2, 0]"),
         ({"source": SOURCE, "source_lengths": torch.tensor([0, 5])}, "source_lengths: [0, 5]"),
         ({"source": SOURCE, "source_lengths": torch.tensor([5])}, "source_lengths: [1]"),
-        ({"source": SOURCE, "documents": TOKENS}, "documents"),
-        ({"source_lengths": torch.tensor([5, 5])}, "source"),
+        ({"source": SOURCE, "documents": TOKENS}, "documents and source_documents: only one"),
+        ({"source": SOURCE, "source_documents": SOURCE}, "documents and source_documents: only one"),
+        ({"source": SOURCE, "source_documents": TOKENS}, "source_documents: [2, 3]; allowed: the shape of source"),
+        ({"source": SOURCE, "source_documents": SOURCE, "documents": TOKENS}, "row 1 has document 0"),
+        ({"source_lengths": torch.tensor([5, 5])}, "source_lengths: passed without source"),
+        ({"source_documents": SOURCE}, "source_documents: passed without source"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(inputs, words):
@@ -158,6 +190,8 @@ def test_inputs_that_do_not_fit_are_refused(inputs, words):
 def test_a_source_is_refused_without_an_encoder():
     with pytest.raises(UserError, match="no encoder"):
         Decoder(config().model)(TOKENS, source=SOURCE)
+    with pytest.raises(UserError, match="source_documents: the model has no encoder"):
+        Decoder(config().model)(TOKENS, source_documents=SOURCE)
     with pytest.raises(UserError, match="no encoder"):
         Cache(config().model, 2, 8, source=5)
 
@@ -175,6 +209,10 @@ def test_a_cache_is_made_for_one_length_of_source():
         model(TOKENS, source=SOURCE, cache=store)
     with pytest.raises(UserError, match="1 token or more"):
         Cache(model.config, 2, 8)
+    packed = {"documents": TOKENS, "source_documents": torch.zeros_like(SOURCE)}
+    for names in (["documents"], ["source_documents"], ["documents", "source_documents"]):
+        with pytest.raises(UserError, match=f"{names[0]} and cache were both passed"):
+            model(TOKENS, source=SOURCE, cache=Cache(model.config, 2, 8, source=5), **{n: packed[n] for n in names})
 
 
 def test_generation_reads_the_source_once(monkeypatch):

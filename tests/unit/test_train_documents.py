@@ -10,7 +10,7 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.data.batch import HeldOut, document_ids, next_token
+from archlab.data.batch import Batch, HeldOut, document_ids, next_token
 from archlab.data.training_data import Windows
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
@@ -73,6 +73,36 @@ def test_evaluation_is_that_of_each_document_alone() -> None:
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-6)
     assert found.loss == pytest.approx(nats / is_text.sum(), rel=1e-6)
     assert abs(evaluate(model, HeldOut(next_token(windows), windows), DEVICE).loss - found.loss) > 1e-4
+
+
+def test_packed_pairs_have_the_loss_of_each_pair_alone() -> None:
+    """Two pairs of a source and a target share a row, with padding after both."""
+    config = tiny("model.encoder.n_layers=1", "train.objective.kind=prefix")
+    sources, targets = ([4, 5, 6], [7, 8]), ([2, 9, 3], [5, 1, 1, 6])
+    losses, device = [], DEVICE
+    for source, target in zip(sources, targets, strict=True):
+        tokens = np.array([[END, *target]])
+        alone = Batch(tokens[:, :-1], tokens[:, 1:], source=np.array([source]))
+        losses.append((evaluate(Decoder(config.model), held_out(alone), device).loss, len(target)))
+    expected = sum(loss * n for loss, n in losses) / sum(n for _, n in losses)
+    packed = Batch(
+        np.array([[END, 2, 9, END, 5, 1, 1, 8, 8]]),
+        np.array([[2, 9, 3, 5, 1, 1, 6, 8, 8]]),
+        counted=np.arange(9)[None] < 7,
+        documents=np.array([[0] * 3 + [1] * 6]),
+        lengths=np.array([7]),
+        source=np.array([[4, 5, 6, 7, 8, 10]]),
+        source_lengths=np.array([5]),
+        source_documents=np.array([[0] * 3 + [1] * 3]),
+    )
+    model = Decoder(config.model)
+    assert evaluate(model, held_out(packed), device).loss == pytest.approx(expected, rel=1e-6)
+    trained = update(model, make_optimizer(model, config.train), packed, resolve_train(config), 0, device)
+    assert trained.loss == pytest.approx(expected, rel=1e-6)
+
+
+def held_out(batch: Batch) -> HeldOut:
+    return HeldOut(batch, Windows(np.pad(batch.tokens, ((0, 0), (0, 1)))))
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ class Batch:
     """Input of the encoder, int64 [N, S]. None: the model has no encoder."""
     source_lengths: np.ndarray | None = None
     """Number of tokens of each source without padding, int64 [N]. None: no padding."""
+    source_documents: np.ndarray | None = None
+    """Number of each source token's document, int64 [N, S]. None: each row is one source, and `documents` is None."""
     index: np.ndarray | None = None
     """Index of each target among the predicted tokens of its window, int64 [N, T]. None: 0 ... T - 1."""
 

@@ -1,12 +1,12 @@
 """Configs and weights of M2M-100 and NLLB-200 (M2M100ForConditionalGeneration in transformers)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.bart import ALIASES, COPIES, FIELDS, NO_EFFECT, weights
+from archlab.families.bart import FAMILY as BART
+from archlab.families.bart import FIELDS, weights
 from archlab.families.xglm import SCALED_EMBEDDING, sinusoids
-from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, ConfigReader, Key, lookup
 
 
@@ -27,7 +27,8 @@ class SinusoidsAfterPadding:
             hf["pad_token_id"] = offset - 1
 
 
-FAMILY = Family(
+FAMILY = replace(
+    BART,
     model_type="m2m_100",
     architecture="M2M100ForConditionalGeneration",
     fields=[
@@ -39,9 +40,5 @@ FAMILY = Family(
     ],
     weights=weights("before"),
     buffers=("embed_positions.weights",),
-    prefix="model.",
-    has_encoder=True,
-    copies=COPIES,
-    no_effect=NO_EFFECT,
-    aliases=ALIASES,
+    zero_if_absent=(),
 )

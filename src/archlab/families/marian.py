@@ -1,12 +1,12 @@
 """Configs and weights of Marian, the translation models of OPUS-MT (MarianMTModel in transformers)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.bart import ALIASES, COPIES, FIELDS, LOGITS_BIAS, NO_EFFECT, weights
+from archlab.families.bart import FAMILY as BART
+from archlab.families.bart import FIELDS, weights
 from archlab.families.pegasus import POSITION_TABLES, SINUSOIDS
-from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 
 
@@ -25,7 +25,8 @@ class OneVocabulary:
         hf["decoder_vocab_size"], hf["decoder_start_token_id"] = model.vocab_size, 0
 
 
-FAMILY = Family(
+FAMILY = replace(
+    BART,
     model_type="marian",
     architecture="MarianMTModel",
     fields=[
@@ -39,10 +40,4 @@ FAMILY = Family(
     ],
     weights=weights("stream"),
     position_tables=POSITION_TABLES,
-    prefix="model.",
-    has_encoder=True,
-    copies=COPIES,
-    zero_if_absent=(LOGITS_BIAS,),
-    no_effect=NO_EFFECT,
-    aliases=ALIASES,
 )

@@ -1,11 +1,11 @@
 """Configs and weights of umT5 (UMT5ForConditionalGeneration in transformers)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.t5 import ALIASES, BIAS, BUFFERS, COPIES, NO_EFFECT, WEIGHTS, fields
-from archlab.hf.family import Family
+from archlab.families.t5 import BIAS, WEIGHTS, fields
+from archlab.families.t5 import FAMILY as T5
 from archlab.hf.fields import Always, ConfigReader
 from archlab.hf.weights import Row
 
@@ -21,7 +21,8 @@ class AlwaysScaledLogits:
         """Write no key. `Family.hf_config` reads the written config back and refuses a model with another factor."""
 
 
-FAMILY = Family(
+FAMILY = replace(
+    T5,
     model_type="umt5",
     architecture="UMT5ForConditionalGeneration",
     fields=[
@@ -34,10 +35,5 @@ FAMILY = Family(
         Row(f"decoder.block.{{i}}.{BIAS}", "layers.{i}.attention.position_bias.weight"),
         Row(f"encoder.block.{{i}}.{BIAS}", "encoder.layers.{i}.attention.position_bias.weight"),
     ],
-    buffers=BUFFERS,
-    has_encoder=True,
-    copies=COPIES,
-    tied_by_weights=True,
-    no_effect=NO_EFFECT | {"scalable_attention"},
-    aliases=ALIASES,
+    no_effect=T5.no_effect | {"scalable_attention"},
 )

@@ -21,6 +21,7 @@ from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
 from archlab.infer.text import StopStrings
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import Inputs
 from archlab.model.state import Cache
 
 
@@ -107,14 +108,14 @@ class Answers:
         longest = max(lengths[i] for i in indices)
         read_1T = torch.tensor([context], device=self._device)
         context_cache = self._cache(1, len(context) + longest)
-        last_1D = self.model.hidden(read_1T, cache=context_cache)[:, -1]
+        last_1D = self.model.hidden(read_1T, Inputs(cache=context_cache))[:, -1]
         for batch in self._batches(indices, [len(context) + n for n in lengths]):
             chosen = [pairs[i] for i in batch]
             hidden_BTD = last_1D.expand(len(batch), 1, -1)
             if any(len(pair.continuation) > 1 for pair in chosen):
                 cache = _copied(context_cache, self._cache(len(batch), context_cache.capacity))
                 more_BT = self._padded([pair.continuation[:-1] for pair in chosen])
-                hidden_BTD = torch.cat((hidden_BTD, self.model.hidden(more_BT, cache=cache)), 1)
+                hidden_BTD = torch.cat((hidden_BTD, self.model.hidden(more_BT, Inputs(cache=cache))), 1)
             yield from zip(batch, self._scored(hidden_BTD, [0] * len(batch), chosen), strict=True)
 
     def _scored(self, hidden_BTD: Tensor, starts: Sequence[int], pairs: Sequence[Pair]) -> list[Likelihood]:

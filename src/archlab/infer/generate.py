@@ -22,7 +22,7 @@ from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
-from archlab.model.inputs import check_inputs
+from archlab.model.inputs import Inputs, check_inputs
 from archlab.model.state import Cache
 from archlab.model.torch_private import skip_size_checks
 
@@ -119,7 +119,7 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
 
     The arguments are not checked. The caller must call `cache.begin` before and `cache.end` afterwards.
     """
-    hidden_B1D = model.through_layers(token_B1, cache=cache)
+    hidden_B1D = model.through_layers(token_B1, Inputs(cache=cache))
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 
@@ -276,11 +276,10 @@ class Session:
         model = self.model
         source, source_lengths = self._source if self.cache.source is None else (None, None)
         if self._step is None or piece_BN.shape[1] > 1 or not self.cache.length:
-            hidden_BND = model.hidden(
-                piece_BN, prefix=prefix_B, source=source, source_lengths=source_lengths, cache=self.cache
-            )
+            inputs = Inputs(prefix=prefix_B, source=source, source_lengths=source_lengths, cache=self.cache)
+            hidden_BND = model.hidden(piece_BN, inputs)
             return model.head(hidden_BND[:, -1], model.embedding.weight)
-        check_inputs(model.config, model.encoder_config, piece_BN, cache=self.cache)
+        check_inputs(model.config, model.encoder_config, piece_BN, Inputs(cache=self.cache))
         self.cache.begin(1)
         logits_BV = self._step(model, self._token_B1.copy_(piece_BN), self.cache)
         self.cache.end(1)

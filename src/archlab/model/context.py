@@ -124,6 +124,11 @@ class ForwardPass:
     runs: tuple[range, ...] | None = None
     """Indices of this process's tokens; None if the process has all tokens."""
 
+    @property
+    def is_real(self) -> Tensor | None:
+        """Whether each token is not padding. None if there is no padding."""
+        return self.positions_BT >= 0 if self.is_padded else None
+
     def of(self, part: SequenceShard) -> "ForwardPass":
         """Return the part of this pass for one process's tokens. Their queries still see the keys of all tokens."""
         return replace(
@@ -159,7 +164,7 @@ class ForwardPass:
         collected: Collected | None = None,
     ) -> Context:
         query_BT, T = self.positions_BT, self.positions_BT.shape[1]
-        is_real_BT = query_BT >= 0 if self.is_padded else None
+        is_real_BT = self.is_real
         cross = None if self.source is None else _cross(self.source, query_BT, is_real_BT, collected)
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
@@ -201,10 +206,13 @@ class ForwardPass:
 
 
 def _cross(source: Source, positions_BT: Tensor, is_real_BT: Tensor | None, collected: Collected | None) -> Context:
-    """Return the context of cross-attention. Every query sees the whole source."""
+    """Return the context of cross-attention. A query sees the whole source, or the source of its document."""
     T, (B, S) = positions_BT.shape[1], source.is_real_BS.shape
-    mask = TensorMask(source.is_real_BS[:, None].expand(B, T, S)) if source.is_padded else None
-    mask = mask or NoMask(T, S, positions_BT.device)
+    mask = NoMask(T, S, positions_BT.device)
+    if source.seen_BTS is not None:
+        mask = TensorMask(source.seen_BTS)
+    elif source.is_padded:
+        mask = TensorMask(source.is_real_BS[:, None].expand(B, T, S))
     return Context(positions_BT, is_real_BT, None, mask, None, None, None, collected, source.hidden_BSD)
 
 
@@ -226,12 +234,12 @@ def start_pass(
     """Return the forward pass of new tokens.
 
     Positions count from the first token after the padding, including cached tokens. In packed documents, they count
-    from the first token of each document.
+    from the first token of each document. Padding after packed documents is a document of its own.
     """
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]
     if documents_BT is not None:
-        return _packed(index_1T, documents_BT, dtype)
+        return _packed(index_1T, documents_BT, lengths_B, dtype)
     prefix_B11 = None if prefix_B is None else prefix_B[:, None, None]
     if lengths_B is not None:
         lengths_B1 = lengths_B[:, None].to(index_1T.dtype)
@@ -246,10 +254,15 @@ def start_pass(
     return ForwardPass(positions_BT, first_B1 + T, None, is_whole, cache.is_padded, prefix_B11, cache, dtype)
 
 
-def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> ForwardPass:
+def _packed(index_1T: Tensor, documents_BT: Tensor, lengths_B: Tensor | None, dtype: torch.dtype) -> ForwardPass:
     T = documents_BT.shape[1]
     differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
+    if lengths_B is not None:
+        differs_BT |= index_1T[:, 1:] == lengths_B[:, None]
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
     starts_BT = (index_1T * torch.cat((edge_B1, differs_BT), 1)).cummax(-1).values
     ends_BT = torch.where(torch.cat((differs_BT, edge_B1), 1), index_1T + 1, T).flip(-1).cummin(-1).values.flip(-1)
-    return ForwardPass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, False, None, None, dtype)
+    positions_BT = index_1T - starts_BT
+    if lengths_B is not None:
+        positions_BT = positions_BT.masked_fill(index_1T >= lengths_B[:, None], -1)
+    return ForwardPass(positions_BT, ends_BT - starts_BT, starts_BT, False, lengths_B is not None, None, None, dtype)

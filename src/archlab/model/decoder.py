@@ -22,7 +22,7 @@ from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, ForwardPass, SequenceShard, start_pass
 from archlab.model.init import initialize
-from archlab.model.inputs import check_inputs
+from archlab.model.inputs import NO_INPUTS, Inputs, check_inputs, is_text, sees_source
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
@@ -227,6 +227,7 @@ class Decoder(Stack):
         prefix: Tensor | None = None,
         source: Tensor | None = None,
         source_lengths: Tensor | None = None,
+        source_documents: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
     ) -> Tensor:
@@ -245,104 +246,87 @@ class Decoder(Stack):
         `source`, [B, S], holds the tokens that the encoder reads, in a model with an encoder. `source_lengths`, [B], is
         the number of tokens in each row of the source. The rest of the row is padding, which no token sees.
 
+        `source_documents`, [B, S], holds the document number of each source token. Source tokens are packed like
+        `documents`, which is then required. A token sees the source tokens whose number is that of its own document.
+
         `cache` holds the previous tokens; the new tokens are added to it. A prefix must be read in one pass. The source
         is an argument of the first pass only, because the cache holds its keys and values.
 
         `collected` receives auxiliary losses and expert loads from components, by name.
+
+        Raise UserError if the arguments do not fit the model or each other.
         """
-        hidden_BTD = self.hidden(
-            tokens_BT,
-            documents=documents,
-            lengths=lengths,
-            segments=segments,
-            prefix=prefix,
-            source=source,
-            source_lengths=source_lengths,
-            cache=cache,
-            collected=collected,
-        )
-        return self.head(hidden_BTD, self.embedding.weight)
+        inputs = Inputs(documents, lengths, segments, prefix, source, source_lengths, source_documents, cache)
+        return self.head(self.hidden(tokens_BT, inputs, collected), self.embedding.weight)
 
     def hidden(
         self,
         tokens_BT: Tensor,
-        *,
-        documents: Tensor | None = None,
-        lengths: Tensor | None = None,
-        segments: Tensor | None = None,
-        prefix: Tensor | None = None,
-        source: Tensor | None = None,
-        source_lengths: Tensor | None = None,
-        cache: Cache | None = None,
+        inputs: Inputs = NO_INPUTS,
         collected: Collected | None = None,
         part: SequenceShard | None = None,
     ) -> Tensor:
-        """Return hidden states after the final norm: [B, T] int64 -> [B, T, D].
+        """Return hidden states after the final norm: [B, T] int64 -> [B, T, D]. `inputs` and `collected` are explained
+        in `forward`.
 
         With `part`, return only the states of this process's tokens.
         """
-        inputs = {
-            "documents": documents,
-            "lengths": lengths,
-            "segments": segments,
-            "prefix": prefix,
-            "source": source,
-            "source_lengths": source_lengths,
-        }
-        check_inputs(self.config, self.encoder_config, tokens_BT, cache=cache, **inputs)
-        if cache is not None:
-            cache.begin(tokens_BT.shape[1])
-        x_BTD = self.through_layers(tokens_BT, cache=cache, collected=collected, part=part, **inputs)
-        if cache is not None:
-            cache.end(tokens_BT.shape[1])
+        check_inputs(self.config, self.encoder_config, tokens_BT, inputs)
+        if inputs.cache is not None:
+            inputs.cache.begin(tokens_BT.shape[1])
+        x_BTD = self.through_layers(tokens_BT, inputs, collected, part)
+        if inputs.cache is not None:
+            inputs.cache.end(tokens_BT.shape[1])
         return x_BTD
 
     def through_layers(
         self,
         tokens_BT: Tensor,
-        *,
-        documents: Tensor | None = None,
-        lengths: Tensor | None = None,
-        segments: Tensor | None = None,
-        prefix: Tensor | None = None,
-        source: Tensor | None = None,
-        source_lengths: Tensor | None = None,
-        cache: Cache | None = None,
+        inputs: Inputs = NO_INPUTS,
         collected: Collected | None = None,
         part: SequenceShard | None = None,
     ) -> Tensor:
         """Run the layers without checking inputs or counting cached tokens. Only this part is worth compiling."""
         own_BT = tokens_BT if part is None else part.own(tokens_BT)
         x_BTD = self.embedding(own_BT)
-        this_pass = start_pass(tokens_BT, documents, lengths, prefix, cache, x_BTD.dtype)
+        cache = inputs.cache
+        this_pass = start_pass(tokens_BT, inputs.documents, inputs.lengths, inputs.prefix, cache, x_BTD.dtype)
         if self.encoder is not None:
-            this_pass = replace(this_pass, source=self._source(source, source_lengths, cache, collected))
+            this_pass = replace(this_pass, source=self._source(inputs, this_pass.is_real, collected))
         if part is not None:
             this_pass = this_pass.of(part)
         if self.segments is not None:
-            x_BTD = x_BTD + self.segments(torch.zeros_like(own_BT) if segments is None else segments)
+            x_BTD = x_BTD + self.segments(torch.zeros_like(own_BT) if inputs.segments is None else inputs.segments)
         states = cache.layers if cache is not None else None
         if part is not None:
             states = [{"attention": part}] * len(self.layers)
         return self.run(x_BTD, this_pass, collected, states)
 
-    def encode(self, source_BS: Tensor, lengths_B: Tensor | None = None, collected: Collected | None = None) -> Tensor:
+    def encode(
+        self,
+        source_BS: Tensor,
+        lengths_B: Tensor | None = None,
+        documents_BS: Tensor | None = None,
+        collected: Collected | None = None,
+    ) -> Tensor:
         """Return the encoder's output: tokens of the source, [B, S], to hidden states, [B, S, D]."""
         assert self.encoder is not None
         x_BSE = self.embedding(source_BS)
-        return self.encoder(x_BSE, start_pass(source_BS, None, lengths_B, None, None, x_BSE.dtype), collected)
+        return self.encoder(x_BSE, start_pass(source_BS, documents_BS, lengths_B, None, None, x_BSE.dtype), collected)
 
-    def _source(
-        self, source_BS: Tensor | None, lengths_B: Tensor | None, cache: Cache | None, collected: Collected | None
-    ) -> Source:
+    def _source(self, inputs: Inputs, is_real_BT: Tensor | None, collected: Collected | None) -> Source:
+        source_BS, lengths_B, cache = inputs.source, inputs.source_lengths, inputs.cache
         if source_BS is None:
             assert cache is not None
             assert cache.source is not None
             return cache.source
-        index_1S = torch.arange(source_BS.shape[1], device=source_BS.device)[None]
-        is_padded = lengths_B is not None
-        is_real_BS = index_1S < lengths_B[:, None] if is_padded else torch.ones_like(source_BS, dtype=torch.bool)
-        source = Source(is_real_BS, is_padded, self.encode(source_BS, lengths_B, collected))
+        seen_BTS = None
+        if inputs.documents is not None:
+            seen_BTS = sees_source(inputs)
+            if is_real_BT is not None:  # a padding token sees something, because a softmax over no keys is NaN
+                seen_BTS |= ~is_real_BT[:, :, None]
+        hidden_BSD = self.encode(source_BS, lengths_B, inputs.source_documents, collected)
+        source = Source(is_text(source_BS, lengths_B), lengths_B is not None, hidden_BSD, seen_BTS)
         if cache is not None:
             cache.source = replace(source, hidden_BSD=None)
         return source

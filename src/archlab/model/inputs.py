@@ -1,5 +1,8 @@
-"""Checks of a forward pass's inputs. Shapes: B batch, T tokens."""
+"""Inputs of a forward pass besides the tokens, and their checks. Shapes: B batch, T tokens, S tokens of a source."""
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
 from archlab.config.components.position import Learned
@@ -10,27 +13,48 @@ from archlab.model.arithmetic import WHOLE
 from archlab.model.state import Cache
 
 
-def check_inputs(
-    config: ModelConfig,
-    encoder: ModelConfig | None,
-    tokens_BT: Tensor,
-    *,
-    documents: Tensor | None = None,
-    lengths: Tensor | None = None,
-    segments: Tensor | None = None,
-    prefix: Tensor | None = None,
-    source: Tensor | None = None,
-    source_lengths: Tensor | None = None,
-    cache: Cache | None = None,
-) -> None:
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a forward pass reads besides the tokens. `Decoder.forward` explains each field."""
+
+    documents: Tensor | None = None
+    lengths: Tensor | None = None
+    segments: Tensor | None = None
+    prefix: Tensor | None = None
+    source: Tensor | None = None
+    source_lengths: Tensor | None = None
+    source_documents: Tensor | None = None
+    cache: Cache | None = None
+
+
+NO_INPUTS = Inputs()
+"""Inputs of a pass that reads only tokens."""
+
+
+def is_text(tokens_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
+    """Return whether each token is not padding: boolean, [B, T]. Padding comes after the first `lengths_B` tokens."""
+    if lengths_B is None:
+        return torch.ones_like(tokens_BT, dtype=torch.bool)
+    return torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
+
+
+def sees_source(inputs: Inputs) -> Tensor:
+    """Return whether each token sees each source token in packed documents: boolean, [B, T, S]. It sees those whose
+    document has the same number, without padding."""
+    assert inputs.documents is not None
+    assert inputs.source is not None
+    assert inputs.source_documents is not None
+    is_same_BTS = inputs.documents[:, :, None] == inputs.source_documents[:, None]
+    return is_same_BTS & is_text(inputs.source, inputs.source_lengths)[:, None]
+
+
+def check_inputs(config: ModelConfig, encoder: ModelConfig | None, tokens_BT: Tensor, inputs: Inputs) -> None:
     """Raise UserError if the arguments of a forward pass do not fit the model or each other."""
     if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
         value = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
         raise UserError(f"tokens: {value}; allowed: a tensor [batch, seq] of int64 or int32")
-    if documents is not None and documents.shape != tokens_BT.shape:
-        raise UserError(f"documents: {list(documents.shape)}; allowed: the tokens' shape, {list(tokens_BT.shape)}")
-    if documents is not None and cache is not None:
-        raise UserError("documents and cache were both passed; allowed: one of them (a cache holds one text per row)")
+    _check_documents("documents", inputs.documents, "tokens", tokens_BT, inputs.cache)
+    cache = inputs.cache
     if cache is not None and cache.batch != len(tokens_BT):
         raise UserError(f"cache: made for a batch of {cache.batch}; the tokens are a batch of {len(tokens_BT)}")
     if cache is not None and cache.model is not config and cache.model != config:
@@ -39,28 +63,30 @@ def check_inputs(
     longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
     if isinstance(config.position, Learned) and longest > config.max_seq_len:
         raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
-    _check_source(encoder, tokens_BT, documents, source, cache)
-    if source_lengths is not None:
-        if source is None:
-            raise UserError("source_lengths: passed without source; allowed: both or neither")
-        _check_row_lengths("source_lengths", source, source_lengths)
-    if lengths is not None:
-        _check_lengths(tokens_BT, documents, lengths, cache)
-    if segments is not None:
-        _check_segments(config, tokens_BT, segments)
-    if prefix is not None:
-        _check_prefix(config, tokens_BT, documents, lengths, prefix, cache)
+    if inputs.lengths is not None:
+        if cache is not None:
+            raise UserError(
+                "lengths and cache were both passed; allowed: one of them (a cache has its padding before the tokens: "
+                "Cache(..., padding=...))"
+            )
+        _check_row_lengths("lengths", tokens_BT, inputs.lengths)
+    if encoder is None:
+        _check_no_source(inputs)
+    else:
+        _check_source(encoder, tokens_BT, inputs)
+    if inputs.segments is not None:
+        _check_segments(config, tokens_BT, inputs.segments)
+    if inputs.prefix is not None:
+        _check_prefix(config, tokens_BT, inputs.documents, inputs.lengths, inputs.prefix, cache)
 
 
-def _check_lengths(tokens_BT: Tensor, documents: Tensor | None, lengths_B: Tensor, cache: Cache | None) -> None:
+def _check_documents(name: str, documents: Tensor | None, of: str, tokens_BT: Tensor, cache: Cache | None) -> None:
+    if documents is None:
+        return
+    if documents.shape != tokens_BT.shape:
+        raise UserError(f"{name}: {list(documents.shape)}; allowed: the shape of {of}, {list(tokens_BT.shape)}")
     if cache is not None:
-        raise UserError(
-            "lengths and cache were both passed; allowed: one of them (a cache has its padding before the tokens: "
-            "Cache(..., padding=...))"
-        )
-    if documents is not None:
-        raise UserError("lengths and documents were both passed; allowed: one of them (packed rows have no padding)")
-    _check_row_lengths("lengths", tokens_BT, lengths_B)
+        raise UserError(f"{name} and cache were both passed; allowed: one of them (a cache holds one text per row)")
 
 
 def _check_row_lengths(name: str, tokens_BT: Tensor, lengths_B: Tensor) -> None:
@@ -71,25 +97,23 @@ def _check_row_lengths(name: str, tokens_BT: Tensor, lengths_B: Tensor) -> None:
         raise UserError(f"{name}: {lengths_B.tolist()}; allowed: 1 to {T}, the number of tokens in a row")
 
 
-def _check_source(
-    encoder: ModelConfig | None,
-    tokens_BT: Tensor,
-    documents: Tensor | None,
-    source_BS: Tensor | None,
-    cache: Cache | None,
-) -> None:
-    if encoder is None:
-        if source_BS is not None:
-            raise UserError("source: the model has no encoder; it is allowed only if model.encoder is set")
-        return
-    if documents is not None:
-        raise UserError("documents: packed documents are not supported in a model with an encoder; allowed: None")
-    if cache is not None and cache.source is not None:
-        if source_BS is not None:
-            raise UserError("source: the cache already contains a source text; it is allowed only in the first pass")
-        return
+def _check_no_source(inputs: Inputs) -> None:
+    for name in ("source", "source_lengths", "source_documents"):
+        if getattr(inputs, name) is not None:
+            raise UserError(f"{name}: the model has no encoder; it is allowed only if model.encoder is set")
+
+
+def _check_source(encoder: ModelConfig, tokens_BT: Tensor, inputs: Inputs) -> None:
+    source_BS, cache = inputs.source, inputs.cache
     if source_BS is None:
-        raise UserError("source: missing; a model with an encoder reads a source text: model(tokens, source=...)")
+        for name in ("source_lengths", "source_documents"):
+            if getattr(inputs, name) is not None:
+                raise UserError(f"{name}: passed without source; allowed: both or neither")
+        if cache is None or cache.source is None:
+            raise UserError("source: missing; a model with an encoder reads a source text: model(tokens, source=...)")
+        return
+    if cache is not None and cache.source is not None:
+        raise UserError("source: the cache already contains a source text; it is allowed only in the first pass")
     if source_BS.ndim != 2 or len(source_BS) != len(tokens_BT) or source_BS.dtype not in WHOLE or not source_BS.numel():
         found = f"{list(source_BS.shape)} of {source_BS.dtype}"
         raise UserError(f"source: {found}; allowed: a tensor [{len(tokens_BT)}, 1 or more] of int64 or int32")
@@ -98,6 +122,27 @@ def _check_source(
         raise UserError(f"source: {S} tokens, but learned positions end at max_seq_len = {encoder.max_seq_len}")
     if cache is not None and cache.source_capacity != S:
         raise UserError(f"source: {S} tokens; allowed: {cache.source_capacity}, for which the cache was made")
+    if inputs.source_lengths is not None:
+        _check_row_lengths("source_lengths", source_BS, inputs.source_lengths)
+    _check_documents("source_documents", inputs.source_documents, "source", source_BS, cache)
+    if (inputs.documents is None) != (inputs.source_documents is None):
+        raise UserError(
+            "documents and source_documents: only one of them was passed; allowed: both or neither, because each "
+            "document has a source of its own"
+        )
+    if inputs.documents is not None:
+        _check_sources_of_documents(tokens_BT, inputs.documents, inputs)
+
+
+def _check_sources_of_documents(tokens_BT: Tensor, documents_BT: Tensor, inputs: Inputs) -> None:
+    lacks_source_BT = is_text(tokens_BT, inputs.lengths) & ~sees_source(inputs).any(-1)
+    if lacks_source_BT.any():
+        row, column = lacks_source_BT.nonzero()[0].tolist()
+        number = documents_BT[row, column].item()
+        raise UserError(
+            f"documents: row {row} has document {number}, but no source token has this number in source_documents; "
+            "every document needs a source"
+        )
 
 
 def _check_segments(config: ModelConfig, tokens_BT: Tensor, segments_BT: Tensor) -> None:

@@ -113,6 +113,8 @@ class Source:
     """Whether the source may contain padding, which always comes after the text."""
     hidden_BSD: Tensor | None
     """Output of the encoder; None if a cache already contains the keys and values of the source."""
+    seen_BTS: Tensor | None = None
+    """Whether each of T tokens sees each source token, in packed documents. None: it sees all that are not padding."""
 
 
 class Cache:

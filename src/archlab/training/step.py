@@ -17,6 +17,7 @@ from archlab.data.batch import Batch
 from archlab.model.context import Collected, SequenceShard
 from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import Inputs
 from archlab.training.device import Device
 from archlab.training.loss import Routers, backward_through_head
 from archlab.training.optim import set_rate
@@ -138,13 +139,16 @@ def hidden_and_targets(
     with device.autocast():
         hidden_BTD = model.hidden(
             tokens_BT,
-            documents=_on_device(batch.documents, device),
-            lengths=_on_device(batch.lengths, device),
-            prefix=_on_device(batch.prefix, device),
-            source=_on_device(batch.source, device),
-            source_lengths=_on_device(batch.source_lengths, device),
-            collected=collected,
-            part=part,
+            Inputs(
+                documents=_on_device(batch.documents, device),
+                lengths=_on_device(batch.lengths, device),
+                prefix=_on_device(batch.prefix, device),
+                source=_on_device(batch.source, device),
+                source_lengths=_on_device(batch.source_lengths, device),
+                source_documents=_on_device(batch.source_documents, device),
+            ),
+            collected,
+            part,
         )
     targets_BT = targets_BT if part is None else part.own(targets_BT)
     counted_BT = _on_device(batch.counted, device)
