@@ -76,13 +76,12 @@ class Writer(Assumed):
         assert isinstance(node, ast.FunctionDef)
         types = self._annotations(function)
         typed = [f"{name}: {types.get(name, 'Tensor')}" for name in parameters]
-        text = lines(
-            signature("", "<name>", typed, result_type(len(leaves))),
-            documentation(node, "    "),
-            list(written(self.finished(body, leaves), self.name, "    ")),
-        )
-        name = FUNCTIONS.get(node.name, node.name.strip("_"))
-        return self.page.define(self.kind, name, text)
+        finished = list(written(self.finished(body, leaves), self.name, "    "))
+
+        def text(name: str) -> str:
+            return lines(signature("", name, typed, result_type(len(leaves))), documentation(node, "    "), finished)
+
+        return self.page.define(self.kind, FUNCTIONS.get(node.name, node.name.strip("_")), text)
 
     def _annotations(self, function: Function) -> dict[str, str]:
         """Return the types of a function's parameters. If a parameter is a dataclass of archlab.model, its fields are
@@ -171,17 +170,17 @@ class Writer(Assumed):
             ]  # fmt: skip
         init, kept = self._init(record)
         head = ", ".join(["self", *("*shape: int" if name == "shape" else f"{name}: int" for name in kept)])
-        text = lines(
-            "class <name>(nn.Module):",
-            documentation(made_by.node, "    "),
+        text = [
+            *documentation(made_by.node, "    "),
             "",
             f"    def __init__({head}) -> None:",
             "        super().__init__()",
-            init,
-            forward,
-            self._apply_lines(record),
-        )
-        class_name = self.page.define(self.kind, OWN_NAME.get(record.name, made_by.node.name), text)
+            *init,
+            *forward,
+            *self._apply_lines(record),
+        ]
+        own_name = OWN_NAME.get(record.name, made_by.node.name)
+        class_name = self.page.define(self.kind, own_name, lambda name: lines(f"class {name}(nn.Module):", text))
         arguments = [record.arguments[name] for name in kept]
         spread = [e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
         record.creation = ast.Call(named(class_name), spread, [])

@@ -15,7 +15,7 @@ from archlab.flatten.classes import Writer
 from archlab.flatten.operations import lift
 from archlab.flatten.statements import Body, Frame
 from archlab.flatten.steps import Step, assign, name_variables, remove_unused, rename
-from archlab.flatten.text import WIDTH, Page, lines, written
+from archlab.flatten.text import WIDTH, Page, fitted, lines, written
 from archlab.flatten.values import Code, Known, Record, Value, module, named, stores
 
 
@@ -64,8 +64,8 @@ def decoder(page: Page, model: ModelConfig) -> None:
     page.define(
         "outer",
         "Decoder",
-        lines(
-            "class <name>(nn.Module):",
+        lambda name: lines(
+            f"class {name}(nn.Module):",
             f'    """Language model: token ids to {predicted}, at every position."""',
             "",
             "    def __init__(self) -> None:",
@@ -98,11 +98,11 @@ FORWARD_WITH_SOURCE = (
     "        `source_lengths`, [B], is the number of tokens in each row of the source. The",
     "        rest of the row is padding. By default there is no padding.",
     '        """',
-    "        n_source = source.shape[1]",
     "        if source_lengths is None:",
-    "            source_lengths = source.new_full(source.shape[:1], n_source)",
+    "            source_lengths = source.new_full(source.shape[:1], source.shape[1])",
+    "        index_11S = torch.arange(source.shape[1], device=source.device)[None, None]",
+    "        is_real_B1S = index_11S < source_lengths[:, None, None]",
     "        source_BSD = self.encoder(self.embedding(source), source_lengths)",
-    "        is_real_BS = torch.arange(n_source, device=source.device) < source_lengths[:, None]",
 )
 
 
@@ -118,8 +118,8 @@ def _encoder(page: Page, model: ModelConfig) -> Record:
     page.define(
         "encoder",
         "Encoder",
-        lines(
-            "class <name>(nn.Module):",
+        lambda name: lines(
+            f"class {name}(nn.Module):",
             '    """Encoder: embedded tokens of the source to what cross-attention reads."""',
             "",
             "    def __init__(self) -> None:",
@@ -138,14 +138,14 @@ def _encoder(page: Page, model: ModelConfig) -> Record:
         ),
     )
     return stack.writer.instance(
-        "Source", "archlab.model.state", Code(named("is_real_BS")), Known(True), Code(named("source_BSD"))
+        "Source", "archlab.model.state", Code(named("is_real_B1S")), Known(True), Code(named("source_BSD"))
     )
 
 
 def hidden_in_all(kinds: list[LayerKind]) -> MaskKind:
     """Return which keys the attention of all layers hides, in sequences of any length and without padding."""
     rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
-    hidden = {hidden_keys(rule, sys.maxsize) for rule in rules}
+    hidden: set[MaskKind] = {hidden_keys(rule, sys.maxsize) for rule in rules}
     if not hidden:
         return "causal"
     return hidden.pop() if len(hidden) == 1 else "other"
@@ -254,15 +254,15 @@ def written_tuple(end: Step) -> str:
 def _through(layers: list[_Layer], by_kind: bool) -> list[str]:
     if not by_kind:
         *steps, arguments = layers[0].lines()
-        all_arguments = f"x_BTD, {arguments}" if arguments else "x_BTD"
-        return [*steps, "        for layer in self.layers:", f"            x_BTD = layer({all_arguments})"]
+        call = parsed(f"layer(x_BTD, {arguments})")
+        run = fitted("            x_BTD = ", call, "", layers[0].writer.name)
+        return [*steps, "        for layer in self.layers:", *run]
     steps, table = list[str](), list[str]()
     for layer in layers:
         *before, arguments = layer.lines(layer.kind.name)
         steps += before
-        table.append(
-            f'            "{layer.kind.name}": ({arguments}{"" if ", " in arguments or not arguments else ","}),'
-        )
+        row = parsed(f"({arguments},)" if arguments else "()")
+        table += fitted(f'            "{layer.kind.name}": ', row, ",", layer.writer.name)
     return [
         *steps,
         "        context = {",

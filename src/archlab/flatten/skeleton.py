@@ -81,9 +81,9 @@ class Stack(nn.Module):
 
 
 def cross_context(source: Source, positions_BT: Tensor) -> Context:
-    """Return the context of cross-attention."""
-    mask_B1S = source.is_real_BS[:, None]  # the same for all queries
-    return Context(positions_BT, None, None, TensorMask(mask_B1S), None, None, None, None, source.hidden_BSD)
+    """Return the context of cross-attention. `source.is_real_BS` is [B, 1, S] here: one mask for all queries."""
+    mask = TensorMask(source.is_real_BS)
+    return Context(positions_BT, None, None, mask, None, None, None, None, source.hidden_BSD)
 
 
 def mask_with_padding(rule: Visibility, positions_BT: Tensor) -> Tensor:

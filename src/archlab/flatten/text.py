@@ -19,9 +19,6 @@ WIDTH = 88
 CROSS = "cross"
 """Kind under which the parts of cross-attention are added to the page."""
 
-NAME = "<name>"
-"""Placeholder for the name of a function or class in its text, until the name is known."""
-
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
@@ -53,11 +50,11 @@ class Page:
         self.constants.setdefault(used, (text, comment))
         return used
 
-    def define(self, kind: str, name: str, text: str) -> str:
-        """Add a function or class and return its name. This name replaces the placeholder NAME in `text`."""
+    def define(self, kind: str, name: str, text: Callable[[str], str]) -> str:
+        """Add a function or class and return its name. `text` returns the text for this name."""
         prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
-        used = self._name(kind, name, text, prefixed)
-        self.definitions.setdefault(used, text.replace(NAME, used))
+        used = self._name(kind, name, text(""), prefixed)
+        self.definitions.setdefault(used, text(used))
         return used
 
     def _name(self, kind: str, name: str, text: str, prefixed: str) -> str:

@@ -81,17 +81,19 @@ def flatten(model: ModelConfig, title: str, most_lines: int | None = None) -> st
 
 def _refuse_unknown(model: ModelConfig) -> None:
     refuse_users_kinds(model, "a flattened file")
-    problems = list(_unknown(resolve(model), ModelConfig, "model"))
+    problems = list(_problems(model, "model"))
     if (encoder := encoder_of(model)) is not None:
-        problems += _unknown(resolve(encoder), ModelConfig, "model.encoder")
+        problems += _problems(encoder, "model.encoder")
+    raise_problems(list(dict.fromkeys(problems)), "the config to flatten")
+
+
+def _problems(model: ModelConfig, path: str) -> Iterator[Problem]:
+    yield from _unknown(resolve(model), ModelConfig, path)
     for layer in dict.fromkeys(layer_configs(model)):
         if isinstance(layer.attention, Visibility):
-            problems += _unknown(layer.attention, Visibility, "model.attention")
+            yield from _unknown(layer.attention, Visibility, f"{path}.attention")
             if layer.attention.visibility == "prefix":  # the length of the prefix would be an argument of `forward`
-                problems.append(
-                    Problem("model.attention.visibility", "prefix; allowed in a flattened file: causal, two_sided")
-                )
-    raise_problems(list(dict.fromkeys(problems)), "the config to flatten")
+                yield Problem(f"{path}.attention.visibility", "prefix; allowed in a flattened file: causal, two_sided")
 
 
 def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
@@ -115,7 +117,11 @@ def _constants(page: Page) -> list[str]:
     out: list[str] = []
     for name in named:
         value, comment = page.constants[name]
-        out.append(f"{name} = {value}" + (f"  # {comment}" if comment else ""))
+        line = f"{name} = {value}"
+        if comment and len(line) + len(comment) + 4 > WIDTH:
+            out += [f"# {comment}", line]
+        else:
+            out.append(f"{line}  # {comment}" if comment else line)
     return out
 
 
