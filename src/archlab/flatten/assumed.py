@@ -1,21 +1,24 @@
 """Assumptions under which a flattened file is written. `flatten` evaluates the code of archlab.model, and some calls
 there have a fixed result under these assumptions.
 
-A flattened file computes a forward pass over whole sequences, without cache, padding, document boundaries or autocast.
-Operations that need at least float32 use float32. Attention is a call of torch's fused kernel, or plain tensor
-operations if that kernel does not support the config.
+A flattened file computes a forward pass over whole sequences, without cache, document boundaries or autocast. Only the
+source text of an encoder may have padding. Operations that need at least float32 use float32. Attention is a call of
+torch's fused kernel, or plain tensor operations if that kernel does not support the config.
 """
 
 import ast
 import dataclasses
 
 from archlab.config.components.component import Site
-from archlab.config.components.kernel_choice import KernelNeeds
+from archlab.config.components.kernel_choice import KernelNeeds, MaskKind
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import LayerConfig
 from archlab.flatten.operations import lift, plain
 from archlab.flatten.specialize import Specializer
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, module
+
+SKELETON = "archlab.flatten.skeleton"
+"""Module with the code that a flattened file contains instead of some parts of archlab.model."""
 
 
 def parsed(text: str) -> ast.expr:
@@ -26,9 +29,9 @@ class Assumed(Specializer):
     """Evaluator that replaces a call with its result, if the result follows from the assumptions."""
 
     layer: LayerConfig
-    masked: bool
-    """Whether masks are needed, because at least one layer has attention that is not plain causal attention. All layers
-    then get masks."""
+    hidden: MaskKind
+    """Keys that attention hides, if they are the same in all layers of the stack: later keys (`causal`) or no keys
+    (`none`). Otherwise it is `other`, and all layers get masks."""
 
     def attribute(self, value: Value, name: str) -> Value:
         """Return the attribute `name` of `value`.
@@ -49,26 +52,24 @@ class Assumed(Specializer):
                 return Sequence(tuple(arguments))
             case "is_training_eagerly", _:
                 return Known(False)
-            case "grouped_linear", _ if function.home is not module("archlab.flatten.skeleton"):
-                return self.call(self.top("grouped_linear", module("archlab.flatten.skeleton")), arguments, {})
+            case "grouped_linear", _ if function.home is not module(SKELETON):
+                return self.call(self.top("grouped_linear", module(SKELETON)), arguments, {})
             case "Projection", [d_in, d_out]:
                 bias = [] if plain(keywords["bias"]) else [ast.keyword("bias", ast.Constant(False))]
                 return Record("nn.Linear", creation=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
             case "is_plain_causal", _:
-                return Known(not self.masked)
+                return Known(self.hidden == "causal")
             case (("is_compiled_row" | "is_step"), _):
                 return Known(False)
             case "has_format_of", _:
                 return Known(True)
             case "Same", _:
                 return Record("nn.Identity")
-            case "_mask", [attention, query, key]:
-                call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
-                names = {"rule": attention, "query": query, "key": key}
-                return self.evaluate(call, names, module("archlab.model.masks"))
-            case "hides_nothing", _:  # a flattened file reads such a mask like any other
-                return Known(False)
-            case ("dense", [mask]) | ("as_added", [mask, _]):
+            case "_mask", [rule, query, key]:
+                return self._mask(function, rule, query, key, is_biased=plain(keywords["is_biased"]))
+            case "_cross", [source, positions, *_]:
+                return self.call(self.top("cross_context", module(SKELETON)), [source, positions], {})
+            case (("dense" | "TensorMask"), [mask]) | ("as_added", [mask, _]):
                 return mask
             case "in_call", [Known(value=KernelNeeds() as needs), _, _, _, _, sinks]:
                 return Known(dataclasses.replace(needs, sinks=not isinstance(sinks, Known)))
@@ -86,6 +87,18 @@ class Assumed(Specializer):
                 return Known(isinstance(attention, MultiHead) and attention.n_kv_heads != attention.n_heads)
             case _:
                 return None
+
+    def _mask(self, function: Function | Class, rule: Value, query: Value, key: Value, *, is_biased: bool) -> Value:
+        """Return the mask of a layer's attention to its own tokens."""
+        assert isinstance(function, Function)
+        assert isinstance(function.owner, Record)
+        if plain(function.owner.attributes["is_padded"]):
+            return self.call(self.top("mask_with_padding", module(SKELETON)), [rule, query], {})
+        masks = module("archlab.model.masks")
+        if self.hidden == "none" and not is_biased:
+            return self.call(self.top("NoMask", masks), [Known(None)] * 3, {})  # its size is not read
+        call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
+        return self.evaluate(call, {"rule": rule, "query": query, "key": key}, masks)
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
         if name == "nn.Identity" or (name == "nn.Dropout" and plain(arguments[0]) == 0):

@@ -6,6 +6,7 @@ import re
 import textwrap
 from typing import Any
 
+from archlab.config.components.kernel_choice import MaskKind
 from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, Branch, LayerConfig
 from archlab.flatten.assumed import Assumed, parsed
@@ -13,16 +14,16 @@ from archlab.flatten.operations import NotWritableError, cannot_be_written, lift
 from archlab.flatten.specialize import opened
 from archlab.flatten.statements import Body
 from archlab.flatten.steps import Step, drop_unread, merge_into_next, name_variables, read_in, remove_unused, substitute
-from archlab.flatten.text import COMMENTS, WIDTH, Page, constant, constant_name, fitted, lines, root, written
+from archlab.flatten.text import COMMENTS, CROSS, WIDTH, Page, constant, constant_name, fitted, lines, root, written
 from archlab.flatten.values import Class, Code, Function, Known, Record, Value, codes, loads, named
 
 
 class Writer(Assumed):
     """Evaluator that adds constants, functions and classes to a Page. Each kind of layer has its own Writer."""
 
-    def __init__(self, page: Page, kind: str, layer: LayerConfig, masked: bool = False) -> None:
+    def __init__(self, page: Page, kind: str, layer: LayerConfig, hidden: MaskKind = "causal") -> None:
         super().__init__()
-        self.page, self.kind, self.layer, self.masked = page, kind, layer, masked
+        self.page, self.kind, self.layer, self.hidden = page, kind, layer, hidden
         self._widths: dict[int, tuple[Base, str]] = {}
 
     # --- constants ----------------------------------------------------------------------------------------------------
@@ -73,14 +74,27 @@ class Writer(Assumed):
     ) -> str:
         node = function.node
         assert isinstance(node, ast.FunctionDef)
-        typed = [f"{name}: {annotation(node, name)}" for name in parameters]
-        text = lines(
-            signature("", "<name>", typed, result_type(len(leaves))),
-            documentation(node, "    "),
-            list(written(self.finished(body, leaves), self.name, "    ")),
-        )
-        name = FUNCTIONS.get(node.name, node.name.strip("_"))
-        return self.page.define(self.kind, name, text)
+        types = self._annotations(function)
+        typed = [f"{name}: {types.get(name, 'Tensor')}" for name in parameters]
+        finished = list(written(self.finished(body, leaves), self.name, "    "))
+
+        def text(name: str) -> str:
+            return lines(signature("", name, typed, result_type(len(leaves))), documentation(node, "    "), finished)
+
+        return self.page.define(self.kind, FUNCTIONS.get(node.name, node.name.strip("_")), text)
+
+    def _annotations(self, function: Function) -> dict[str, str]:
+        """Return the types of a function's parameters. If a parameter is a dataclass of archlab.model, its fields are
+        parameters in the flattened file."""
+        assert isinstance(function.node, ast.FunctionDef)
+        arguments = function.node.args
+        types = {argument.arg: argument.annotation for argument in (*arguments.args, *arguments.kwonlyargs)}
+        for name in [
+            kind.id for kind in types.values() if isinstance(kind, ast.Name) and kind.id in function.home.names
+        ]:
+            if isinstance(record := self.top(name, function.home), Class):
+                types |= {field: node.annotation for field, node in record.fields.items()}
+        return {name: annotation(kind) for name, kind in types.items()}
 
     def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
         """Return the final body of a function that returns `leaves`.
@@ -111,6 +125,9 @@ class Writer(Assumed):
         inner = {name: opened(name, value, leaves) for name, value in bound.items()}
         outer, self.body = self.body, Body()
         record.path = named("self")
+        kind, layer = self.kind, self.layer
+        if record.name == CROSS:
+            self.kind, self.layer = CROSS, layer.model_copy(update={"attention": layer.cross})
         try:
             returned = self.run_function(function, inner)
             read = read_in(remove_unused([*self.body.steps, Step(ast.Expr(ast.Tuple(codes(returned), ast.Load())))]))
@@ -124,6 +141,7 @@ class Writer(Assumed):
             raise
         finally:
             self.body, record.path = outer, path
+            self.kind, self.layer = kind, layer
         call = Code(ast.Call(path, [leaves[name] for name in record.parameters], []))
 
         def complete(wanted: list[int]) -> None:
@@ -144,24 +162,25 @@ class Writer(Assumed):
             if torch_module := torch_equivalent(record, steps):
                 record.creation = torch_module
                 return
-            parameters = ["self", *(f"{name}: {annotation(method, name)}" for name in record.parameters)]
+            types = self._annotations(Function(method, made_by.home))
+            parameters = ["self", *(f"{name}: {types.get(name, 'Tensor')}" for name in record.parameters)]
             forward = [
                 "", *signature("    ", "forward", parameters, result_type(len(leaves))),
                 *documentation(method, "        "), *written(steps, self.name, "        "),
             ]  # fmt: skip
         init, kept = self._init(record)
         head = ", ".join(["self", *("*shape: int" if name == "shape" else f"{name}: int" for name in kept)])
-        text = lines(
-            "class <name>(nn.Module):",
-            documentation(made_by.node, "    "),
+        text = [
+            *documentation(made_by.node, "    "),
             "",
             f"    def __init__({head}) -> None:",
             "        super().__init__()",
-            init,
-            forward,
-            self._apply_lines(record),
-        )
-        class_name = self.page.define(self.kind, OWN_NAME.get(record.name, made_by.node.name), text)
+            *init,
+            *forward,
+            *self._apply_lines(record),
+        ]
+        own_name = OWN_NAME.get(record.name, made_by.node.name)
+        class_name = self.page.define(self.kind, own_name, lambda name: lines(f"class {name}(nn.Module):", text))
         arguments = [record.arguments[name] for name in kept]
         spread = [e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
         record.creation = ast.Call(named(class_name), spread, [])
@@ -223,7 +242,7 @@ FOLDED = {"rotating": "ROTARY_DIM"}
 Contains only names that differ.
 """
 
-OWN_NAME = {"shared": "SharedExpert"}
+OWN_NAME = {"shared": "SharedExpert", "cross": "CrossAttention"}
 """Mapping from the name of the attribute that contains a module to the name of its class in the flattened file.
 
 Contains only class names that differ from those in archlab.model.
@@ -238,11 +257,11 @@ def result_type(several: int) -> str:
     return "Tensor" if several == 1 else f"tuple[{', '.join(['Tensor'] * several)}]"
 
 
-def annotation(node: ast.FunctionDef, name: str) -> str:
-    """Return the type annotation of a parameter: that of archlab.model if it is int or float, otherwise Tensor."""
-    in_source = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
-    text = "" if in_source is None else ast.unparse(in_source)
-    return text if text in ("int", "float") else "Tensor"
+def annotation(kind: ast.expr | None) -> str:
+    """Return the type annotation of a parameter: that of archlab.model if it is a number or a dtype, otherwise
+    Tensor."""
+    text = "" if kind is None else ast.unparse(kind)
+    return text if text in ("int", "float", "torch.dtype") else "Tensor"
 
 
 def signature(indent: str, name: str, parameters: list[str], result: str) -> list[str]:

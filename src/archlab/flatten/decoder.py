@@ -6,18 +6,17 @@ import sys
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from archlab.config.components.visibility import Visibility, is_plain_causal
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.components.kernel_choice import MaskKind
+from archlab.config.components.visibility import Visibility, hidden_keys
+from archlab.config.layers import LayerConfig, encoder_of, layer_configs, sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.flatten.assumed import parsed
+from archlab.flatten.assumed import SKELETON, parsed
 from archlab.flatten.classes import Writer
 from archlab.flatten.operations import lift
 from archlab.flatten.statements import Body, Frame
 from archlab.flatten.steps import Step, assign, name_variables, remove_unused, rename
-from archlab.flatten.text import WIDTH, Page, lines, written
-from archlab.flatten.values import Code, Known, Record, module, named, stores
-
-SKELETON = "archlab.flatten.skeleton"
+from archlab.flatten.text import WIDTH, Page, fitted, lines, written
+from archlab.flatten.values import Code, Known, Record, Value, module, named, stores
 
 
 @dataclass(frozen=True)
@@ -41,69 +40,178 @@ def kinds_of(model: ModelConfig) -> tuple[list[LayerKind], list[str]]:
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
+    """Add the class `Decoder` and all that it needs to the page."""
+    source = None if (encoder := encoder_of(model)) is None else _encoder(page, encoder)
     kinds, order = kinds_of(model)
+    if source is not None and len(kinds) == 1:
+        kinds, order = [LayerKind("decoder", kinds[0].layer)], ["decoder"]
     page.constant("", "N_LAYERS", model.n_layers)
-    writer = Writer(page, "outer", kinds[0].layer)
-    root = writer.instance("Decoder", SKELETON, Known(model))
-    before_layers = _written(writer, root, "x_BTD = self.embedded(tokens_BT, positions_BT)")
-    rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
-    masked = not all(is_plain_causal(rule, sys.maxsize) for rule in rules)  # for sequences of any length
-    layers = [_Layer(page, kind, root, masked) for kind in kinds]
-    creation = _make_layers(layers)
-    after_layers = _written(writer, root, "return self.logits(x_BTD)")
-    by_kind = len({tuple(layer.lines()) for layer in layers}) > 1
-    body = [*before_layers, *_through(layers, by_kind), *after_layers]
+    stack = _Stack(page, "outer" if source is None else "decoder", model, kinds[0].layer)
+    ends = stack.writer.instance("Vocabulary", SKELETON, Known(model))
+    stack.names["vocabulary"] = ends
+    before_layers = stack.written("x_BTD = stack.entered(vocabulary.embedded(tokens_BT), positions_BT)")
+    stack.add_layers(kinds, Known(None), source or Known(None))
+    after_layers = stack.written("x_BTD = stack.norm(x_BTD)\nreturn vocabulary.logits(x_BTD)")
+    body = [*before_layers, *stack.through_layers(), *after_layers]
     if any("positions_BT" in line for line in body):
         body = ["        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]", *body]
-    made = writer.init_lines(root)
-    last = [line for line in made if line.strip().startswith(("self.norm ", "self.head "))]
+    creation = stack.made_layers("N_LAYERS")
     if any("in LAYERS" in line or "(LAYERS" in line for line in (*creation, *body)):
         _pattern(page, order)
+    embedding, head = stack.made(ends, last="head")
+    before, norm = stack.made(stack.root, last="norm")
+    predicted = "logits" if sees_as(model, "two_sided") else "logits of the next token"
     page.define(
         "outer",
         "Decoder",
-        lines(
-            "class <name>(nn.Module):",
-            '    """Language model: token ids to logits of the next token, at every position."""',
+        lambda name: lines(
+            f"class {name}(nn.Module):",
+            f'    """Language model: token ids to {predicted}, at every position."""',
             "",
             "    def __init__(self) -> None:",
             "        super().__init__()",
-            [line for line in made if line not in last],
+            [*embedding, *before],
+            None if source is None else "        self.encoder = Encoder()",
             creation,
-            last,
+            [*norm, *head],
             "",
-            "    def forward(self, tokens_BT: Tensor) -> Tensor:",
-            '        """[B, T] -> [B, T, V]."""',
+            FORWARD if source is None else FORWARD_WITH_SOURCE,
             body,
         ),
     )
 
 
-def _written(writer: Writer, root: Record, text: str) -> list[str]:
-    names = {name: Code(named(name)) for name in ("tokens_BT", "positions_BT", "x_BTD")}
-    frame = Frame(module(SKELETON), {**names, "self": root})
-    writer.body = Body(frames=[frame])
-    returned = writer.run(ast.parse(text).body)
-    if returned is not None:
-        return writer.lines(writer.body.steps, returned, "        ")
-    *steps, last = writer.finished(writer.body.steps, [lift(frame.names["x_BTD"])])
-    assert isinstance(last.node, ast.Return)
-    assert last.node.value is not None
-    if ast.unparse(last.node.value) != "x_BTD":
-        steps.append(Step(ast.Assign([ast.Name("x_BTD", ast.Store())], last.node.value)))
-    return list(written(steps, writer.name, "        "))
+FORWARD = (
+    "    def forward(self, tokens_BT: Tensor) -> Tensor:",
+    '        """[B, T] -> [B, T, V]."""',
+)
+
+FORWARD_WITH_SOURCE = (
+    "    def forward(",
+    "        self,",
+    "        tokens_BT: Tensor,",
+    "        source: Tensor,",
+    "        source_lengths: Tensor | None = None,",
+    "    ) -> Tensor:",
+    '        """[B, T] and source [B, S] -> [B, T, V].',
+    "",
+    "        `source_lengths`, [B], is the number of tokens in each row of the source. The",
+    "        rest of the row is padding. By default there is no padding.",
+    '        """',
+    "        if source_lengths is None:",
+    "            source_lengths = source.new_full(source.shape[:1], source.shape[1])",
+    "        index_11S = torch.arange(source.shape[1], device=source.device)[None, None]",
+    "        is_real_B1S = index_11S < source_lengths[:, None, None]",
+    "        source_BSD = self.encoder(self.embedding(source), source_lengths)",
+)
+
+
+def _encoder(page: Page, model: ModelConfig) -> Record:
+    """Add the class `Encoder` to the page. Return the Source that cross-attention reads."""
+    kind = LayerKind("encoder", layer_configs(model)[0])
+    page.constant("", "N_ENCODER_LAYERS", model.n_layers)
+    stack = _Stack(page, "encoder", model, kind.layer)
+    before_layers = stack.written("x_BTD = stack.entered(x_BTD, positions_BT)")
+    stack.add_layers([kind], Code(named("lengths_B")), Known(None))
+    after_layers = stack.written("return stack.norm(x_BTD)")
+    before, norm = stack.made(stack.root, last="norm")
+    page.define(
+        "encoder",
+        "Encoder",
+        lambda name: lines(
+            f"class {name}(nn.Module):",
+            '    """Encoder: embedded tokens of the source to what cross-attention reads."""',
+            "",
+            "    def __init__(self) -> None:",
+            "        super().__init__()",
+            before,
+            stack.made_layers("N_ENCODER_LAYERS"),
+            norm,
+            "",
+            "    def forward(self, x_BTD: Tensor, lengths_B: Tensor) -> Tensor:",
+            '        """[B, T, D] -> [B, T, D]. Padding follows the first `lengths_B` tokens of a row."""',
+            "        index_1T = torch.arange(x_BTD.shape[1], device=x_BTD.device)[None]",
+            "        positions_BT = torch.where(index_1T < lengths_B[:, None], index_1T, -1)",
+            before_layers,
+            stack.through_layers(),
+            after_layers,
+        ),
+    )
+    return stack.writer.instance(
+        "Source", "archlab.model.state", Code(named("is_real_B1S")), Known(True), Code(named("source_BSD"))
+    )
+
+
+def hidden_in_all(kinds: list[LayerKind]) -> MaskKind:
+    """Return which keys the attention of all layers hides, in sequences of any length and without padding."""
+    rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
+    hidden: set[MaskKind] = {hidden_keys(rule, sys.maxsize) for rule in rules}
+    if not hidden:
+        return "causal"
+    return hidden.pop() if len(hidden) == 1 else "other"
+
+
+class _Stack:
+    """Code of a decoder or an encoder: the lines of its `__init__` and its `forward`."""
+
+    def __init__(self, page: Page, name: str, model: ModelConfig, layer: LayerConfig) -> None:
+        self.page, self.writer = page, Writer(page, name, layer)
+        self.root = self.writer.instance("Stack", SKELETON, Known(model))
+        self.names: dict[str, Value] = {"stack": self.root}
+        self.layers = list[_Layer]()
+
+    def written(self, text: str) -> list[str]:
+        """Return the lines of a forward pass for the statements in `text`."""
+        names = {name: Code(named(name)) for name in ("tokens_BT", "positions_BT", "x_BTD")}
+        frame = Frame(module(SKELETON), {**names, **self.names})
+        self.writer.body = Body(frames=[frame])
+        returned = self.writer.run(ast.parse(text).body)
+        if returned is not None:
+            return self.writer.lines(self.writer.body.steps, returned, "        ")
+        *steps, last = self.writer.finished(self.writer.body.steps, [lift(frame.names["x_BTD"])])
+        assert isinstance(last.node, ast.Return)
+        assert last.node.value is not None
+        if ast.unparse(last.node.value) != "x_BTD":
+            steps.append(Step(ast.Assign([ast.Name("x_BTD", ast.Store())], last.node.value)))
+        return list(written(steps, self.writer.name, "        "))
+
+    def made(self, record: Record, last: str) -> tuple[list[str], list[str]]:
+        """Return the lines that create the modules of a record. The lines for the module `last` come separately."""
+        lines_ = self.writer.init_lines(record)
+        is_last = [line.startswith(f"        self.{last} =") for line in lines_]
+        first = is_last.index(True) if any(is_last) else len(lines_)
+        return lines_[:first], lines_[first:]
+
+    def add_layers(self, kinds: list[LayerKind], lengths_B: Value, source: Value) -> None:
+        """Write the classes of the layers. `lengths_B` and `source` are arguments of `Stack.context`."""
+        # With biases, attention needs masks as tensors anyway. The decoder can then use the encoder's attention.
+        is_biased = any(kind.layer.position.acts_on == "scores" for kind in kinds)
+        is_masked = isinstance(lengths_B, Code) or (isinstance(source, Record) and is_biased)
+        hidden = "other" if is_masked else hidden_in_all(kinds)
+        given: dict[str, Value] = {"stack": self.root, "lengths_B": lengths_B, "source": source}
+        self.layers = [_Layer(self.page, kind, given, hidden) for kind in kinds]
+
+    def through_layers(self) -> list[str]:
+        """Return the lines of a forward pass through all layers."""
+        return _through(self.layers, by_kind=len({tuple(layer.lines()) for layer in self.layers}) > 1)
+
+    def made_layers(self, n_layers: str) -> list[str]:
+        """Return the lines that create the layers. `n_layers` is the name of a constant."""
+        return _make_layers(self.layers, n_layers)
 
 
 class _Layer:
     """Code for one kind of layer: the name of its class, and the statements that compute the arguments of its
     `forward`."""
 
-    def __init__(self, page: Page, kind: LayerKind, root: Record, masked: bool) -> None:
-        self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
-        names = {"positions_BT": Code(named("positions_BT")), "self": root, "layer": Known(kind.layer)}
+    def __init__(self, page: Page, kind: LayerKind, given: dict[str, Value], hidden: MaskKind) -> None:
+        self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, hidden)
+        names = {**given, "positions_BT": Code(named("positions_BT")), "layer": Known(kind.layer)}
         frame = Frame(module(SKELETON), names)
         self.writer.body = Body(frames=[frame])
-        context = self.writer.evaluate(parsed("self.context(layer, positions_BT)"), names, frame.home)
+        context = self.writer.evaluate(
+            parsed("stack.context(layer, positions_BT, lengths_B, source)"), names, frame.home
+        )
         record = self.writer.instance("Layer", "archlab.model.layer", Known(kind.layer), Known("auto"))
         record.path = named("layer")
         call = self.writer.call(record, [Code(named("x_BTD")), context, Known({})], {})
@@ -146,15 +254,15 @@ def written_tuple(end: Step) -> str:
 def _through(layers: list[_Layer], by_kind: bool) -> list[str]:
     if not by_kind:
         *steps, arguments = layers[0].lines()
-        all_arguments = f"x_BTD, {arguments}" if arguments else "x_BTD"
-        return [*steps, "        for layer in self.layers:", f"            x_BTD = layer({all_arguments})"]
+        call = parsed(f"layer(x_BTD, {arguments})")
+        run = fitted("            x_BTD = ", call, "", layers[0].writer.name)
+        return [*steps, "        for layer in self.layers:", *run]
     steps, table = list[str](), list[str]()
     for layer in layers:
         *before, arguments = layer.lines(layer.kind.name)
         steps += before
-        table.append(
-            f'            "{layer.kind.name}": ({arguments}{"" if ", " in arguments or not arguments else ","}),'
-        )
+        row = parsed(f"({arguments},)" if arguments else "()")
+        table += fitted(f'            "{layer.kind.name}": ', row, ",", layer.writer.name)
     return [
         *steps,
         "        context = {",
@@ -197,10 +305,10 @@ def _runs(names: list[str]) -> str:
     return " + ".join(f'("{name}",)' + (f" * {n}" if n > 1 else "") for name, n in counted)
 
 
-def _make_layers(layers: list[_Layer]) -> list[str]:
+def _make_layers(layers: list[_Layer], n_layers: str) -> list[str]:
     classes = {layer.kind.name: layer.name for layer in layers}
     if len(set(classes.values())) == 1:
-        return [f"        self.layers = nn.ModuleList({layers[0].name}() for _ in range(N_LAYERS))"]
+        return [f"        self.layers = nn.ModuleList({layers[0].name}() for _ in range({n_layers}))"]
     items = [f'"{kind}": {name}' for kind, name in classes.items()]
     table = [f"        layer = {{{', '.join(items)}}}"]
     if len(table[0]) > WIDTH:

@@ -7,7 +7,7 @@ flattened file. A module that contains tensors becomes a class.
 import ast
 from collections.abc import Callable
 
-from archlab.flatten.operations import NotWritableError, lift, names_in, plain
+from archlab.flatten.operations import NotWritableError, is_instance, lift, names_in, plain
 from archlab.flatten.statements import Body, Frame, Statements, is_simple
 from archlab.flatten.steps import Step, assign, read_in, remove_unused, source_name
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
@@ -67,8 +67,7 @@ class Specializer(Statements):
         record = Record(made_by, path=named("self") if made_by.is_module else None)
         init = made_by.method("__init__")
         if init is None:
-            fields = {n.target.id: n.value for n in made_by.node.body
-                      if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}  # fmt: skip
+            fields = {name: node.value for name, node in made_by.fields.items()}
             values = {**dict(zip(fields, arguments, strict=False)), **keywords}
             defaults = {
                 name: self.evaluate(value, {}, made_by.home)
@@ -196,17 +195,27 @@ def has_module(value: Value) -> bool:
             return False
 
 
-def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
+def opened(name: str, value: Value, leaves: dict[str, ast.expr], prefix: str = "") -> Value:
     """Return a value for use inside a function of the flattened file. Code inside the value becomes a parameter of the
-    function and is added to `leaves` as its argument."""
+    function and is added to `leaves` as its argument.
+
+    If a record contains another one of its class, both have parts of the same names. `prefix` then distinguishes the
+    parts of the inner record. A variable that is passed on keeps its name.
+    """
     match value:
         case Code(expr=expr):
-            leaves[name] = expr
-            return Code(named(name))
-        case Record(made_by=made_by, attributes=attributes, is_module=False):
-            return Record(made_by, {inner: opened(inner, item, leaves) for inner, item in attributes.items()})
+            keeps_name = isinstance(expr, ast.Name) and source_name(expr.id) == name
+            leaf = name if keeps_name else prefix + name
+            leaves[leaf] = expr
+            return Code(named(leaf))
+        case Record(made_by=Class() as made_by, attributes=attributes, is_module=False):
+            parts: dict[str, Value] = {}
+            for inner, item in attributes.items():
+                is_alike = isinstance(item, Record) and is_instance(item, made_by)
+                parts[inner] = opened(inner, item, leaves, f"{inner}_" if is_alike else prefix)
+            return Record(made_by, parts)
         case Sequence(items=items):
-            return Sequence(tuple(opened(f"{name}_{i}", item, leaves) for i, item in enumerate(items)))
+            return Sequence(tuple(opened(f"{name}_{i}", item, leaves, prefix) for i, item in enumerate(items)))
         case Known(value=known, code=ast.expr() as expr) if any(not hasattr(n, "constant") for n in names_in(expr)):
             return Known(known) if isinstance(known, int | float) else value
         case _:

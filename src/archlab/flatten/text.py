@@ -16,8 +16,8 @@ from archlab.flatten.values import named
 WIDTH = 88
 """Maximum line length. It is the default of ruff and black."""
 
-NAME = "<name>"
-"""Placeholder for the name of a function or class in its text, until the name is known."""
+CROSS = "cross"
+"""Kind under which the parts of cross-attention are added to the page."""
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -28,7 +28,8 @@ class Page:
     """Constants, functions and classes of a flattened file, without duplicates.
 
     `constant` and `define` add one of them and return the name to use. If several kinds of layers add the same text
-    under the same name, they share it. If the texts differ, the kind of the layer becomes a part of the name.
+    under the same name, they share it. If the texts differ, the kind of the layer becomes a part of the name. Only
+    cross-attention, which is a part of a layer, leaves the plain name to the rest of the layer.
     """
 
     layers_differ: bool
@@ -49,18 +50,18 @@ class Page:
         self.constants.setdefault(used, (text, comment))
         return used
 
-    def define(self, kind: str, name: str, text: str) -> str:
-        """Add a function or class and return its name. This name replaces the placeholder NAME in `text`."""
+    def define(self, kind: str, name: str, text: Callable[[str], str]) -> str:
+        """Add a function or class and return its name. `text` returns the text for this name."""
         prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
-        used = self._name(kind, name, text, prefixed)
-        self.definitions.setdefault(used, text.replace(NAME, used))
+        used = self._name(kind, name, text(""), prefixed)
+        self.definitions.setdefault(used, text(used))
         return used
 
     def _name(self, kind: str, name: str, text: str, prefixed: str) -> str:
         if (name, text) in self._taken:
             return self._taken[name, text]
         taken = {used for (base, _), used in self._taken.items() if base == name}
-        if taken:
+        if taken and kind != CROSS:
             self.clashes.add(name)
         used = prefixed if taken or (self.layers_differ and name in self.clashes) else name
         while used in taken:
@@ -305,11 +306,14 @@ def _link(expr: ast.expr, names: Names) -> str:
     return code(of_x(expr), names).removeprefix("x")
 
 
-SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|"}
+SIGNS = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.MatMult: "@",
+    ast.BitAnd: "&", ast.BitOr: "|",
+}  # fmt: skip
 
 
 def _operands(expr: ast.expr, like: type[ast.operator]) -> list[tuple[str, ast.expr]]:
-    ranks = [(ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult), (ast.BitAnd,), (ast.BitOr,)]
+    ranks = [(ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.FloorDiv, ast.MatMult), (ast.BitAnd,), (ast.BitOr,)]
     rank = next(rank for rank in ranks if like in rank)
     if isinstance(expr, ast.BinOp) and isinstance(expr.op, rank):
         return [*_operands(expr.left, like), (f"{SIGNS[type(expr.op)]} ", expr.right)]

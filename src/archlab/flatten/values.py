@@ -145,6 +145,12 @@ class Class:
         return next((n for n in self.node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
     @cached_property
+    def fields(self) -> dict[str, ast.AnnAssign]:
+        """Fields of a dataclass by name."""
+        nodes = [node for node in self.node.body if isinstance(node, ast.AnnAssign)]
+        return {node.target.id: node for node in nodes if isinstance(node.target, ast.Name)}
+
+    @cached_property
     def is_module(self) -> bool:
         return any("Module" in ast.unparse(base) for base in self.node.bases)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from archlab.config.components.visibility import Visibility
 from archlab.config.core.base import Base
-from archlab.config.layers import layer_configs, resolve
+from archlab.config.layers import encoder_of, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.sources import refuse_users_kinds
@@ -15,11 +15,11 @@ from archlab.errors import UserError
 from archlab.flatten.decoder import decoder, kinds_of
 from archlab.flatten.text import WIDTH, Page, lines
 
-MOST_LINES = 350
+MOST_LINES, MOST_LINES_WITH_ENCODER = 350, 450
 
 ORDER = (
-    "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "V_DIM",
-    "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
+    "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_ENCODER_LAYERS", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS",
+    "HEAD_DIM", "V_DIM", "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
 )  # fmt: skip
 """Names of the constants that come first in the file.
 
@@ -37,7 +37,7 @@ LEGEND = {
 
 KNOWN: dict[type[Base], str] = {
     ModelConfig: "vocab_size d_model n_layers max_seq_len embedding block attention mixer position mlp norm dropout "
-    "head init layers",
+    "head init layers encoder",
     Visibility: "visibility window stride global_tokens blocks",
 }
 """Fields that `flatten` supports, by config class. They are written, or they have an effect only in training.
@@ -47,16 +47,18 @@ encodings are not listed, because `flatten` writes them from their code in archl
 """
 
 
-def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
+def flatten(model: ModelConfig, title: str, most_lines: int | None = None) -> str:
     """Return the text of a Python file that contains exactly this architecture and needs only torch.
 
     The class `Decoder` in the file can load the state dict of archlab's Decoder. The docstring of the file begins with
     `title`. Raise UserError if the file would have `most_lines` lines or more, or if the config has a setting that a
-    flattened file does not support.
+    flattened file does not support. By default, a file may have 349 lines, or 449 with an encoder.
     """
     _refuse_unknown(model)
+    most_lines = most_lines or (MOST_LINES_WITH_ENCODER if model.encoder else MOST_LINES)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
-    layers_differ = len(kinds_of(model)[0]) > 1
+    n_kinds = len(kinds_of(model)[0]) + (model.encoder is not None)
+    layers_differ = n_kinds > 1
     page = Page(layers_differ)
     decoder(page, model)
     if layers_differ and page.clashes:  # again, because now all names that need the layer kind in them are known
@@ -71,7 +73,7 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
     length = text.count("\n")
     if length >= most_lines:
         raise UserError(
-            f"model.layers: {len(kinds_of(model)[0])} different kinds of layers need {length} lines; a flattened file "
+            f"model.layers: {n_kinds} different kinds of layers need {length} lines; a flattened file "
             f"may have at most {most_lines - 1}"
         )
     return text
@@ -79,15 +81,19 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
 
 def _refuse_unknown(model: ModelConfig) -> None:
     refuse_users_kinds(model, "a flattened file")
-    problems = list(_unknown(resolve(model), ModelConfig, "model"))
+    problems = list(_problems(model, "model"))
+    if (encoder := encoder_of(model)) is not None:
+        problems += _problems(encoder, "model.encoder")
+    raise_problems(list(dict.fromkeys(problems)), "the config to flatten")
+
+
+def _problems(model: ModelConfig, path: str) -> Iterator[Problem]:
+    yield from _unknown(resolve(model), ModelConfig, path)
     for layer in dict.fromkeys(layer_configs(model)):
         if isinstance(layer.attention, Visibility):
-            problems += _unknown(layer.attention, Visibility, "model.attention")
+            yield from _unknown(layer.attention, Visibility, f"{path}.attention")
             if layer.attention.visibility == "prefix":  # the length of the prefix would be an argument of `forward`
-                problems.append(
-                    Problem("model.attention.visibility", "prefix; allowed in a flattened file: causal, two_sided")
-                )
-    raise_problems(list(dict.fromkeys(problems)), "the config to flatten")
+                yield Problem(f"{path}.attention.visibility", "prefix; allowed in a flattened file: causal, two_sided")
 
 
 def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
@@ -111,7 +117,11 @@ def _constants(page: Page) -> list[str]:
     out: list[str] = []
     for name in named:
         value, comment = page.constants[name]
-        out.append(f"{name} = {value}" + (f"  # {comment}" if comment else ""))
+        line = f"{name} = {value}"
+        if comment and len(line) + len(comment) + 4 > WIDTH:
+            out += [f"# {comment}", line]
+        else:
+            out.append(f"{line}  # {comment}" if comment else line)
     return out
 
 
