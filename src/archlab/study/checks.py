@@ -221,9 +221,9 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             yield Problem(f"measure.{name}", "needs probes; add train.probe_every to `set`, for all arms")
         without = next((arm.name for arm in arms if arm.config.model.encoder is None), None)
         if without and isinstance(outcome, Probe) and outcome.needs_encoder:
-            own = outcome.of.rpartition(".")[2]
+            allowed = f"measures of one stack, such as {outcome.of.rpartition('.')[2]}"
             yield Problem(
-                f"measure.{name}.of", f"{outcome.of} needs an encoder, and {without} has none; allowed: {own} and others"
+                f"measure.{name}.of", f"{outcome.of} needs an encoder, but {without} has none; allowed: {allowed}"
             )
 
 

@@ -188,8 +188,8 @@ class Probe(Outcome):
 
     kind: Literal["probe"] = "probe"
     of: ProbeName
-    """Name of the probe measure (docs/probes.md). In a model with an encoder, names without `encoder.` are about the
-    layers of the decoder."""
+    """Name of the probe measure (docs/probes.md). In a model with an encoder, names that do not begin with `encoder.`
+    are about the layers of the decoder."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
     """Way to reduce the values of all layers to one. `last_over_first` divides the last layer's value by the first
     layer's."""
