@@ -78,6 +78,10 @@ KINDS = {
     "latent": (LATENT,),
     "latent, softcap": (LATENT, "model.attention.softcap=2.0"),
     "parallel": ("model.block.parallel=shared",),
+    "two-sided": ("model.attention.visibility=two_sided",),
+    "two-sided, window": ("model.attention={n_heads: 4, window: 3, visibility: two_sided}",),
+    "two-sided, alibi": ("model.attention.visibility=two_sided", "model.position={kind: alibi}"),
+    "prefix": ("model.attention.visibility=prefix",),
 }  # fmt: skip
 
 
@@ -100,12 +104,16 @@ def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, a
     monkeypatch.setattr("archlab.training.probe_attention.LONGEST", longest)
     monkeypatch.setattr("archlab.training.probes.WatchedAttend", Recorded)
     monkeypatch.setattr(Recorded, "calls", [])
-    probe(made(*KINDS[kind]), batch(packed(WINDOWS), separator), CPU)
+    prefix = np.array([13, 4, 1]) if kind == "prefix" and separator is None else None
+    probe(made(*KINDS[kind]), replace(batch(packed(WINDOWS), separator), prefix=prefix), CPU)
     assert len(Recorded.calls) == 2
     for reached, v_KSV, mixed_HQV in Recorded.calls:
-        v_HSV, mixed_HQV = v_KSV.repeat_interleave(4 // len(v_KSV), 0)[:, :longest], mixed_HQV[:, :longest]
         found = [reached.weights(queries) for queries in reached.pieces()]
         weights_HQS = torch.cat([one.weights_HQS for one in found], 1)
+        v_HSV, mixed_HQV = (
+            v_KSV.repeat_interleave(4 // len(v_KSV), 0)[:, : weights_HQS.shape[-1]],
+            mixed_HQV[:, :longest],
+        )
         torch.testing.assert_close(weights_HQS @ v_HSV, mixed_HQV, rtol=1e-4, atol=1e-5)
         all_of_it = weights_HQS.sum(-1) + torch.cat([one.on_sink_HQ for one in found], 1)
         torch.testing.assert_close(all_of_it, torch.ones_like(all_of_it))
@@ -292,7 +300,7 @@ def test_it_watches_while_it_is_asked_to():
     """Otherwise the previous test could not fail."""
     model = made()
     with watched(model):
-        assert state_of(model)[:2] == (4, [WatchedAttend, WatchedAttend])
+        assert state_of(model)[:2] == (6, [WatchedAttend, WatchedAttend])
 
 
 def test_compiled_layers_are_probed_as_they_were_written():

@@ -17,7 +17,7 @@ from archlab.infer.probe import rope_products
 from archlab.report.probe.tables import over_depth
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.measures import OF_LAYERS, OF_MODEL
+from archlab.training.measures import CROSS, ENCODER, OF_LAYERS, OF_MODEL
 from archlab.training.train import train
 from tiny import config, write_text
 
@@ -165,9 +165,11 @@ def test_ropes_products_are_the_mean_cosine_of_the_angles(fraction, pairing):
 
 
 def test_every_number_is_explained(capsys):
-    """docs/probes.md explains every number by its name in JSON."""
+    """docs/probes.md explains every number by its name in JSON, and what the beginning of a name means."""
     text = (Path(archlab.__file__).parents[2] / "docs" / "probes.md").read_text()
-    assert {name for name in (*OF_LAYERS, *OF_MODEL) if f"`{name}`" not in text} == {"uniform_loss"}
+    measures = {name.rpartition(".")[2] for name in (*OF_LAYERS, *OF_MODEL)}
+    assert {name for name in measures if f"`{name}`" not in text} == {"uniform_loss"}
+    assert all(f"`{beginning}" in text for beginning in (ENCODER, CROSS))
 
 
 def test_the_device_is_the_configs(capsys, monkeypatch):

@@ -124,7 +124,6 @@ def check_packed_pairs(model: Decoder, theirs: nn.Transformer, source: Tensor, t
         (["model.attention.visibility=prefix"], "model.attention.visibility", "causal"),
         (["model.embedding.segments=2"], "model.embedding.segments", "0"),
         (["model.mup={base_width: 16}"], "model.mup", "null"),
-        (["train.probe_every=2"], "train.probe_every", "null"),
         (["parallel.tensor=2"], "parallel.tensor", "1"),
         (["parallel.context=2"], "parallel.context", "1"),
         (["model.attention={kind: none}", "model.mixer={kind: rglru}"], "model.attention.kind", "multihead"),

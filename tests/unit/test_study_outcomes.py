@@ -313,6 +313,10 @@ def test_an_outcome_without_a_name_is_named_by_its_kind():
             {"measure": {"x": {"kind": "probe", "of": "entropy"}}},
             r"measure\.x .*needs probes; .*train\.probe_every",
         ),
+        (
+            {"measure": {"x": {"kind": "probe", "of": "encoder.entropy"}}, "set": {"train.probe_every": 5}},
+            r"measure\.x\.of .*encoder\.entropy needs an encoder, but \w+ has none; allowed: measures of one stack, such as entropy",
+        ),
         ({"measure": {"seed": {"kind": "gap"}}}, r"measure\.seed .*is already a column of runs.csv"),
         (
             {"measure": {"accuracy": {"kind": "gap"}}},

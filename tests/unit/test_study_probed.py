@@ -11,8 +11,10 @@ from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.page import render
 from archlab.study.details import LARGEST, OF_LAYERS, probed_arm
 from archlab.study.outcome_schema import OF_EVERY_LAYER, Probe
+from archlab.study.outcomes.log import from_log
 from archlab.study.runs import Ended
 from archlab.training.callback import Callback
+from archlab.training.measures import measured
 from archlab.training.probes import training_probes
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
@@ -80,21 +82,69 @@ def test_only_probes_that_all_seeds_have_are_kept_and_few_of_many():
 
 
 def test_what_is_kept_of_every_probe():
-    assert OF_LAYERS == (
-        "gradient", "stream_rms", "update_ratio", "largest_score", "entropy", "first_token", "learned_sink",
-        "dead_units", "largest_load",
+    attention = ("largest_score", "entropy", "first_token", "learned_sink")
+    one_stack = ("gradient", "stream_rms", "update_ratio", *attention, "dead_units", "largest_load")
+    cross = tuple(f"cross_attention.{name}" for name in attention)
+    assert (*one_stack, *cross, *(f"encoder.{name}" for name in one_stack)) == OF_LAYERS
+    assert LARGEST == (
+        "largest_score", "largest_load", "cross_attention.largest_score", "encoder.largest_score", "encoder.largest_load",
     )  # fmt: skip
-    assert LARGEST == ("largest_score", "largest_load")
 
 
 def test_what_a_study_can_compare_of_probes():
     names = Probe.model_json_schema()["properties"]["of"]["enum"]
+    every_layer = ["gradient", "stream_gradient", "stream_rms", "drift", "update_ratio"]
+    attention = ["largest_score", "entropy", "entropy_share", "first_token", "learned_sink"]
+    one_stack = [*every_layer, *attention, "dead_units", "largest_load", "dead_experts"]
     assert names == [
-        "gradient", "stream_gradient", "stream_rms", "drift", "update_ratio", "largest_score", "entropy",
-        "entropy_share", "first_token", "learned_sink", "dead_units", "largest_load", "dead_experts", "log_z",
-        "log_z_rms", "embedding_rms",
-    ]  # fmt: skip
-    assert OF_EVERY_LAYER == ("gradient", "stream_gradient", "stream_rms", "drift", "update_ratio")
+        *one_stack,
+        *(f"cross_attention.{name}" for name in attention),
+        *(f"encoder.{name}" for name in one_stack),
+        *("log_z", "log_z_rms", "embedding_rms", "encoder.embedding_rms"),
+    ]
+    assert (*every_layer, *(f"encoder.{name}" for name in every_layer)) == OF_EVERY_LAYER
+
+
+def test_an_outcome_is_about_the_layers_of_one_stack():
+    def value(of, **how):
+        two_stacks = {
+            "gradient": [2.0, 6.0],
+            "encoder.gradient": [1.0, 2.0, 3.0],
+            "cross_attention.entropy": [0.5, None],
+            "encoder.embedding_rms": 0.25,
+        }
+        return from_log(Probe(of=of, **how), ended({0: two_stacks}))
+
+    assert (value("gradient"), value("encoder.gradient")) == (4.0, 2.0)
+    assert (value("gradient", layers="last_over_first"), value("encoder.gradient", layers="last_over_first")) == (3, 3)
+    assert value("cross_attention.entropy", layers="smallest") == 0.5
+    assert value("encoder.embedding_rms") == 0.25
+    assert value("cross_attention.first_token") is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "title"),
+    [
+        ({"of": "gradient"}, "gradient (mean of the layers)"),
+        ({"of": "encoder.gradient"}, "encoder: gradient (mean of the layers)"),
+        ({"of": "cross_attention.first_token"}, "cross-attention: attention on the first token (mean of the layers)"),
+        ({"of": "encoder.largest_score", "layers": "largest"}, "encoder: largest score in any layer"),
+        ({"of": "encoder.embedding_rms", "at": "start"}, "encoder: embedding rms at the start of training"),
+    ],
+)
+def test_the_title_of_an_outcome_names_the_stack(outcome, title):
+    assert Probe(**outcome).title == title
+
+
+def test_titles_say_decoder_if_every_model_has_an_encoder():
+    alone, both = {"gradient": [1.0]}, {"gradient": [1.0], "encoder.gradient": [1.0, 2.0]}
+
+    def titles(*rows):
+        return [measure.title for measure in measured(rows).values()]
+
+    assert titles(both, {}) == ["decoder: gradient of parameters", "encoder: gradient of parameters"]
+    assert titles(alone, both) == ["gradient of parameters", "encoder: gradient of parameters"]
+    assert titles(alone) == ["gradient of parameters"]
 
 
 @pytest.mark.slow

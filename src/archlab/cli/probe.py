@@ -70,8 +70,7 @@ def run(
         return
     rows = {name: start.as_json() for name, start in starts.items()}
     rows |= {f"{name}, step {probes[-1]['step']:,}": probes[-1] for name, probes in trained.items()}
-    rope_products = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
-    tables = [over_depth(rows), of_models(rows), *ropes(rope_products)]
+    tables = [over_depth(rows), of_models(rows), *ropes({name: start.ropes for name, start in starts.items()})]
     if html is not None:
         from archlab.report.probe.page import write_probes
 

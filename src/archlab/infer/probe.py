@@ -9,7 +9,7 @@ import torch
 
 from archlab.config.components.position import Rope
 from archlab.config.components.work import FLOAT32_BYTES, Pass
-from archlab.config.layers import distinct_layers
+from archlab.config.layers import distinct_layers, stacks
 from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.objectives import random_batch
@@ -35,7 +35,8 @@ class RopeProducts(NamedTuple):
     """Mean products of a query and a key that are identical before RoPE, for one kind of layer."""
 
     kind: str
-    """Name of the layer kind. If several layer kinds have the same rotation, the first of them."""
+    """Name of the layer kind. If several layer kinds have the same rotation, the first of them, beginning with the
+    decoder's."""
     distances: list[int]
     """Distances in tokens, starting at 0."""
     products: list[float]
@@ -108,20 +109,21 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
 
 def _ropes(config: Config, seed: int) -> list[RopeProducts]:
     kinds: dict[tuple[Rope, int], str] = {}
-    for layer in distinct_layers(config.model):
-        if isinstance(layer.position, Rope) and (width := getattr(layer.attention, "rotary_width", 0)):
-            kinds.setdefault((layer.position, width), layer.kind)
+    for stack in reversed(stacks(config.model)):
+        of_stack = "" if stack is config.model else "encoder "
+        for layer in distinct_layers(stack):
+            if isinstance(layer.position, Rope) and (width := getattr(layer.attention, "rotary_width", 0)):
+                kinds.setdefault((layer.position, width), f"{of_stack}{layer.kind}")
     length = config.model.max_seq_len
     return [rope_products(kind, position, width, length, seed) for (position, width), kind in kinds.items()]
 
 
 def _device_for(config: Config, rows: int, context: int) -> Device:
-    if config.model.encoder is not None:
-        raise UserError("model.encoder: probes measure one stack of layers; allowed: null")
     check_objective(config.model, config.train.objective)
     device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
     n_parameters = parameters(config.model).total
-    windows = Pass(rows, context, counting="computed", bytes_each=FLOAT32_BYTES, is_training=True)
+    tokens, source = config.train.objective.tokens_read(context, has_encoder=config.model.encoder is not None)
+    windows = Pass(rows, tokens, counting="computed", bytes_each=FLOAT32_BYTES, is_training=True, source=source)
     memory = step_memory(config.model, windows, device.type)
     needed = 2 * FLOAT32_BYTES * n_parameters + memory.activations + memory.logits
     if needed > device.memory:

@@ -227,6 +227,12 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             yield Problem(f"measure.{name}", "needs a task, because text has no answers; add data.task to `set`")
         if not is_probed and isinstance(outcome, Probe):
             yield Problem(f"measure.{name}", "needs probes; add train.probe_every to `set`, for all arms")
+        without = next((arm.name for arm in arms if arm.config.model.encoder is None), None)
+        if without and isinstance(outcome, Probe) and outcome.needs_encoder:
+            allowed = f"measures of one stack, such as {outcome.of.rpartition('.')[2]}"
+            yield Problem(
+                f"measure.{name}.of", f"{outcome.of} needs an encoder, but {without} has none; allowed: {allowed}"
+            )
 
 
 _DEFAULTS = ("bits_per_byte", "accuracy", "denoising_loss")

@@ -13,7 +13,7 @@ from archlab.config.register import Options, as_kind
 from archlab.config.sources import sources_inside
 from archlab.config.tasks import Task
 from archlab.errors import UserError
-from archlab.training.measures import OF_LAYERS
+from archlab.training.measures import CROSS, ENCODER, OF_LAYERS
 
 Better = Literal["lower", "higher", "neither"]
 """Direction in which an outcome improves. `neither`: a difference is neither good nor bad."""
@@ -170,7 +170,7 @@ class Spikes(Outcome):
     heading: ClassVar[str] = "spikes of loss or gradient"
 
 
-OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms")
+OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms", f"{ENCODER}embedding_rms")
 """Probe measures with one value for the whole model instead of one value per layer."""
 
 OF_EVERY_LAYER = tuple(name for name, measure in OF_LAYERS.items() if measure.in_every_layer)
@@ -188,7 +188,8 @@ class Probe(Outcome):
 
     kind: Literal["probe"] = "probe"
     of: ProbeName
-    """Name of the probe measure (docs/probes.md)."""
+    """Name of the probe measure (docs/probes.md). In a model with an encoder, names that do not begin with `encoder.`
+    are about the layers of the decoder."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
     """Way to reduce the values of all layers to one. `last_over_first` divides the last layer's value by the first
     layer's."""
@@ -199,14 +200,21 @@ class Probe(Outcome):
     better: ClassVar[Better] = "neither"
 
     @property
+    def needs_encoder(self) -> bool:
+        """Whether only models with an encoder have the measure."""
+        return self.of.startswith((ENCODER, CROSS))
+
+    @property
     def title(self) -> str:
+        part, _, measure = self.of.rpartition(".")
         suffixes = {"last_over_first": "of the last layer over that of the first", "mean": "(mean of the layers)"}
-        if self.of.startswith(self.layers):
+        if measure.startswith(self.layers):
             suffixes[self.layers] = "in any layer"
         suffix = "" if self.of in OF_THE_MODEL else suffixes.get(self.layers, f"({self.layers} of all layers)")
         at = "at the start of training" if self.at == "start" else ""
-        name = {"first_token": "attention on the first token"}.get(self.of, self.of.replace("_", " "))
-        return " ".join(filter(None, (name, suffix, at)))
+        name = {"first_token": "attention on the first token"}.get(measure, measure.replace("_", " "))
+        of_part = f"{part.replace('_', '-')}:" if part else ""
+        return " ".join(filter(None, (of_part, name, suffix, at)))
 
 
 class WindowPart(Outcome):

@@ -21,6 +21,10 @@ class Measure(NamedTuple):
     """Whether the summary of a study includes the measure."""
     takes_largest: bool = False
     """Whether charts over time show the maximum over the layers instead of the mean."""
+    of_attention: bool = False
+    """Whether the measure describes attention weights. Cross-attention has these measures, too."""
+    layer: str = "layer"
+    """Name of a layer with this measure: `encoder layer` for layers of the encoder."""
 
     def text(self, value: float | None) -> str:
         """Format a value with three significant digits, as a percentage, or as a count. None becomes a dash."""
@@ -29,7 +33,7 @@ class Measure(NamedTuple):
         return f"{value:.1%}" if self.unit == "share" else f"{value:,.0f}" if self.unit == "count" else f"{value:.3g}"
 
 
-OF_LAYERS: dict[str, Measure] = {
+_OF_ONE_STACK: dict[str, Measure] = {
     "gradient": Measure(
         "gradient of parameters",
         "Norm of the gradient of each layer's parameters.",
@@ -75,16 +79,33 @@ OF_LAYERS: dict[str, Measure] = {
         False,
         in_studies=True,
         takes_largest=True,
+        of_attention=True,
     ),
-    "entropy": Measure("entropy", "Entropy of attention, in nats.", "number", False, in_studies=True),
+    "entropy": Measure(
+        "entropy", "Entropy of attention, in nats.", "number", False, in_studies=True, of_attention=True
+    ),
     "entropy_share": Measure(
-        "share of entropy", "Entropy of attention, divided by the entropy of uniform attention.", "share", False
+        "share of entropy",
+        "Entropy of attention, divided by the entropy of uniform attention.",
+        "share",
+        False,
+        of_attention=True,
     ),
     "first_token": Measure(
-        "on the first token", "Share of attention on the first token.", "share", False, in_studies=True
+        "on the first token",
+        "Share of attention on the first token.",
+        "share",
+        False,
+        in_studies=True,
+        of_attention=True,
     ),
     "learned_sink": Measure(
-        "on the learned sink", "Share of attention on the learned sink.", "share", False, in_studies=True
+        "on the learned sink",
+        "Share of attention on the learned sink.",
+        "share",
+        False,
+        in_studies=True,
+        of_attention=True,
     ),
     "dead_units": Measure(
         "dead units", "Share of the MLP's hidden units that no token uses.", "share", False, in_studies=True
@@ -99,7 +120,29 @@ OF_LAYERS: dict[str, Measure] = {
     ),
     "dead_experts": Measure("dead experts", "Number of experts that receive no tokens.", "count", False),
 }
-"""Measures with one number per layer, by name and in display order."""
+"""Measures of the layers of one stack, by name and in display order."""
+
+CROSS = "cross_attention."
+"""Beginning of the names of measures of cross-attention, which reads the encoder's output in each decoder layer."""
+ENCODER = "encoder."
+"""Beginning of the names of measures of the encoder in a model that also has a decoder."""
+
+OF_LAYERS: dict[str, Measure] = {
+    **_OF_ONE_STACK,
+    **{
+        f"{CROSS}{name}": measure._replace(title=f"cross-attention: {measure.title}")
+        for name, measure in _OF_ONE_STACK.items()
+        if measure.of_attention
+    },
+    **{
+        f"{ENCODER}{name}": measure._replace(title=f"encoder: {measure.title}", layer="encoder layer")
+        for name, measure in _OF_ONE_STACK.items()
+    },
+}
+"""Measures with one number per layer, by name and in display order.
+
+Names without a beginning such as `encoder.` are measures of the decoder, or of the only stack of a model.
+"""
 
 LOG_Z = Measure(
     "log Z", "Mean of log Z over the tokens, where Z is the softmax denominator of the logits.", "number", False
@@ -113,10 +156,21 @@ OF_MODEL = {
     "log_z_uncapped": "log Z before the cap, mean",
     "log_z_uncapped_rms": "log Z before the cap, RMS",
     "embedding_rms": "RMS of the embedding",
+    f"{ENCODER}embedding_rms": "encoder: RMS of the embedding",
 }
 """Titles of the measures with one number for the whole model, by name."""
 
 
 def measured(rows: Iterable[ProbeValues]) -> dict[str, Measure]:
-    names = {name for row in rows for name in row}
-    return {name: measure for name, measure in OF_LAYERS.items() if name in names}
+    """Return the measures with one number per layer that any of the probes has, by name and in display order.
+
+    If every model has an encoder, the titles of the other measures say `decoder` or `cross-attention`.
+    """
+    names = [set(row) for row in rows if row]
+    measures = {name: measure for name, measure in OF_LAYERS.items() if any(name in of_row for of_row in names)}
+    if not all(any(name.startswith(ENCODER) for name in of_row) for of_row in names):
+        return measures
+    return {
+        name: measure._replace(title=f"decoder: {measure.title}") if name in _OF_ONE_STACK else measure
+        for name, measure in measures.items()
+    }

@@ -4,7 +4,7 @@ Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim
 sequence, or to one window of packed documents.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from archlab.model.arithmetic import without_autocast
 from archlab.model.kernels import Attend
-from archlab.model.masks import Mask, Visible, dense
+from archlab.model.masks import Mask, Visible
 
 QUERIES_AT_ONCE = 256
 """Number of queries whose scores are in memory at a time."""
 LONGEST = 2048
-"""Maximum number of tokens of a window that are measured. The mask of a longer window might not fit into memory."""
+"""Maximum number of queries of a window that are measured. The mask of a longer window might not fit into memory."""
 
 
 class Weights(NamedTuple):
@@ -56,20 +56,24 @@ class Reached:
         mask_BQS: Mask | None,
         bias_BHQS: Tensor | None,
         sinks_H: Tensor | None,
+        *,
+        row: int = 0,
+        length: int | None = None,
     ) -> "Reached":
-        """Return the inputs for the first LONGEST tokens of the first sequence, detached from the autograd graph."""
-        n = min(q_BHQC.shape[2], LONGEST)
-        mask_BQS = _of_first(n, mask_BQS)
-        seen_BQS = dense(mask_BQS)
+        """Return the inputs for the first LONGEST queries of one sequence, detached from the autograd graph.
+
+        `length` is the number of queries before padding. None: no padding.
+        """
+        n = min(q_BHQC.shape[2] if length is None else length, LONGEST)
+        n_keys = n if _is_causal(mask_BQS) else k_BKSC.shape[2]
         starts_BQ = mask_BQS.starts_BQ if isinstance(mask_BQS, Visible) else None
-        if starts_BQ is None:
-            starts_BQ = torch.zeros(1, n, dtype=torch.int64, device=q_BHQC.device)
+        starts_Q = torch.zeros(n, dtype=torch.int64, device=q_BHQC.device) if starts_BQ is None else starts_BQ[row, :n]
         return cls(
-            q_BHQC[0, :, :n].detach().float(),
-            k_BKSC[0, :, :n].detach().float(),
-            None if seen_BQS is None else seen_BQS[0],
-            starts_BQ[0],
-            None if bias_BHQS is None else bias_BHQS[0, :, :n, :n].detach().float(),
+            q_BHQC[row, :, :n].detach().float(),
+            k_BKSC[row, :, :n_keys].detach().float(),
+            None if mask_BQS is None else _seen(mask_BQS, row, n, n_keys),
+            starts_Q,
+            None if bias_BHQS is None else _at(bias_BHQS, row)[0, :, :n, :n_keys].detach().float(),
             None if sinks_H is None else sinks_H.detach().float(),
             attend.scale,
             attend.softcap,
@@ -108,15 +112,34 @@ class Reached:
         return Weights(scores_HQS, (scores_HQS - log_z_HQ[..., None]).exp(), (sinks_HQ - log_z_HQ).exp())
 
 
-def _of_first(n: int, mask_BQS: Mask | None) -> Mask | None:
-    if not isinstance(mask_BQS, Visible) or mask_BQS.query_BQ.shape[1] <= n:
-        return mask_BQS
-    starts_BQ = None if mask_BQS.starts_BQ is None else mask_BQS.starts_BQ[:, :n]
-    return replace(mask_BQS, query_BQ=mask_BQS.query_BQ[:, :n], key_BS=mask_BQS.key_BS[:, :n], starts_BQ=starts_BQ)
+def _is_causal(mask_BQS: Mask | None) -> bool:
+    return mask_BQS is None or (isinstance(mask_BQS, Visible) and mask_BQS.rule.visibility == "causal")
 
 
-def measure_attention(reached: Reached) -> dict[str, Tensor]:
-    """Return attention measures over the queries of a window.
+def _at(x: Tensor, row: int) -> Tensor:
+    """Return one sequence of a batch. A tensor with one sequence is the same for all sequences."""
+    return x if len(x) == 1 else x[row : row + 1]
+
+
+def _seen(mask_BQS: Mask, row: int, n_queries: int, n_keys: int) -> Tensor:
+    """Return the mask, [Q, S], of the first queries and keys of one sequence."""
+    if not isinstance(mask_BQS, Visible):
+        return _at(mask_BQS.dense, row)[0, :n_queries, :n_keys]
+    starts_BQ, key_starts_BS = mask_BQS.starts_BQ, mask_BQS.key_starts_BS
+    key_starts_BS = starts_BQ if key_starts_BS is None else key_starts_BS
+    first = replace(
+        mask_BQS,
+        query_BQ=_at(mask_BQS.query_BQ, row)[:, :n_queries],
+        key_BS=_at(mask_BQS.key_BS, row)[:, :n_keys],
+        prefix_B11=None if mask_BQS.prefix_B11 is None else _at(mask_BQS.prefix_B11, row),
+        starts_BQ=None if starts_BQ is None else _at(starts_BQ, row)[:, :n_queries],
+        key_starts_BS=None if key_starts_BS is None else _at(key_starts_BS, row)[:, :n_keys],
+    )
+    return first.dense[0]
+
+
+def measure_attention(windows: Sequence[Reached]) -> dict[str, Tensor]:
+    """Return attention measures over the queries of one or more windows.
 
     The measures are the largest score, the mean entropy, the relative entropy, and the mean weights on the first token
     and on a learned sink. Means are taken over heads and queries. If a query sees only one key and there is no sink,
@@ -126,10 +149,10 @@ def measure_attention(reached: Reached) -> dict[str, Tensor]:
     ln(number of visible keys and sinks), the entropy of equal weights. The first token is that of the query's sequence
     or document. Its weight is 0 if a sliding window hides it (Xiao 2023).
     """
-    totals = torch.zeros(4, device=reached.q_HQC.device, dtype=torch.float64)
+    totals = torch.zeros(4, device=windows[0].q_HQC.device, dtype=torch.float64)
     largest, n_queries = torch.tensor(-torch.inf, device=totals.device), 0
-    has_sink = reached.sinks_H is not None
-    for queries in reached.pieces():
+    has_sink = windows[0].sinks_H is not None
+    for reached, queries in ((window, queries) for window in windows for queries in window.pieces()):
         weights = reached.weights(queries)
         n_weighed_Q = reached.seen(queries).sum(-1) + has_sink
         chooses_Q = n_weighed_Q > 1
@@ -152,10 +175,13 @@ def measure_attention(reached: Reached) -> dict[str, Tensor]:
 
 
 class WatchedAttend:
-    """Replacement for an `Attend` that returns the same output and records attention measures."""
+    """Replacement for an `Attend` that returns the same output and passes the inputs of every call to `record`.
 
-    def __init__(self, attend: Attend, measures: dict[str, Tensor]) -> None:
-        self.attend, self.measures = attend, measures
+    `record(attend, q, k, mask, bias, sinks)` gets the arguments of `Reached.of`.
+    """
+
+    def __init__(self, attend: Attend, record: Callable[..., None]) -> None:
+        self.attend, self.record = attend, record
 
     def __call__(
         self,
@@ -170,6 +196,5 @@ class WatchedAttend:
     ) -> Tensor:
         """Return the attention output, [B, H, Q, V]."""
         with torch.no_grad():
-            reached = Reached.of(self.attend, q_BHQC, k_BKSC, mask_BQS, bias_BHQS, sinks_H)
-            self.measures.update(measure_attention(reached))
+            self.record(self.attend, q_BHQC, k_BKSC, mask_BQS, bias_BHQS, sinks_H)
         return self.attend(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, sinks_H=sinks_H, **others)

@@ -25,8 +25,8 @@ from archlab.training.checkpoint import METRICS
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces, objective
-from archlab.training.measures import OF_LAYERS
-from archlab.training.probe_attention import WatchedAttend
+from archlab.training.measures import CROSS, ENCODER, OF_LAYERS
+from archlab.training.probe_attention import Reached, WatchedAttend, measure_attention
 from archlab.training.run_folder import PROBES, RunFolder
 from archlab.training.step import hidden_and_targets
 
@@ -47,10 +47,15 @@ class Probed:
     model_values: Mapping[str, Number]
     """Values for the whole model: loss, log_z, log_z_rms and embedding_rms.
 
-    Models with a cap on the logits also have log_z_uncapped and log_z_uncapped_rms.
+    Models with a cap on the logits also have log_z_uncapped and log_z_uncapped_rms. Models with an encoder also have
+    encoder.embedding_rms.
     """
     layer_values: Mapping[str, Sequence[Number]]
-    """One number per layer for each measure in OF_LAYERS, by name. Measures that no layer has are left out."""
+    """One number per layer for each measure in OF_LAYERS, by name. Measures that no layer has are left out.
+
+    Measures whose names begin with `encoder.` belong to the layers of the encoder. All others belong to the layers of
+    the decoder, or of the model's only stack.
+    """
 
     def as_json(self) -> dict[str, Any]:
         return {**self.model_values, **self.layer_values}
@@ -64,6 +69,12 @@ class LayerNotes:
     """Values by measure name."""
     stream_BTD: Tensor | None = None
     """Output of the layer, with its autograd graph."""
+    is_real_BT: Tensor | None = None
+    """Whether each token is not padding. None if there is no padding."""
+
+    def real(self, x_BTD: Tensor) -> Tensor:
+        """Return the values of all tokens except padding, [N, D]."""
+        return x_BTD.flatten(0, 1) if self.is_real_BT is None else x_BTD[self.is_real_BT]
 
 
 def probe(model: Decoder, batch: Batch, device: Device) -> Probed:
@@ -84,8 +95,10 @@ def probe(model: Decoder, batch: Batch, device: Device) -> Probed:
     finally:
         model.train(was_training)
     _note_loads(model, notes, collected)
-    model_values["embedding_rms"] = notes[0].values["input_rms"]
-    return Probed({name: _number(x) for name, x in model_values.items()}, per_layer([note.values for note in notes]))
+    layer_values = [note.values for note in notes]
+    for prefix, values in _by_stack(model, layer_values):
+        model_values[f"{prefix}embedding_rms"] = values[0]["input_rms"]
+    return Probed({name: _number(x) for name, x in model_values.items()}, per_layer(model, layer_values))
 
 
 def _through_head(
@@ -119,7 +132,7 @@ def _mean_and_rms(name: str, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], carrier: Tensor) -> None:
     streams = [note.stream_BTD for note in notes]
-    parameters_by_layer = [[*layer.parameters()] for layer in model.layers]
+    parameters_by_layer = [[*layer.parameters()] for layer in model.all_layers]
     inputs = [*streams, *(parameter for parameters in parameters_by_layer for parameter in parameters)]
     gradients = iter(torch.autograd.grad(carrier, inputs, allow_unused=True, materialize_grads=True))
     for note, gradient in zip(notes, [next(gradients) for _ in streams], strict=True):
@@ -130,17 +143,35 @@ def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], carrier: Tensor
 
 def _note_loads(model: Decoder, notes: Sequence[LayerNotes], collected: Collected) -> None:
     mixtures = [
-        note for layer, note in zip(model.layers, notes, strict=True) if isinstance(getattr(layer, "mlp", None), MoE)
+        note
+        for layer, note in zip(model.all_layers, notes, strict=True)
+        if isinstance(getattr(layer, "mlp", None), MoE)
     ]
     for note, load in zip(mixtures, collected_loads(collected) if mixtures else (), strict=True):
         note.values["largest_load"] = (load.chosen_E / load.tokens).max().detach()
         note.values["dead_experts"] = (load.chosen_E == 0).sum()
 
 
-def per_layer(measures: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Number]]:
-    """Return one number per layer for each measure, by name. Measures that no layer has are left out."""
-    names = [name for name in OF_LAYERS if any(name in layer for layer in measures)]
-    return {name: [_number(layer[name]) if name in layer else None for layer in measures] for name in names}
+def per_layer(model: Decoder, measures: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Number]]:
+    """Return one number per layer for each measure, by name. Measures that no layer has are left out.
+
+    `measures` holds one mapping for each layer of `model.all_layers`.
+    """
+    numbers = {
+        f"{prefix}{name}": [_number(layer[name]) if name in layer else None for layer in layers]
+        for prefix, layers in _by_stack(model, measures)
+        for name in {name for layer in layers for name in layer}
+    }
+    return {name: numbers[name] for name in OF_LAYERS if name in numbers}
+
+
+def _by_stack(
+    model: Decoder, layers: Sequence[Mapping[str, Tensor]]
+) -> Iterator[tuple[str, Sequence[Mapping[str, Tensor]]]]:
+    """Yield the beginning of the measures' names for each stack, and the values of its layers."""
+    rest = iter(layers)
+    for stack in model.stacks:
+        yield ("" if stack is model else ENCODER), [next(rest) for _ in stack.layers]
 
 
 def _number(x: Tensor) -> Number:
@@ -155,32 +186,48 @@ def norm(tensors: Iterable[Tensor]) -> Tensor:
 
 @contextmanager
 def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
-    """Yield one `LayerNotes` per layer. Forward passes inside the block fill them in.
+    """Yield one `LayerNotes` for each layer of `model.all_layers`. Forward passes inside the block fill them in.
 
-    Layers must not be compiled, because compiled code calls no hooks. Attention is measured on the first window of a
-    batch; the residual stream and the MLP are measured on all windows.
+    Layers must not be compiled, because compiled code calls no hooks. Padding is not measured. Attention is measured on
+    the first window of a batch, or on all windows if they have padding, because their lengths then differ. The residual
+    stream and the MLP are measured on all windows.
     """
-    notes = [LayerNotes() for _ in model.layers]
+    notes = [LayerNotes() for _ in model.all_layers]
     with ExitStack() as stack:
-        for layer, layer_notes in zip(model.layers, notes, strict=True):
+        for layer, layer_notes in zip(model.all_layers, notes, strict=True):
+            stack.callback(layer.register_forward_pre_hook(partial(_note_padding, layer_notes)).remove)
             stack.callback(layer.register_forward_hook(partial(_note_stream, layer_notes)).remove)
             if isinstance(mlp := getattr(layer, "mlp", None), MLP):
                 stack.callback(mlp.activation.register_forward_hook(partial(_note_units, layer_notes)).remove)
-            attention = getattr(layer, "attention", None)
-            if isinstance(attend := getattr(attention, "attend", None), Attend):
-                stack.callback(setattr, attention, "attend", attend)  # `Attend` is not a module, so it has no hooks
-                setattr(attention, "attend", WatchedAttend(attend, layer_notes.values))  # noqa: B010
+            for branch, prefix in (("attention", ""), ("cross", CROSS)):
+                attention = getattr(layer, branch, None)
+                if isinstance(attend := getattr(attention, "attend", None), Attend):
+                    stack.callback(setattr, attention, "attend", attend)  # `Attend` is not a module, so it has no hooks
+                    watch = WatchedAttend(attend, partial(_note_attention, layer_notes, prefix))
+                    setattr(attention, "attend", watch)  # noqa: B010
         yield notes
 
 
-def _note_stream(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...], x_BTD: Tensor) -> None:
-    notes.stream_BTD = x_BTD
-    notes.values |= {"input_rms": rms(inputs[0]), "stream_rms": rms(x_BTD)}
-    notes.values["drift"] = rms(x_BTD - inputs[0]) / notes.values["input_rms"]
+def _note_padding(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+    notes.is_real_BT = inputs[1].is_real_BT  # of the context
+
+
+def _note_stream(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...], y_BTD: Tensor) -> None:
+    notes.stream_BTD = y_BTD
+    x_ND, y_ND = notes.real(inputs[0]), notes.real(y_BTD)
+    notes.values |= {"input_rms": rms(x_ND), "stream_rms": rms(y_ND)}
+    notes.values["drift"] = rms(y_ND - x_ND) / notes.values["input_rms"]
 
 
 def _note_units(notes: LayerNotes, _module: nn.Module, _inputs: tuple[Any, ...], activations_BTF: Tensor) -> None:
-    notes.values["dead_units"] = dead_units(activations_BTF)
+    notes.values["dead_units"] = dead_units(notes.real(activations_BTF))
+
+
+def _note_attention(notes: LayerNotes, prefix: str, attend: Attend, *inputs: Any) -> None:
+    lengths = [None] if notes.is_real_BT is None else notes.is_real_BT.sum(-1).tolist()
+    windows = [Reached.of(attend, *inputs, row=row, length=length) for row, length in enumerate(lengths)]
+    measures = measure_attention(windows)
+    notes.values |= {f"{prefix}{name}": value for name, value in measures.items()}
 
 
 def rms(x: Tensor) -> Tensor:
@@ -218,7 +265,7 @@ class Probing:
             return
         values = probe(self._model, self._batch, self._device).as_json()
         if self._before is not None:
-            values |= per_layer(list(self._ratios(self._before)))
+            values |= per_layer(self._model, list(self._ratios(self._before)))
             self._before = None
         folder.log(step=step, **{PROBES: values})
 
@@ -226,7 +273,7 @@ class Probing:
         return self._interval is not None and step % self._interval == 0
 
     def _weights(self) -> Iterator[list[Tensor]]:
-        return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.layers)
+        return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.all_layers)
 
     def _ratios(self, before: list[list[Tensor]]) -> Iterator[dict[str, Tensor]]:
         for old, new in zip(before, self._weights(), strict=True):

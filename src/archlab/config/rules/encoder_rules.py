@@ -134,17 +134,8 @@ def _no_document_mask(c: Config) -> str | None:
     return "true; allowed in a model with an encoder: false, because source and target are parts of one window"
 
 
-def _no_probes(c: Config) -> str | None:
-    if c.model.encoder is None or c.train.probe_every is None:
-        return None
-    return (
-        f"{c.train.probe_every}; allowed in a model with an encoder: null, because probes measure one stack of layers"
-    )
-
-
 ENCODER_CONFIG_RULES = (
     *map(_in_one_process, ("tensor", "expert", "context")),  # they would need the source in every process
     Rule("train.document_mask", ("train.document_mask", "model.encoder"), _no_document_mask),
-    Rule("train.probe_every", ("train.probe_every", "model.encoder"), _no_probes),
 )
 """Rules of a run whose model has an encoder."""

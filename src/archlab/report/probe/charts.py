@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from archlab.infer.probe import RopeProducts
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
@@ -47,16 +48,17 @@ one."""
 
 
 def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
-    """Return one chart per measure, over the course of training. `lines` maps a measure to the line of each config."""
+    """Return one chart per measure, over the course of training. `lines` maps the name of a config to its line of each
+    measure."""
     return [
         ProbePicture(
             f"time-{name}",
             measure.title,
             f"{measure.says}{_over_layers_in_words(name)}",
-            over_training(lines[name], measure),
+            over_training({config: of_config.get(name, ((), ())) for config, of_config in lines.items()}, measure),
         )
-        for name, measure in OVER_TRAINING.items()
-        if any(values for _, values in lines[name].values())
+        for name, measure in (measured(lines.values()) | {"log_z": LOG_Z}).items()
+        if any(name in of_config for of_config in lines.values())
     ]
 
 
@@ -76,14 +78,14 @@ def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -
     `probes` maps the name of a config to its probe.
     """
     points = [
-        {"config": label, "x": i, "y": y, "text": f"layer {i}: {measure.text(y)}"}
+        {"config": label, "x": i, "y": y, "text": f"{measure.layer} {i}: {measure.text(y)}"}
         for label, row in probes.items()
         for i, y in enumerate(row.get(name, ()), 1)
         if _is_drawn(y, measure)
     ]
     deepest = max((point["x"] for point in points), default=1)
     x = alt.X("x:Q", scale=alt.Scale(domain=[1, max(deepest, 2)], nice=False))
-    x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
+    x = x.axis(title=measure.layer, values=_whole_ticks(deepest), format="d", grid=False)
     drawn = ["config:N", "text:N"]
     return _lines(
         points,
@@ -102,7 +104,7 @@ def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.
     `rows` holds all probes of the run. Each contains its step.
     """
     points = [
-        {"layer": i, "x": row["step"], "y": y, "text": f"layer {i}, step {row['step']:,}: {measure.text(y)}"}
+        {"layer": i, "x": row["step"], "y": y, "text": f"{measure.layer} {i}, step {row['step']:,}: {measure.text(y)}"}
         for row in rows
         for i, y in enumerate(row.get(name, ()), 1)
         if _is_drawn(y, measure)
@@ -110,7 +112,9 @@ def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.
     deepest = max((point["layer"] for point in points), default=1)
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="step", tickCount=5, format="~s", grid=False)
     scale = alt.Scale(domain=[1, max(deepest, 2)], range="ramp")
-    legend = alt.Legend(title="layer", orient="bottom", values=sorted({1, (deepest + 1) // 2, deepest}), format="d")
+    legend = alt.Legend(
+        title=measure.layer, orient="bottom", values=sorted({1, (deepest + 1) // 2, deepest}), format="d"
+    )
     color = alt.Color("layer:Q", scale=scale).legend(legend)
     return _lines(
         points, x, _y(points, measure), color, ["text:N"], f"{measure.title} over the steps", detail="layer:N"
@@ -131,19 +135,14 @@ def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart
     return _lines(points, x, y, color([*lines], "config"), drawn, f"{measure.title} over the training", names=[*lines])
 
 
-def rope_products(
-    products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
-) -> alt.LayerChart:
+def rope_products(products_by_config: Mapping[str, Sequence[RopeProducts]]) -> alt.LayerChart:
     """Return a chart of the dot products under RoPE over distance. Each config has one line per kind of layer that uses
-    RoPE.
-
-    Each line is a pair (distances, products).
-    """
+    RoPE."""
     points = [
-        {"config": label, "kind": kind, "x": x, "y": y, "text": f"distance {x:,}: {y:.3g}"}
+        {"config": label, "kind": rope.kind, "x": x, "y": y, "text": f"{rope.kind}, distance {x:,}: {y:.3g}"}
         for label, kinds in products_by_config.items()
-        for kind, (distances, products) in enumerate(kinds)
-        for x, y in zip(distances, products, strict=True)
+        for rope in kinds
+        for x, y in zip(rope.distances, rope.products, strict=True)
         if x
     ]
     farthest = max((point["x"] for point in points), default=1)

@@ -30,7 +30,7 @@ def render_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table]
 ) -> str:
     rows = {name: start.probed.as_json() for name, start in starts.items()}
-    rope_curves = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
+    rope_curves = {name: start.ropes for name, start in starts.items()}
     measures = measured(rows.values())
     charts = {name: over_depth(rows, name, measure) for name, measure in measures.items()}
     if any(rope_curves.values()):

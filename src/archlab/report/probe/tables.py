@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.infer.coordinates import Coordinates, Place
+from archlab.infer.probe import RopeProducts
 from archlab.report.text_table import FIXED, Table
 from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 
@@ -44,16 +45,15 @@ def of_models(probes: Mapping[str, ProbeValues]) -> Table:
     return Table(("whole model", *probes), cells)
 
 
-def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) -> Iterator[Table]:
+def ropes(products_by_config: Mapping[str, Sequence[RopeProducts]]) -> Iterator[Table]:
     """Yield a table of query-key dot products under RoPE, by distance. Yield nothing if no config uses RoPE.
 
-    `products_by_config` maps the name of each config to a list of pairs (distances, products), one for each kind of
-    layer that uses RoPE.
+    `products_by_config` maps the name of each config to its products, one for each kind of layer that uses RoPE.
     """
     columns = {
-        name if len(kinds) == 1 else f"{name}, {i + 1}.": dict(zip(*curve, strict=True))
+        name if len(kinds) == 1 else f"{name}, {rope.kind}": dict(zip(rope.distances, rope.products, strict=True))
         for name, kinds in products_by_config.items()
-        for i, curve in enumerate(kinds)
+        for rope in kinds
     }
     distances = sorted({d for column in columns.values() for d in column if d == 4 ** round(math.log(max(d, 1), 4))})
     if columns:

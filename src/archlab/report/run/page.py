@@ -135,8 +135,12 @@ def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
             ProbePicture(f"time-{name}", measure.title, measure.says, over_steps(rows, name, measure))
             for name, measure in measured(rows).items()
         ]
-    probes = {run.name: probes_of(run.metrics) for run in runs}
-    return training_pictures({name: {run: _line(probes[run], name) for run in probes} for name in OVER_TRAINING})
+    return training_pictures({run.name: _lines(probes_of(run.metrics)) for run in runs})
+
+
+def _lines(probes: Mapping[int, ProbeValues]) -> dict[str, Line]:
+    names = {name for probe in probes.values() for name in probe if name in OVER_TRAINING}
+    return {name: _line(probes, name) for name in names}
 
 
 def _line(probes: Mapping[int, ProbeValues], name: str) -> Line:

@@ -10,7 +10,7 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import ChartRow, Width
-from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, training_pictures
+from archlab.report.probe.charts import Line, ProbePicture, depth_pictures, training_pictures
 from archlab.report.study.arms import labels
 from archlab.study.formatting import span
 from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
@@ -166,10 +166,7 @@ def depth_probes(summary: StudySummary) -> list[ProbePicture]:
 def time_probes(summary: StudySummary) -> list[ProbePicture]:
     """Return charts over the course of training, with one line per arm. The values of all layers are combined into
     one."""
-    probed = _probed(summary)
-    return training_pictures(
-        {name: {arm: _line(arm_probes, name) for arm, arm_probes in probed.items()} for name in OVER_TRAINING}
-    )
+    return training_pictures({label: _lines(probed) if probed else {} for label, probed in _probed(summary).items()})
 
 
 def _probed(summary: StudySummary) -> dict[str, ProbedArm | None]:
@@ -177,5 +174,5 @@ def _probed(summary: StudySummary) -> dict[str, ProbedArm | None]:
     return {label: arm.probes for label, arm in zip(labels(summary).values(), summary.arms, strict=True)}
 
 
-def _line(probed: ProbedArm | None, name: str) -> Line:
-    return (probed.tokens, probed.over_time[name]) if probed and name in probed.over_time else ([], [])
+def _lines(probed: ProbedArm) -> dict[str, Line]:
+    return {name: (probed.tokens, values) for name, values in probed.over_time.items()}
