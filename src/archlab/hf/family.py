@@ -22,16 +22,16 @@ from archlab.hf.quantization import Quantization
 from archlab.hf.weights import Constant, Row
 
 NO_EFFECT = {
-    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache",
+    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "output_past",
     "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
-    "decoder_start_token_id", "_name_or_path", "name_or_path", "return_dict", "output_attentions",
+    "decoder_start_token_id", "unk_token_id", "_name_or_path", "name_or_path", "return_dict", "output_attentions",
     "output_hidden_states", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
     "problem_type", "pretraining_tp", "attention_dropout", "hidden_dropout", "attn_pdrop", "resid_pdrop",
     "embd_pdrop", "dropout", "activation_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob",
     "residual_dropout", "embedding_dropout", "layerdrop", "gradient_checkpointing", "auto_map",
     "_attn_implementation", "attn_implementation", "task_specific_params", "summary_type", "summary_use_proj",
     "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "is_decoder", "finetuning_task",
-    "tokenizer_class", "unsloth_version", "torchscript", "init_std", "layer_norm_eps_init",
+    "tokenizer_class", "unsloth_version", "torchscript", "init_std", "layer_norm_eps_init", "_model_name_or_path",
     "cache_implementation", "_sliding_window_pattern", "prefix", "use_bfloat16", "tf_legacy_loss",
     "_attn_implementation_autoset", "unsloth_fixed", "neftune_noise_alpha", "is_llama_config",
     # settings for text generation, which older files keep in config.json
