@@ -78,7 +78,7 @@ def weights(norm: str) -> list[Row]:
 
 COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 NO_EFFECT = frozenset({
-    "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout", "output_past",
+    "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout",
     # keys of older files, whose values the class does not read
     "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "static_position_embeddings",
     "extra_pos_embeddings", "force_bos_token_to_be_generated", "_num_labels", "save_step", "replacing_rate",

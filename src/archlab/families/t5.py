@@ -147,7 +147,7 @@ SHARED_BIAS = [
 
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 BUFFERS = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
-NO_EFFECT = frozenset({"dropout_rate", "initializer_factor", "output_past", "classifier_dropout"})
+NO_EFFECT = frozenset({"dropout_rate", "initializer_factor", "classifier_dropout"})
 ALIASES = {
     "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv",
 }  # fmt: skip

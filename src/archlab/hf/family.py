@@ -22,7 +22,7 @@ from archlab.hf.quantization import Quantization
 from archlab.hf.weights import Constant, Row
 
 NO_EFFECT = {
-    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache",
+    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "output_past",
     "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
     "decoder_start_token_id", "unk_token_id", "_name_or_path", "name_or_path", "return_dict", "output_attentions",
     "output_hidden_states", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
