@@ -386,3 +386,13 @@ def test_plain_text_has_no_pairs(text: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"seq2seq needs pairs .*allowed: data.pairs, a folder made by `archlab data"):
         train(config(*SEQ2SEQ, data=text), tmp_path / "run", Callback())
     assert TEXT.fields == ("text",)
+
+
+def test_a_config_names_columns_by_number(tmp_path: Path) -> None:
+    file, _ = written_tsv("numbers", tmp_path, some_pairs(100))
+    data = open_training_data(config("data.pairs=[3,2]", "data.held_out=0.2", data=file).data, VOCAB)
+    assert isinstance(data, PairData)
+    with pytest.raises(UserError, match=r"data\.pairs  en and 2; allowed: two names, or two numbers"):
+        config("data.pairs=[en,2]", data=file)
+    with pytest.raises(UserError, match=r"data\.pairs  en, de and data.task = recall; allowed: one of the two"):
+        config("data.pairs=[en,de]", "data.task.kind=recall")
