@@ -10,11 +10,12 @@ from archlab.config.identity import flatten
 from archlab.config.objective import Objective, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
 from archlab.study.outcome_schema import (
     Accuracy,
-    Answers,
+    AnyAnswers,
     BestLoss,
     BestRate,
     Beyond,
@@ -176,7 +177,7 @@ def _decided_message(field: str) -> str:
 
 
 _TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
-_NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition, Answers)
+_NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition)
 """Outcomes that predict each token of a text from the tokens before it."""
 
 
@@ -195,7 +196,8 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             )
     is_task = isinstance(arms[0].config.data.task, Task)
     denoises = arms[0].config.train.objective.denoises
-    predicts_next = score_meaning(arms[0].config.train.objective)["kind"] == "next_token"
+    needs_pairs = any(arm.config.train.objective.needs_pairs for arm in arms)
+    predicts_next = score_meaning(arms[0].config.train.objective)["kind"] == "next_token" and not needs_pairs
     is_probed = all(arm.config.train.probe_every for arm in arms)
     named = named_outcomes(study, arms)
     if study.primary in _DEFAULTS and study.primary not in named:
@@ -212,9 +214,15 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
             yield Problem(f"measure.{name}", f"needs an objective that hides tokens; allowed: {allowed}")
         if is_task and isinstance(outcome, _TEXT_OUTCOMES):
-            yield Problem(f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers")
-        if not is_task and isinstance(outcome, Answers):
+            yield Problem(
+                f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers, whole_answers"
+            )
+        if not is_task and isinstance(outcome, AnyAnswers):
             yield Problem(f"measure.{name}", "needs a task; add data.task to `set`")
+        if needs_pairs and isinstance(outcome, AnyAnswers) and not isinstance(outcome.task, Transduction):
+            allowed = ", ".join(kinds(Transduction))
+            problem = f"{outcome.task.kind} has no pairs of a source and a target, which train.objective needs"
+            yield Problem(f"measure.{name}.task.kind", f"{problem}; allowed: {allowed}")
         if not is_task and isinstance(outcome, Accuracy):
             yield Problem(f"measure.{name}", "needs a task, because text has no answers; add data.task to `set`")
         if not is_probed and isinstance(outcome, Probe):

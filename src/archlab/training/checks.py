@@ -107,13 +107,6 @@ def check_dealt(model: ModelConfig, n: int) -> None:
             raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
 
 
-def check_windows_are_divisible(data: TrainingData, n: int) -> None:
-    """Raise ConfigError if `n` processes cannot split the windows of the data (`parallel.context`)."""
-    if n > 1 and data.has_pairs:
-        message = f"{n}; the data has pairs, of which only the targets are scored, so windows cannot be divided evenly"
-        raise ConfigError([Problem("parallel.context", f"{message}; allowed: 1")], "the config")
-
-
 def check_divided(config: Config, seq_len: int, n: int) -> None:
     """Raise a ConfigError that lists all reasons if `n` processes cannot split each window (`parallel.context`)."""
     if n == 1:
@@ -146,3 +139,10 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
         reasons.append(f"windows have {seq_len} tokens; allowed: a multiple of {2 * n}")
     problems = [Problem("parallel.context", f"{n}; {why}") for why in dict.fromkeys(reasons)]
     raise_problems(problems, "the config")
+
+
+def check_pairs(data: TrainingData, n: int) -> None:
+    """Raise ConfigError if `n` processes would have to split windows of pairs (`parallel.context`)."""
+    if n > 1 and data.has_pairs:
+        message = f"{n}; only the targets of pairs count, which cannot be divided evenly; allowed with pairs: 1"
+        raise ConfigError([Problem("parallel.context", message)], "the config")

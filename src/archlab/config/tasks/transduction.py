@@ -97,7 +97,7 @@ class ShiftedCopy(Transduction):
     the target begins with the last symbol of the source."""
 
     def describe(self) -> str:
-        return f"Copy {self._lengths} symbols, from place {self.shift} on, in a circle."
+        return f"Copy {self._lengths} symbols, with a cyclic shift of {self.shift}."
 
 
 class Lexicon(Transduction):
