@@ -224,6 +224,32 @@ def test_data_reserves_tokens_within_its_vocabulary(text: Path, tmp_path: Path) 
         prepare([str(text)], tmp_path / "data", 300, None, 0.1)
 
 
+@pytest.mark.parametrize(
+    ("reserve", "message"),
+    [
+        ("[mask,mask]", r"data\.reserve  mask and mask both reserve mask; allowed: one entry for each kind of token"),
+        (
+            "['sentinels:3',mask,'sentinels:5']",
+            r"sentinels:3 and sentinels:5 both reserve sentinels; allowed: one entry",
+        ),
+        (
+            "[mask,'sentinels:50']",
+            r"300 tokens \(model.vocab_size, --vocab-size\), of which mask, sentinels:50 reserve 51; allowed: 308 or more",
+        ),
+    ],
+)
+def test_wrong_reserved_tokens_are_refused_by_name(reserve: str, message: str, text: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        open_training_data(config(f"data.reserve={reserve}", data=text).data, 300)
+
+
+def test_a_vocabulary_that_has_no_room_for_reserved_tokens_names_them(text: Path, tmp_path: Path) -> None:
+    prepare([str(text)], tmp_path / "data", 310, None, 0.1, reserve=["mask", "sentinels:3"])
+    message = r"model.vocab_size is 308; .* has 310 token ids, including mask, sentinels:3; allowed: 310 or more"
+    with pytest.raises(UserError, match=message):
+        open_training_data(config(data=tmp_path / "data").data, 308)
+
+
 def test_a_given_tokenizer_keeps_its_own_mask_token(text: Path, tmp_path: Path) -> None:
     tokenizer = bpe.train([text.read_text()], 290)
     tokenizer.add_special_tokens(["[MASK]"])

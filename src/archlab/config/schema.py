@@ -185,6 +185,10 @@ _Sources = dict[str, MixtureSource]
 _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
 
 
+def _as_names(value: Any) -> Any:
+    return [str(field) if isinstance(field, int) else field for field in value] if isinstance(value, list) else value
+
+
 def _two_fields(fields: tuple[str, str]) -> tuple[str, str]:
     source, target = fields
     if not source or not target or source == target:
@@ -192,6 +196,9 @@ def _two_fields(fields: tuple[str, str]) -> tuple[str, str]:
     if source.isdecimal() != target.isdecimal():
         raise ValueError(f"{source} and {target}; allowed: two names, or two numbers of the columns of a .tsv file")
     return fields
+
+
+_Pairs = Annotated[tuple[str, str], Field(strict=False), BeforeValidator(_as_names), AfterValidator(_two_fields)]
 
 
 class DataConfig(Settings):
@@ -210,9 +217,9 @@ class DataConfig(Settings):
     """Special tokens that an objective needs, at the end of the vocabulary: `mask`, `sentinels:100` for 100 sentinels,
     or `mode:R` for the mode token [R]. The setting has an effect only if training prepares the text itself. For a
     folder, use `archlab data --reserve`."""
-    pairs: Annotated[tuple[str, str], Field(strict=False), AfterValidator(_two_fields)] | None = None
+    pairs: _Pairs | None = None
     """Two fields of the records of `path`, which contain a source and its target, as in `[en, de]`. In a .tsv file
-    without a line of names, they are numbers of columns, as in `['1', '2']`. null: the data consists of plain text. The
+    without a line of names, they are numbers of columns, as in `[1, 2]`. null: the data consists of plain text. The
     setting has an effect only if training prepares the text itself. For a folder, use `archlab data --pairs`."""
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""

@@ -164,8 +164,8 @@ class Width:
 def divided_by_width(needed: np.ndarray, batch_size: int, seq_len: int) -> Sequence[Width]:
     """Divide pairs by the width of their windows, from the widest to the narrowest.
 
-    A pair is read in the narrowest windows that hold it, with one exception: if fewer pairs need a width than a step
-    has windows, shorter pairs are added to them, so that every width has enough pairs for a step.
+    A pair is read in the narrowest windows that hold it, with one exception: shorter pairs join a width that has fewer
+    pairs than a step has windows.
 
     Args:
         needed: Smallest width that holds each pair, int64.

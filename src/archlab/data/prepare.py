@@ -20,7 +20,7 @@ from archlab.data.corpus import HUB, STDLIB, Corpus
 from archlab.data.encoding import encode_pieces
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.pair_limits import FittingPairs
-from archlab.data.reserved import reserve_tokens, reserved_names
+from archlab.data.reserved import reserve_tokens, reserved_names, special_ids
 from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
 from archlab.data.template import TEXT, PairFields, TextTemplate
@@ -134,7 +134,11 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
         recipe = _Recipe(corpus_of(config), config.held_out, vocab_size, None, config.reserve)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
     if data.manifest.vocab_size > vocab_size:
-        problem = f"{config.path} has {data.manifest.vocab_size} token ids"
+        special = special_ids(data.tokenizer, data.manifest.vocab_size, data.document_tokens)
+        mask, n_sentinels = special.mask is not None, len(special.sentinels)
+        reserved = ["mask"] * mask + [f"sentinels:{n_sentinels}"] * bool(n_sentinels)
+        including = f", including {', '.join(reserved)}" if reserved else ""
+        problem = f"{config.path} has {data.manifest.vocab_size} token ids{including}"
         raise UserError(f"model.vocab_size is {vocab_size}; {problem}; allowed: {data.manifest.vocab_size} or more")
     return data
 

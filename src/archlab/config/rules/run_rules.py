@@ -209,6 +209,12 @@ def _mixture_is_of_text(c: Config) -> str | None:
     return f"{', '.join(c.data.mixture)} and data.task = {c.data.task.kind}; allowed: one of the two"
 
 
+def _pairs_are_of_text(c: Config) -> str | None:
+    if c.data.pairs is None or not isinstance(c.data.task, Task):
+        return None
+    return f"{', '.join(c.data.pairs)} and data.task = {c.data.task.kind}; allowed: one of the two"
+
+
 def _replacements_are_parts(c: Config) -> str | None:
     objective = c.train.objective
     if not isinstance(objective, Masked) or objective.mask + objective.random <= 1:
@@ -278,6 +284,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.document_mask", ("train.document_mask", "train.objective"), _prefix_is_of_one_text),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
+    Rule("data.pairs", ("data.pairs", "data.task"), _pairs_are_of_text),
     _only_for_archlabs_optimizers("betas"),
     _only_for_archlabs_optimizers("eps"),
     *ROLE_RULES,
