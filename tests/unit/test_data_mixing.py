@@ -355,12 +355,15 @@ def part(name: str, value: str) -> str:
     [
         (
             (part("r.objective", "{kind: masked}"),),
-            r"parts  r: masked cannot be a part of a mixture; allowed: next_tok",
+            r"parts.r.objective.kind  'masked'; allowed: next_token, prefix, span_corruption$",
         ),
-        ((part("r.objective", "{kind: seq2seq}"),), r"parts  r: seq2seq cannot be a part of a mixture"),
+        (
+            (part("r.objective", "{kind: seq2seq}"),),
+            r"parts.r.objective.kind  'seq2seq'; allowed: next_token, prefix, span_corruption$",
+        ),
         (
             (part("r.objective", "{kind: mixture, parts: {a: {objective: {kind: prefix}}}}"),),
-            r"parts  r: mixture cannot be a part of a mixture; allowed: next_token, prefix, span_corruption$",
+            r"parts.r.objective.kind  'mixture'; .*allowed: next_token, prefix, span_corruption$",
         ),
         ((part("r.share", "0"),), r"parts.r.share  0; allowed: at least"),
         ((part("r.mode", "'[R]'"),), r"parts.r.mode  '\[R\]'; allowed: up to 32 letters, digits and _, as in R"),
