@@ -36,6 +36,7 @@ from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import hidden_and_targets, update
 from archlab.training.train import train
+from plugin_files import write
 from tiny import MODEL, TRAIN, Killed, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -392,6 +393,42 @@ def test_a_wrong_mixture_is_refused_with_its_field(
     with pytest.raises(UserError, match=message):
         train(config(*overrides, data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
+
+
+PLUGIN = """
+from typing import Literal
+
+from archlab.config.objective import Mixture, Prefix
+
+
+class Longer(Prefix):
+    "Prefix of another kind."
+
+    kind: Literal["longer"] = "longer"
+
+
+class Blend(Mixture):
+    "Mixture of another kind."
+
+    kind: Literal["blend"] = "blend"
+"""
+
+
+@pytest.mark.usefixtures("private_plugins")
+def test_a_plugin_may_derive_a_mixture_but_cannot_be_a_part(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(PLUGIN, "longer.py")
+    with pytest.raises(
+        UserError, match=r"parts.s.objective  longer is of a plug-in, .*; allowed: next_token, prefix, s"
+    ):
+        config("plugins=[longer.py]", part("s.objective", "{kind: longer}"))
+    summaries = [
+        train(config(PREFIX_STACK, RESERVED, *overrides, data=text), tmp_path / str(n), Callback())
+        for n, overrides in enumerate([(), ("plugins=[longer.py]", "train.objective.kind=blend")])
+    ]
+    assert summaries[0].denoising_loss == summaries[1].denoising_loss
 
 
 def test_the_example_of_the_docs_is_ul2(tmp_path: Path) -> None:
