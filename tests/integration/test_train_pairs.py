@@ -119,7 +119,11 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(objective: Any, text
     [
         (PREFIX, "train.micro_batch_tokens=16"),
         (PREFIX, "train.recompute=true"),
-        *((objective, "train.compile=true") for objective in (PREFIX, MIXTURE_OF_PAIRS, *ONE_STACK)),
+        (PREFIX, "train.compile=true"),
+        *(
+            pytest.param(objective, "train.compile=true", marks=pytest.mark.slow)
+            for objective in (MIXTURE_OF_PAIRS, *ONE_STACK)
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value[:2]),
 )

@@ -43,6 +43,11 @@ class Objective(Registered):
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
 
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether the model restores hidden tokens (`denoises`) in any window."""
+        return self.denoises
+
     def by_field(self) -> Mapping[str, "Objective"]:
         """Return the objectives that make batches, by their fields in a config: the objective itself, or the parts of
         a mixture."""
@@ -217,7 +222,7 @@ class Mixture(Objective):
     chooses_tokens: ClassVar[bool] = True
 
     @property
-    def denoises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def hides_tokens(self) -> bool:
         """Whether any part hides tokens. The score is then the loss per predicted token of all parts. Otherwise, all
         predicted tokens are tokens of the text, so the score is in bits per byte of these tokens."""
         return any(part.objective.denoises for part in self.parts.values())
