@@ -43,6 +43,11 @@ class Objective(Registered):
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
 
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether the model restores hidden tokens (`denoises`) in any window."""
+        return self.denoises
+
     def by_field(self) -> Mapping[str, "Objective"]:
         """Return the objectives that make batches, by their fields in a config: the objective itself, or the parts of
         a mixture."""
@@ -69,7 +74,11 @@ def score_meaning(objective: Objective) -> dict[str, Any]:
     return fields | {"kind": kind_of(base) or base.default_kind}
 
 
-class NextToken(Objective):
+class Mixable(Objective):
+    """Base class of the objectives that can be parts of a mixture. They predict tokens of any text in order."""
+
+
+class NextToken(Mixable):
     """Cross-entropy of each token, given the tokens before it."""
 
     kind: Literal["next_token"] = "next_token"
@@ -96,7 +105,7 @@ class Masked(Objective):
         return (MASK,)
 
 
-class Prefix(Objective):
+class Prefix(Mixable):
     """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
     language model, Raffel 2020). The length of the prefix is drawn for each window. An encoder, if the model has one,
     reads the prefix, and the decoder writes the other tokens."""
@@ -118,7 +127,7 @@ class Prefix(Objective):
         return TokensRead(self.most_predicted(n_tokens), n_tokens) if has_encoder else TokensRead(n_tokens)
 
 
-class SpanCorruption(Objective):
+class SpanCorruption(Mixable):
     """Cross-entropy of hidden spans, given the text in which a sentinel stands for each span (T5, Raffel 2020). One
     stack reads this text as a visible prefix, and then the sentinels with the spans that they stand for (UL2, Tay
     2022). The stack reads more tokens than a window has: two for each span, and one. In a model with an encoder, as in
@@ -177,12 +186,20 @@ def longest_side(n_tokens: int) -> int:
 class Part(Settings):
     """One objective of a mixture, and its share of the windows."""
 
-    objective: Objective
-    """Objective of the windows of this part."""
+    objective: Mixable
+    """Objective of the windows of this part: `next_token`, `prefix` or `span_corruption`."""
     share: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Weight of this part. The part gets share / (sum of all shares) of the windows."""
     mode: Mode | None = None
     """Name of the mode token that precedes the input of these windows: the token `[R]` for R. null: no token."""
+
+    @field_validator("objective")
+    @classmethod
+    def _has_no_own_loss(cls, objective: Mixable) -> Mixable:
+        if is_users(type(objective)):
+            allowed = ", ".join(name for name, kind in kinds(Mixable).items() if not is_users(kind))
+            raise ValueError(f"{objective.kind} is of a plug-in, and may have a loss of its own; allowed: {allowed}")
+        return objective
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         """Return the numbers of tokens that the model reads for a window, including the mode token."""
@@ -198,24 +215,14 @@ class Mixture(Objective):
 
     kind: Literal["mixture"] = "mixture"
     parts: Annotated[dict[str, Part], Field(min_length=1)]
-    """Objectives by name. Allowed are archlab's own objectives that predict tokens in order, such as `prefix` and
-    `span_corruption`."""
+    """Objectives and their shares, by name."""
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
     chooses_tokens: ClassVar[bool] = True
 
-    @field_validator("parts")
-    @classmethod
-    def _can_be_mixed(cls, parts: dict[str, Part]) -> dict[str, Part]:
-        allowed = ", ".join(name for name, kind in kinds(Objective).items() if fits_mixture(kind))
-        for name, part in parts.items():
-            if not fits_mixture(type(part.objective)):
-                raise ValueError(f"{name}: {part.objective.kind} cannot be a part of a mixture; allowed: {allowed}")
-        return parts
-
     @property
-    def denoises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def hides_tokens(self) -> bool:
         """Whether any part hides tokens. The score is then the loss per predicted token of all parts. Otherwise, all
         predicted tokens are tokens of the text, so the score is in bits per byte of these tokens."""
         return any(part.objective.denoises for part in self.parts.values())
@@ -237,9 +244,3 @@ class Mixture(Objective):
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         read = [part.tokens_read(n_tokens, has_encoder=has_encoder) for part in self.parts.values()]
         return TokensRead(*(max(numbers) for numbers in zip(*read, strict=True)))
-
-
-def fits_mixture(kind: type[Objective]) -> bool:
-    """Return whether an objective can be a part of a mixture: it is archlab's own, and it predicts tokens of any
-    text in order."""
-    return not (is_users(kind) or issubclass(kind, Mixture) or kind.visibility == "two_sided" or kind.needs_pairs)

@@ -5,7 +5,7 @@ from math import ceil
 from archlab.config.core.registry import kinds
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.config.objective import Mixture, Objective, TokensRead, fits_mixture
+from archlab.config.objective import Mixable, Mixture, Objective, TokensRead
 from archlab.config.optimizer import Schedule
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
@@ -33,9 +33,8 @@ def check_objective(model: ModelConfig, objective: Objective) -> None:
     encoder of the model, if there is one.
     """
     if model.encoder is not None:
-        is_mixed = isinstance(objective, Mixture)
-        fitting = {name: kind for name, kind in kinds(Objective).items() if kind.fits_encoder}
-        fit = " or ".join(name for name, kind in fitting.items() if fits_mixture(kind) or not is_mixed)
+        root = Mixable if isinstance(objective, Mixture) else Objective
+        fit = " or ".join(name for name, kind in kinds(root).items() if kind.fits_encoder)
         raise_problems(
             [
                 Problem(f"{field}.kind", f"{one.kind} has no source text for model.encoder to read; allowed: {fit}")

@@ -195,7 +195,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
                 "allowed: objectives that differ only in the loss",
             )
     is_task = isinstance(arms[0].config.data.task, Task)
-    denoises = arms[0].config.train.objective.denoises
+    denoises = arms[0].config.train.objective.hides_tokens
     needs_pairs = any(arm.config.train.objective.needs_pairs for arm in arms)
     predicts_next = score_meaning(arms[0].config.train.objective)["kind"] == "next_token" and not needs_pairs
     is_probed = all(arm.config.train.probe_every for arm in arms)
@@ -242,7 +242,7 @@ _DEFAULTS = ("bits_per_byte", "accuracy", "denoising_loss")
 def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLoss:
     """Return the outcome by which a study compares its arms unless its file names another one."""
     config = arms[0].config
-    if config.train.objective.denoises:
+    if config.train.objective.hides_tokens:
         return DenoisingLoss()
     return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
 
