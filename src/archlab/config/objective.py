@@ -33,7 +33,11 @@ class Objective(Registered):
     """Whether the objective can train a model with an encoder, which reads a source text of each window."""
     chooses_tokens: ClassVar[bool] = False
     """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
-    fixed."""
+    fixed, unless `chooses_answers` is set."""
+    chooses_answers: ClassVar[bool] = False
+    """Whether the objective chooses the tokens to predict among the answers, if the data is a task."""
+    continues: ClassVar[bool] = True
+    """Whether training teaches the model to continue a text from its beginning."""
     denoises: ClassVar[bool] = False
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
@@ -79,6 +83,8 @@ class Masked(Objective):
 
     visibility: ClassVar[VisibilityName] = "two_sided"
     chooses_tokens: ClassVar[bool] = True
+    chooses_answers: ClassVar[bool] = True
+    continues: ClassVar[bool] = False
     denoises: ClassVar[bool] = True
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
@@ -122,6 +128,7 @@ class SpanCorruption(Objective):
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
     chooses_tokens: ClassVar[bool] = True
+    continues: ClassVar[bool] = False
     denoises: ClassVar[bool] = True
 
     def spans(self, n_tokens: int) -> tuple[int, int]:

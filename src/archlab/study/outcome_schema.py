@@ -41,6 +41,9 @@ class Outcome(Kinded, Registered):
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
+    any_objective: ClassVar[bool] = False
+    """Whether the outcome means the same for models that were trained with different objectives. Outcomes that are
+    timed or computed from the config always do (`is_shared`)."""
     heading: ClassVar[str] = ""
     """Title of the outcome. Names of fields in braces are replaced by their values. Required unless `title` is
     overridden."""
@@ -57,6 +60,11 @@ class Outcome(Kinded, Registered):
         names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(cls.heading) if name}
         if unknown := sorted(names - cls.model_fields.keys()):
             raise UserError(f"outcome {kind_of(cls)}: its heading has {unknown[0]} in braces; allowed: its fields")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether arms with different objectives can be compared by this outcome."""
+        return self.any_objective or self.source in ("timing", "config")
 
     @property
     def title(self) -> str:
