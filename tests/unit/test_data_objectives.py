@@ -254,8 +254,16 @@ def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary
         (MASKED[:1], r"visibility  two_sided; .* from those before it; allowed: causal; or .*kind=masked"),
         (MASKED[:2], r"masked needs a mask token; the data's tokenizer has none; allowed: data.reserve=\[mask\]"),
         (
-            (*MASKED, "data.task.kind=recall"),
-            r"objective.kind  masked chooses tokens of a text, but data.task = recall",
+            (*PREFIX, "data.task.kind=recall"),
+            r"objective.kind  prefix chooses tokens of a text, but data.task = recall .*; allowed: next_token, masked",
+        ),
+        (
+            (*MASKED[:2], "data.task.kind=recall", "model.vocab_size=20"),
+            r"masked needs a mask token; .* has none; allowed: data.reserve=\[mask\]",
+        ),
+        (
+            (*MASKED, "data.task={kind: state_tracking, group: s3, steps: 4}", "model.vocab_size=14"),
+            r"model.vocab_size is 14; allowed: 15 or more for this task with data.reserve = \['mask'\]: Track",
         ),
         ((*MASKED, "train.objective.random=0.3"), r"objective.random  0.3 and mask = 0.8 are more than all"),
         ((*MASKED, "train.objective.rate=0"), r"objective.rate  .*allowed"),

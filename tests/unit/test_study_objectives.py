@@ -1,5 +1,6 @@
 """Comparisons of arms that were trained with different objectives."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,19 @@ def one_by_one(model: Decoder, name: str, row: list[int], n_read: int, data: Any
     return F.cross_entropy(logits, torch.tensor(rest), reduction="none").numpy()
 
 
+@pytest.fixture(scope="module")
+def documents(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file whose documents are shorter than a window."""
+    file = tmp_path_factory.mktemp("documents") / "lines.jsonl"
+    file.write_text("\n".join(json.dumps({"text": line}) for line in text.read_text().splitlines()[:800]))
+    return file
+
+
 @pytest.mark.parametrize("given", [0.5, 0.2, 0.99])
-def test_every_objective_continues_the_same_tokens_given_the_same_tokens(given: float, text: Path) -> None:
+def test_every_objective_continues_the_same_tokens_given_the_same_tokens(given: float, documents: Path) -> None:
     counted, n_bytes = set[int](), set[int]()
     for name, fields in OBJECTIVES.items():
-        settings = config(RESERVE, "model.max_seq_len=32", "train.seq_len=16", *fields, data=text)
+        settings = config(RESERVE, "model.max_seq_len=32", "train.seq_len=16", *fields, data=documents)
         data = open_training_data(settings.data, settings.model.vocab_size)
         model = Decoder(settings.model, seed=1).eval()
         windows = data.held_out(16, 256)
@@ -125,6 +134,7 @@ ARMS: dict[str, Any] = {
     "prefix": {"model.attention.visibility": "prefix", "train.objective.kind": "prefix"},
     "spans": {"model.encoder.n_layers": 1, "train.objective.kind": "span_corruption"},
 }
+RECALL = {"data.task": {"kind": "recall", "pairs": 2}, "data.reserve": ["mask"]}
 MASKED = {"model.attention.visibility": "two_sided", "train.objective.kind": "masked"}
 
 
@@ -168,6 +178,11 @@ def study(text: Path, **values: Any) -> StudyConfig:
             {"measure": ["linear_probe"], "arms": {"a": {}, "b": {"train.lr": 1}}},
             r"measure\.linear_probe +needs a task",
         ),
+        ({"set": RECALL, "arms": {"causal": {}, "masked": MASKED}}, r"or an outcome for any objective: linear_probe"),
+        (
+            {"set": {**RECALL, **MASKED}, "measure": ["accuracy"], "arms": {"a": {}, "b": {"train.lr": 1}}},
+            r"measure\.accuracy +needs an objective that predicts all answers; allowed: denoising_accuracy",
+        ),
         ({"measure": {"half": {"kind": "continuation", "given": 0}}}, r"measure\.half\.given .*0"),
     ],
 )
@@ -188,6 +203,19 @@ def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: p
     assert untrained_notes([Continuation()], arms(alike)) == []
     fast = study(text, measure=["training_speed"], arms={**ARMS, "masked": MASKED})
     assert list(named_outcomes(fast, arms(fast))) == ["training_speed"]
+
+
+def test_masked_and_causal_training_are_compared_by_a_linear_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Local, "run_all", run_here)
+    two, probe = {"causal": {}, "masked": MASKED}, {"linear_probe": {"windows": 200}}
+    config = study(tmp_path, set=RECALL, arms=two, measure=probe)
+    summary = Study("probe", config, tmp_path / "out", Local(1)).run(lambda runs: lambda progress: None)
+    assert (summary.outcome.name, summary.outcome.unit, summary.others) == ("linear_probe", "share", [])
+    assert all(0 <= value <= 1 for arm in summary.arms for value in arm.values.values() if value is not None)
+    assert "the initial weights and the examples" in render(summary)
 
 
 def test_a_study_of_objectives_ends_in_a_report_without_their_own_scores(

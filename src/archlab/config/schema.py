@@ -209,13 +209,13 @@ class DataConfig(Settings):
     an effect only if training prepares the text itself."""
     reserve: Annotated[tuple[Reserved, ...], Field(strict=False)] = ()
     """Special tokens that an objective needs, at the end of the vocabulary: `mask`, or `sentinels:100` for 100
-    sentinels. The setting has an effect only if training prepares the text itself. For a folder, use `archlab data
-    --reserve`."""
+    sentinels. The setting has an effect only if training prepares the text itself, or if `task` is set. For a folder,
+    use `archlab data --reserve`."""
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()
-    """Synthetic task whose windows replace text. The task uses the whole vocabulary; path and held_out have no
-    effect."""
+    """Synthetic task whose windows replace text. The task uses the whole vocabulary except reserved tokens; path
+    and held_out have no effect."""
 
     @property
     def named(self) -> str:

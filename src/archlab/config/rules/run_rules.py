@@ -207,9 +207,10 @@ def _replacements_are_parts(c: Config) -> str | None:
 
 def _task_has_its_own_answers(c: Config) -> str | None:
     objective, task = c.train.objective, c.data.task
-    if not objective.chooses_tokens or not isinstance(task, Task):
+    if not objective.chooses_tokens or objective.chooses_answers or not isinstance(task, Task):
         return None
-    allowed = ", ".join(name for name, kind in kinds(Objective).items() if not kind.chooses_tokens)
+    fit = (name for name, kind in kinds(Objective).items() if kind.chooses_answers or not kind.chooses_tokens)
+    allowed = ", ".join(fit)
     return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
 
 

@@ -19,6 +19,7 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.data.batch import HeldOut
 from archlab.data.continuation import continuations
+from archlab.data.last_answer import last_answers
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
@@ -29,11 +30,13 @@ from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
 from archlab.study.outcome_schema import Answers, Beyond, Outcome, Repetition, TokensPerByte, WindowPart
+from archlab.study.outcomes.linear_probe import probe_accuracy
 from archlab.study.outcomes.value import check_value
-from archlab.study.shared_outcomes import Continuation
+from archlab.study.shared_outcomes import Continuation, LinearProbe
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
 from archlab.training.run_folder import RunFolder
+from archlab.training.step import hidden_and_targets
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,9 @@ class FinishedRun:
         lengths = zip(reversed(stacks(self.model.config)), (length, source), strict=False)
         return any(isinstance(stack.position, Learned) and n > stack.max_seq_len for stack, n in lengths)
 
+
+_BATCH_TOKENS = 8192
+"""Maximum number of tokens of a forward pass, unless a single window has more."""
 
 _RUN = 4
 """Number of tokens in the sequences whose repetition is counted."""
@@ -132,6 +138,20 @@ def _continuation(outcome: Continuation, run: FinishedRun) -> float | None:
     return _bits_per_byte(run, held_out)
 
 
+@implements(LinearProbe)
+@torch.no_grad()
+def _linear_probe(outcome: LinearProbe, run: FinishedRun) -> float | None:
+    batch, rows = last_answers(run.batches, run.length, outcome.windows), max(1, _BATCH_TOKENS // run.length)
+    parts = [
+        hidden_and_targets(run.model, batch.rows(slice(start, start + rows)), run.device)
+        for start in range(0, outcome.windows, rows)
+    ]
+    hidden_ND, answers_N = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
+    if not hidden_ND.isfinite().all():
+        return None
+    return probe_accuracy(hidden_ND.double().numpy(), answers_N.numpy(), outcome.windows // 2)
+
+
 @implements(Repetition)
 def _repetition(outcome: Repetition, run: FinishedRun) -> float | None:
     half = max(run.length // 2, 1)
@@ -147,7 +167,8 @@ def _answers(outcome: Answers, run: FinishedRun) -> float | None:
     seq_len = outcome.seq_len or outcome.task.smallest[0]
     if run.ends_before(seq_len):
         return None
-    task_data = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
+    data = run.config.data
+    task_data = TaskData(outcome.task, run.model.config.vocab_size, data.fold, data.reserve)
     held_out = Batches(task_data, NextToken(), document_mask=False).held_out(
         seq_len, resolve_train(run.config).eval_tokens
     )
