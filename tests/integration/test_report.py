@@ -530,7 +530,11 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     assert rows["GELU", "0.016"]["mean"] is None
     assert "diverged" in rows["GELU", "0.016"]["text"]
     assert rows["ReLU", "0.008"]["mean"] == pytest.approx((3 - 0.8 + 2.9) / 2), "the better schedule's"
-    kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule", "bits per byte") if row["arm"][0] == "R"}
+    kinds = {
+        row["value"]: row["mark"]
+        for row in tuning_rows(study, "train.schedule", "bits per byte")
+        if row["arm"][0] == "R"
+    }
     assert kinds == {"cosine": "optimum", "constant": None}, "a value that is not a number has no edge"
     assert {"tuning-0", "tuning-1"} <= json.loads(page_of("rich").data["specs"]).keys()
 

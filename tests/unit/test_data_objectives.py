@@ -411,10 +411,11 @@ def test_the_lengths_are_those_that_t5_publishes() -> None:
 
 
 def test_the_cost_of_training_counts_the_tokens_that_the_stack_reads() -> None:
-    """A window of 16 tokens has 1 span of 2 tokens, so the stack reads 3 tokens more."""
+    """A window of 16 tokens has 1 span of 2 tokens, so the stack reads 3 tokens more. Only 4 of them get logits."""
     settings = config(*SPANS)
-    expected = computed_training_flops(config(*PREFIX[:1], "train.seq_len=19", "train.batch_tokens=76")) * 19 / 16
-    assert computed_training_flops(settings) == pytest.approx(expected)
+    of_19 = computed_training_flops(config(*PREFIX[:1], "train.seq_len=19", "train.batch_tokens=76")) * 19
+    logits = 3 * 2 * 32 * 300
+    assert computed_training_flops(settings) * 16 == pytest.approx(of_19 - (19 - 4) * logits)
     assert cost(settings).training_flops_per_token > 1.15 * cost(config(*PREFIX)).training_flops_per_token
 
 

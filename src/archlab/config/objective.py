@@ -50,6 +50,11 @@ class Objective(Registered):
         """Return the numbers of tokens that the model reads for a window of `n_tokens` tokens."""
         return TokensRead(n_tokens, n_tokens if has_encoder else 0)
 
+    def tokens_predicted(self, n_tokens: int) -> float | None:
+        """Return the mean number of tokens that count in the loss of a window of `n_tokens` tokens. Training computes
+        logits only for them. None: all tokens of the stack or of the decoder."""
+        return None
+
 
 def score_meaning(objective: Objective) -> dict[str, Any]:
     """Return everything that decides which tokens of held-out text count, and what the model reads to predict them.
@@ -90,6 +95,9 @@ class Masked(Objective):
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return ("mask",)
 
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return max(round(self.rate * n_tokens), 1)
+
 
 class Prefix(Objective):
     """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
@@ -111,6 +119,9 @@ class Prefix(Objective):
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         return TokensRead(self.most_predicted(n_tokens), n_tokens) if has_encoder else TokensRead(n_tokens)
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return (1 + self.most_predicted(n_tokens)) / 2
 
 
 class SpanCorruption(Objective):
@@ -143,3 +154,6 @@ class SpanCorruption(Objective):
         n_hidden, n_spans = self.spans(n_tokens)
         hidden, text = n_hidden + n_spans + 1, n_tokens - n_hidden + n_spans + 1
         return TokensRead(hidden, text) if has_encoder else TokensRead(text + hidden - 1)
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return sum(self.spans(n_tokens)) + 1
