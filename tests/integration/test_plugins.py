@@ -367,7 +367,7 @@ def test_what_each_of_the_smaller_kinds_computes() -> None:
     logits, targets = torch.randn(4, 7, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 6, 1])
     expected = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.2)
     torch.testing.assert_close(objective(logits, targets, 0.0, smooth)[0], expected)
-    asked = documented("reverse.py")
+    asked = documented("palindrome.py")
     found = windows(asked.data.task, 0, 0, 3, 16, 300)
     assert (found.tokens[:, -4:] == found.tokens[:, -9:-5][:, ::-1]).all()
     assert found.scored[:, -4:].all()
@@ -538,7 +538,7 @@ BROKEN = {
     "no price": (SQUARED_TEXT.replace("def work", "def works"), "mlp squared: Squared has no work; define it in the class"),
     "no operations": (FILES["mish.py"].replace("    flops_per", "    # "), "activation mish: Mish has no flops_per_number"),
     "no place": (FILES["bell.py"].replace("    acts_on", "    # "), "position bell: Bell has no acts_on; define it in"),
-    "no sentence": (FILES["reverse.py"].replace("def describe", "def say"), "task reverse: Reverse has no describe;"),
+    "no sentence": (FILES["palindrome.py"].replace("def describe", "def say"), "task palindrome: Palindrome has no describe;"),
     "no parameters": (FILES["power_norm.py"].replace("def n_", "def m_"), "norm power_norm: PowerNorm has no n_parameters"),
     "an unknown place": (FILES["bell.py"].replace('"scores"', '"score"'), "position bell: acts_on is 'score'; allowed: embedding"),
     "a field of a name": (FILES["mish.py"].replace("    flops_per", "    beta: float = 1.0\n    flops_per"), "has the field beta"),
@@ -839,7 +839,7 @@ class Measured(Base):
     outcome: Outcome
 
 
-TASK_OUTCOME = {"kind": "answers", "task": {"kind": "reverse", "reversed": 4}}
+TASK_OUTCOME = {"kind": "answers", "task": {"kind": "palindrome", "reversed": 4}}
 
 
 def test_a_changed_task_is_another_outcome() -> None:
@@ -847,14 +847,14 @@ def test_a_changed_task_is_another_outcome() -> None:
     change."""
 
     def name() -> str:
-        trust.accept("reverse.py")
-        resolve_and_import(("reverse.py",))
+        trust.accept("palindrome.py")
+        resolve_and_import(("palindrome.py",))
         return config_hash(Measured.model_validate({"outcome": TASK_OUTCOME}).outcome.meaning)
 
-    write(FILES["reverse.py"], "reverse.py")
+    write(FILES["palindrome.py"], "palindrome.py")
     first = name()
     assert name() == first
-    write(FILES["reverse.py"].replace("[:, ::-1]", ""), "reverse.py")
+    write(FILES["palindrome.py"].replace("[:, ::-1]", ""), "palindrome.py")
     assert name() != first
 
     ours = Measured.model_validate({"outcome": {"kind": "answers", "task": {"kind": "recall"}}}).outcome

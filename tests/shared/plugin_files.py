@@ -22,7 +22,7 @@ USED = {
     "lion.py": ["train.optimizer={kind: lion, beta1: 0.8}", "train.lr=1e-3"],
     "root.py": ["train.schedule=root"],
     "smooth.py": ["train.objective={kind: smooth, amount: 0.2}"],
-    "reverse.py": ["data.task={kind: reverse, reversed: 4}"],
+    "palindrome.py": ["data.task={kind: palindrome, reversed: 4}"],
 }
 """Name of a file in docs/plugins.md -> settings of the tiny config that use what the file adds."""
 

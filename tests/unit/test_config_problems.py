@@ -504,6 +504,11 @@ BROKEN_RULES = [
         "visible tokens between",
     ),
     (
+        ["train.objective={kind: mixture, parts: {a: {objective: {kind: span_corruption, rate: 0.9, mean_span: 1}}}}"],
+        "train.objective.parts",
+        "a: mean_span 1.0 and rate 0.9 leave",
+    ),
+    (
         ["train.objective.kind=prefix", "train.document_mask=true"],
         "train.document_mask",
         "true, but with objective prefix each window is one text with a prefix; allowed: false",

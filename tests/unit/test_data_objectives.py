@@ -282,7 +282,7 @@ def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary
             (*SPANS, "model.position.kind=learned"),
             r"seq_len  16, of which objective span_corruption makes 19, exceeds .* allowed: up to 13$",
         ),
-        ((*MASKED[:2], "data.reserve=[msk]"), r"data.reserve\S*  'msk'; allowed: mask, or sentinels:N"),
+        ((*MASKED[:2], "data.reserve=[msk]"), r"data.reserve\S*  'msk'; allowed: mask, sentinels:N with"),
     ],
 )
 def test_a_wrong_objective_is_refused_with_its_field(

@@ -54,8 +54,8 @@ def run(
     workers
         Number of threads or processes that tokenize. Default: one per core.
     reserve
-        Special tokens to add to the tokenizer for objectives that hide tokens: `mask`, `sentinels:100` for 100
-        sentinels, or both, as in mask,sentinels:100.
+        Special tokens to add to the tokenizer for the training objective: `mask`, `sentinels:100` for 100 sentinels,
+        `mode:R` for the mode token [R], or several of them, as in mask,sentinels:100.
     """
     texts = _template(field, template)
     added = validate(DataConfig, {"reserve": reserve.split(",") if reserve else []}, "--reserve").reserve

@@ -42,7 +42,8 @@ def run(
     active
         Number of active parameters, alone or with --params.
     flops
-        FLOPs of the training run. The size follows the Chinchilla rule: C = 6 N D with D = 20 N.
+        FLOPs of the training run. The size follows the Chinchilla rule: C = 6 N D with D = 20 N. It was measured with
+        decoders (Hoffmann 2022).
     memory
         Memory for serving in bfloat16, as in 16GiB or 80GB. The weights and the KV cache of one sequence must fit.
     hardware

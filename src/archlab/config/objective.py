@@ -1,11 +1,14 @@
 """Training objectives: which tokens of a window a model reads, and which it has to predict."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from archlab.config.components.visibility import VisibilityName
-from archlab.config.core.registry import Registered, Section, is_users, kind_of
+from archlab.config.core.base import Settings
+from archlab.config.core.registry import Registered, Section, is_users, kind_of, kinds
+from archlab.config.reserve import MASK, MODE, SENTINELS, Mode
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
 """Fraction of the tokens."""
@@ -38,9 +41,16 @@ class Objective(Registered):
     """Whether the objective chooses the tokens to predict among the answers, if the data is a task."""
     continues: ClassVar[bool] = True
     """Whether training teaches the model to continue a text from its beginning."""
+    needs_pairs: ClassVar[bool] = False
+    """Whether the objective needs data of pairs: each window has a source and a target."""
     denoises: ClassVar[bool] = False
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
+
+    def by_field(self) -> Mapping[str, "Objective"]:
+        """Return the objectives that make batches, by their fields in a config: the objective itself, or the parts of
+        a mixture."""
+        return {"train.objective": self}
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         """Return the special tokens that windows of `n_tokens` tokens need, as in `data.reserve`."""
@@ -60,14 +70,19 @@ def score_meaning(objective: Objective) -> dict[str, Any]:
     """Return everything that decides which tokens of held-out text count, and what the model reads to predict them.
 
     An objective of a plug-in has the meaning of archlab's objective from which its class derives. Its own fields affect
-    only the loss.
+    only the loss. `seq2seq` has the meaning of `next_token`: in data of pairs, both predict the target from the source.
     """
     base = next(kind for kind in type(objective).__mro__ if issubclass(kind, Objective) and not is_users(kind))
+    base = NextToken if base is Seq2Seq else base
     fields = {name: getattr(objective, name) for name in base.model_fields}
     return fields | {"kind": kind_of(base) or base.default_kind}
 
 
-class NextToken(Objective):
+class Mixable(Objective):
+    """Base class of the objectives that can be parts of a mixture. They predict tokens of any text in order."""
+
+
+class NextToken(Mixable):
     """Cross-entropy of each token, given the tokens before it."""
 
     kind: Literal["next_token"] = "next_token"
@@ -93,13 +108,13 @@ class Masked(Objective):
     denoises: ClassVar[bool] = True
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
-        return ("mask",)
+        return (MASK,)
 
     def tokens_predicted(self, n_tokens: int) -> float:
         return max(round(self.rate * n_tokens), 1)
 
 
-class Prefix(Objective):
+class Prefix(Mixable):
     """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
     language model, Raffel 2020). The length of the prefix is drawn for each window. An encoder, if the model has one,
     reads the prefix, and the decoder writes the other tokens."""
@@ -124,7 +139,7 @@ class Prefix(Objective):
         return (1 + self.most_predicted(n_tokens)) / 2
 
 
-class SpanCorruption(Objective):
+class SpanCorruption(Mixable):
     """Cross-entropy of hidden spans, given the text in which a sentinel stands for each span (T5, Raffel 2020). One
     stack reads this text as a visible prefix, and then the sentinels with the spans that they stand for (UL2, Tay
     2022). The stack reads more tokens than a window has: two for each span, and one. In a model with an encoder, as in
@@ -148,7 +163,7 @@ class SpanCorruption(Objective):
         return n_hidden, max(round(n_hidden / self.mean_span), 1)
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
-        return (f"sentinels:{self.spans(n_tokens)[1]}",)
+        return (f"{SENTINELS}{self.spans(n_tokens)[1]}",)
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         n_hidden, n_spans = self.spans(n_tokens)
@@ -157,3 +172,110 @@ class SpanCorruption(Objective):
 
     def tokens_predicted(self, n_tokens: int) -> float:
         return sum(self.spans(n_tokens)) + 1
+
+
+class Seq2Seq(Objective):
+    """Cross-entropy of a target, given its source (sequence to sequence, Sutskever 2014). The data consists of pairs of
+    a source and a target. One stack reads the source as a visible prefix. An encoder, if the model has one, reads the
+    source, and the decoder writes the target."""
+
+    kind: Literal["seq2seq"] = "seq2seq"
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    fits_encoder: ClassVar[bool] = True
+    needs_pairs: ClassVar[bool] = True
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        half = longest_side(n_tokens)
+        return TokensRead(half, half) if has_encoder else TokensRead(n_tokens)
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return longest_side(n_tokens)
+
+
+def longest_side(n_tokens: int) -> int:
+    """Return the largest number of tokens of a source, and of a target, in a window of `n_tokens` tokens. The source
+    includes the separator, and the target includes its end."""
+    return max(n_tokens // 2, 1)
+
+
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+class Part(Settings):
+    """One objective of a mixture, and its share of the windows."""
+
+    objective: Mixable
+    """Objective of the windows of this part: `next_token`, `prefix` or `span_corruption`."""
+    share: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """Weight of this part. The part gets share / (sum of all shares) of the windows."""
+    mode: Mode | None = None
+    """Name of the mode token that precedes the input of these windows: the token `[R]` for R. null: no token."""
+
+    @field_validator("objective")
+    @classmethod
+    def _has_no_own_loss(cls, objective: Mixable) -> Mixable:
+        if is_users(type(objective)):
+            allowed = ", ".join(name for name, kind in kinds(Mixable).items() if not is_users(kind))
+            raise ValueError(f"{objective.kind} is of a plug-in, and may have a loss of its own; allowed: {allowed}")
+        return objective
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        """Return the numbers of tokens that the model reads for a window, including the mode token."""
+        stack, source = self.objective.tokens_read(n_tokens, has_encoder=has_encoder)
+        n_modes = int(self.mode is not None)
+        return TokensRead(stack, source + n_modes) if has_encoder else TokensRead(stack + n_modes)
+
+
+class Mixture(Objective):
+    """Several objectives, each for its share of the windows (mixture of denoisers, UL2, Tay 2022). Each window has one
+    objective. A mode token may tell the model which one it is. All windows are padded to the same length. In one stack,
+    `next_token` has a visible prefix of one token."""
+
+    kind: Literal["mixture"] = "mixture"
+    parts: Annotated[dict[str, Part], Field(min_length=1)]
+    """Objectives and their shares, by name."""
+
+    visibility: ClassVar[VisibilityName] = "prefix"
+    fits_encoder: ClassVar[bool] = True
+    chooses_tokens: ClassVar[bool] = True
+
+    @property
+    def denoises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any part hides tokens. The score is then the loss per predicted token of all parts. Otherwise, all
+        predicted tokens are tokens of the text, so the score is in bits per byte of these tokens."""
+        return any(part.objective.denoises for part in self.parts.values())
+
+    @property
+    def continues(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.continuing.objective.continues
+
+    @property
+    def continuing(self) -> Part:
+        """Part as which the model continues a text: of the parts that train it for this, the one with the largest
+        share. If no part does, the part with the largest share of all."""
+        parts = [part for _, part in self.in_order]
+        return max([part for part in parts if part.objective.continues] or parts, key=lambda part: part.share)
+
+    @property
+    def in_order(self) -> list[tuple[str, Part]]:
+        """Parts sorted by name, because the order of keys in a config must not change a run."""
+        return sorted(self.parts.items())
+
+    def by_field(self) -> Mapping[str, Objective]:
+        return {f"train.objective.parts.{name}.objective": part.objective for name, part in self.in_order}
+
+    def reserved(self, n_tokens: int) -> tuple[str, ...]:
+        needed = [what for _, part in self.in_order for what in part.objective.reserved(n_tokens)]
+        most = max((int(what.removeprefix(SENTINELS)) for what in needed if what.startswith(SENTINELS)), default=0)
+        modes = [f"{MODE}{part.mode}" for _, part in self.in_order if part.mode]
+        return ((f"{SENTINELS}{most}",) if most else ()) + tuple(dict.fromkeys(modes))
+
+    def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
+        read = [part.tokens_read(n_tokens, has_encoder=has_encoder) for part in self.parts.values()]
+        return TokensRead(*(max(numbers) for numbers in zip(*read, strict=True)))
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        shares = sum(part.share for part in self.parts.values())
+        predicted = ((part.share, part.objective.tokens_predicted(n_tokens)) for part in self.parts.values())
+        return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares

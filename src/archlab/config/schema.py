@@ -1,7 +1,6 @@
 """Config of a run: the model, its training and its data."""
 
 import pickle
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -26,6 +25,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import NextToken, Objective
 from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer, ScheduleName
 from archlab.config.parallel import ParallelConfig
+from archlab.config.reserve import Reserved
 from archlab.config.tasks import NoTask, TaskOrText
 
 
@@ -185,16 +185,6 @@ _Sources = dict[str, MixtureSource]
 _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
 
 
-def _reserved(what: str) -> str:
-    if not re.fullmatch(r"mask|sentinels:[1-9]\d{0,3}", what):
-        raise ValueError(f"{what!r}; allowed: mask, or sentinels:N with N from 1 to 9999")
-    return what
-
-
-Reserved = Annotated[str, AfterValidator(_reserved)]
-"""Special tokens that a tokenizer reserves for an objective."""
-
-
 class DataConfig(Settings):
     """Data that the model is trained on."""
 
@@ -208,9 +198,9 @@ class DataConfig(Settings):
     """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. The setting has
     an effect only if training prepares the text itself."""
     reserve: Annotated[tuple[Reserved, ...], Field(strict=False)] = ()
-    """Special tokens that an objective needs, at the end of the vocabulary: `mask`, or `sentinels:100` for 100
-    sentinels. The setting has an effect only if training prepares the text itself, or if `task` is set. For a folder,
-    use `archlab data --reserve`."""
+    """Special tokens that an objective needs, at the end of the vocabulary: `mask`, `sentinels:100` for 100 sentinels,
+    or `mode:R` for the mode token [R]. The setting has an effect only if training prepares the text itself, or
+    if `task` is set. For a folder, use `archlab data --reserve`."""
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()

@@ -5,9 +5,9 @@ from math import ceil
 from archlab.config.core.registry import kinds
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.config.objective import Objective, TokensRead
+from archlab.config.objective import Mixable, Mixture, Objective, TokensRead
 from archlab.config.optimizer import Schedule
-from archlab.config.problems import ConfigError, Problem
+from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
 
 ABOUT_A_BATCH = 8192
@@ -33,10 +33,16 @@ def check_objective(model: ModelConfig, objective: Objective) -> None:
     encoder of the model, if there is one.
     """
     if model.encoder is not None:
-        if not objective.fits_encoder:
-            fit = " or ".join(name for name, kind in kinds(Objective).items() if kind.fits_encoder)
-            text = f"{objective.kind} has no source text for model.encoder to read; allowed: {fit}"
-            raise ConfigError([Problem("train.objective.kind", text)], "the config")
+        root = Mixable if isinstance(objective, Mixture) else Objective
+        fit = " or ".join(name for name, kind in kinds(root).items() if kind.fits_encoder)
+        raise_problems(
+            [
+                Problem(f"{field}.kind", f"{one.kind} has no source text for model.encoder to read; allowed: {fit}")
+                for field, one in objective.by_field().items()
+                if not one.fits_encoder
+            ],
+            "the config",
+        )
         return
     needed = objective.visibility
     seen = [visibility for visibility in ("prefix", "two_sided") if sees_as(model, visibility)]

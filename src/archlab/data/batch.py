@@ -3,7 +3,8 @@
 Shapes: N windows, T tokens of the stack, S tokens of an encoder.
 """
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -43,7 +44,7 @@ class Batch:
 
     def rows(self, part: slice) -> "Batch":
         """Return some of the windows."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {array.name: getattr(self, array.name) for array in fields(self)}
         return replace(self, **{name: array[part] for name, array in arrays.items() if array is not None})
 
 
@@ -53,7 +54,8 @@ def next_token(windows: Windows, separator: int | None = None) -> Batch:
     `separator` is the token that begins a document, or None if attention is not masked between documents.
     """
     inputs = windows.tokens[:, :-1]
-    return Batch(inputs, windows.tokens[:, 1:], windows.scored, document_ids(inputs, separator))
+    lengths = None if windows.lengths is None else np.minimum(windows.lengths, inputs.shape[1])
+    return Batch(inputs, windows.tokens[:, 1:], windows.scored, document_ids(inputs, separator), lengths=lengths)
 
 
 def document_ids(tokens: np.ndarray, separator: int | None) -> np.ndarray | None:
@@ -74,6 +76,8 @@ class HeldOut:
     """Windows from which the batch was made."""
     denoises: bool = False
     """Whether the targets that count are hidden tokens."""
+    parts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Indices of the windows of each part of a mixture of objectives, int64, by name; empty without a mixture."""
 
     @property
     def measure(self) -> Measure:

@@ -8,8 +8,9 @@ from functools import singledispatch
 
 import numpy as np
 
-from archlab.config.objective import Masked, Objective, Prefix, SpanCorruption
+from archlab.config.objective import Masked, Mixture, Objective, Prefix, SpanCorruption, TokensRead
 from archlab.data.batch import Batch, HeldOut, document_ids
+from archlab.data.mixing import fitted
 from archlab.data.objectives import Batches
 from archlab.data.reserved import SpecialIds
 from archlab.data.training_data import Windows
@@ -92,6 +93,16 @@ def _as_a_hidden_span(objective: SpanCorruption, continued: Continued) -> Batch:
     ends = (continued.special.sentinels[0], continued.special.documents[0])
     end, sentinel = (np.tile(tokens, (len(continued.beginnings), 1)) for tokens in (ends, ends[:1]))
     return continued.batch(np.concatenate([continued.beginnings, end], axis=1), sentinel, has_prefix=True)
+
+
+@continuation.register
+def _as_one_part(objective: Mixture, continued: Continued) -> Batch:
+    """Let the model continue the windows as the part of the mixture that trains this, after its mode token."""
+    part, n_modes = objective.continuing, int(objective.continuing.mode is not None)
+    made = continuation(part.objective, continued)
+    n_read, n_source = made.tokens.shape[1], 0 if made.source is None else made.source.shape[1]
+    read = TokensRead(n_read, n_source + n_modes) if n_source else TokensRead(n_read + n_modes)
+    return fitted(made, read, continued.special.modes[part.mode] if part.mode else None)
 
 
 @continuation.register

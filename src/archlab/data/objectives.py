@@ -11,11 +11,15 @@ from functools import singledispatch
 
 import numpy as np
 
-from archlab.config.objective import Masked, Objective, Prefix, SpanCorruption
+from archlab.config.core.registry import kinds
+from archlab.config.objective import Masked, Mixture, Objective, Prefix, Seq2Seq, SpanCorruption, longest_side
+from archlab.config.reserve import MODE, SENTINELS
 from archlab.config.schema import Config
 from archlab.config.tasks import BLANK
+from archlab.config.tasks.transduction import Transduction
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
-from archlab.data.reserved import SpecialIds
+from archlab.data.mixing import fitted, interleaved, windows_of_parts
+from archlab.data.reserved import SpecialIds, reserved_names
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import TrainingData, Windows
 from archlab.errors import UserError
@@ -38,18 +42,49 @@ class Batches:
         return cls(data, config.train.objective, config.train.document_mask, config.model.encoder is not None)
 
     def check(self, seq_len: int) -> None:
-        """Raise UserError if the data lacks special tokens that the objective needs for windows of `seq_len` tokens."""
-        special = self.data.special
-        for reserved in self.objective.reserved(seq_len):
-            count = int(reserved.partition(":")[2] or 0)
-            present = len(special.sentinels) if count else int(special.mask is not None)
-            if present < (count or 1):
-                needed = f"{count} sentinels for windows of {seq_len} tokens" if count else f"a {reserved} token"
-                raise UserError(
-                    f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
-                    f"{present or 'none'}; allowed: data.reserve=[{reserved}], or a folder made by "
-                    f"`archlab data --reserve {reserved}`"
-                )
+        """Raise UserError if the data lacks pairs or special tokens that the objective needs for windows of `seq_len`
+        tokens, or if the data has pairs that the objective or `train.document_mask` would tear apart."""
+        self._check_pairs()
+        self._check_reserved(seq_len)
+
+    def _check_reserved(self, seq_len: int) -> None:
+        reserved = self.objective.reserved(seq_len)
+        for what in reserved:
+            names, present = reserved_names([what]), self.data.special.n_present(what)
+            if present >= len(names):
+                continue
+            needed = "a mask token"
+            if what.startswith(SENTINELS):
+                needed = f"{len(names)} sentinels for windows of {seq_len} tokens"
+            elif what.startswith(MODE):
+                needed = f"the mode token {names[0]}"
+            every = ",".join(reserved)
+            raise UserError(
+                f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
+                f"{present or 'none'}; allowed: data.reserve=[{every}], or a folder made by "
+                f"`archlab data --reserve {every}`"
+            )
+
+    def _check_pairs(self) -> None:
+        kind = self.objective.kind
+        if self.objective.needs_pairs and not self.data.has_pairs:
+            tasks = ", ".join(kinds(Transduction))
+            raise UserError(
+                f"train.objective.kind: {kind} needs pairs of a source and a target, but the data has none; allowed: "
+                f"data of pairs, such as data.task.kind={tasks}; or train.objective.kind=next_token"
+            )
+        if not self.data.has_pairs:
+            return
+        if self.objective.chooses_tokens:
+            raise UserError(
+                f"train.objective.kind: {kind} chooses the tokens to predict, but the data consists of pairs of a "
+                "source and a target; allowed: next_token, seq2seq"
+            )
+        if self.document_mask and self.data.special.documents:
+            raise UserError(
+                "train.document_mask: true, but each window of the data is one pair of a source and a target; "
+                "allowed: false"
+            )
 
     def training(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Return the batch of a training step, made from `batch_size` windows of `seq_len` tokens."""
@@ -60,15 +95,30 @@ class Batches:
         """Return the batch of `TrainingData.held_out`, which is the same for all seeds."""
         self.check(seq_len)
         windows = self.data.held_out(seq_len, n_tokens)
-        batch = self._made(windows, Dice(0, "held_out", 0, len(windows.tokens)))
-        return HeldOut(batch, windows, denoises=self.objective.denoises)
+        dice, objective = Dice(0, "held_out", 0, len(windows.tokens)), self.objective
+        parts = windows_of_parts(objective, dice) if isinstance(objective, Mixture) else {}
+        return HeldOut(self._made(windows, dice), windows, denoises=objective.denoises, parts=parts)
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
-        if self.has_encoder:
-            return make_pairs(self.objective, windows, special, dice)
         separator = special.documents[0] if self.document_mask and special.documents else None
-        return make_batch(self.objective, windows, special, separator, dice)
+        return batch_of(self.objective, windows, special, dice, has_encoder=self.has_encoder, separator=separator)
+
+
+def batch_of(
+    objective: Objective,
+    windows: Windows,
+    special: SpecialIds,
+    dice: Dice,
+    *,
+    has_encoder: bool,
+    separator: int | None = None,
+) -> Batch:
+    """Return the batch that an objective makes from windows, for a model with an encoder or for one stack. For the
+    arguments, see `make_batch`."""
+    if has_encoder:
+        return make_pairs(objective, windows, special, dice)
+    return make_batch(objective, windows, special, separator, dice)
 
 
 @singledispatch
@@ -112,6 +162,14 @@ def _prefix(objective: Prefix, windows: Windows, special: SpecialIds, separator:
     return replace(made, counted=counted_NT, prefix=first_N + 1)
 
 
+@make_batch.register
+def _source_and_target(
+    objective: Seq2Seq, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice
+) -> Batch:
+    """Let one stack read the source as a visible prefix, and predict the target."""
+    return replace(next_token(windows), prefix=windows.given)
+
+
 def _predicted(objective: Prefix, n_tokens: int, dice: Dice) -> np.ndarray:
     """Draw the number of predicted tokens of each window, int [N]."""
     return 1 + dice.below("predicted tokens", 1, objective.most_predicted(n_tokens))[:, 0]
@@ -144,20 +202,37 @@ def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, d
     n_tokens = windows.tokens.shape[1] - 1
     predicted_N = _predicted(objective, n_tokens, dice)
     most = objective.most_predicted(n_tokens)
-    index_NT = n_tokens - predicted_N[:, None] + np.arange(most)
-    is_text_NT = index_NT < n_tokens
+    return _cut(windows, n_tokens + 1 - predicted_N, predicted_N, n_tokens, most, special)
+
+
+@make_pairs.register
+def _source_to_target(objective: Seq2Seq, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    """Let the encoder read the source, and the decoder write the target."""
+    assert windows.given is not None
+    assert windows.lengths is not None
+    most = longest_side(windows.tokens.shape[1] - 1)
+    return _cut(windows, windows.given, windows.lengths - windows.given, most, most, special)
+
+
+def _cut(
+    windows: Windows, source_N: np.ndarray, target_N: np.ndarray, longest_source: int, longest: int, special: SpecialIds
+) -> Batch:
+    """Return the batch in which the encoder reads the first `source_N` tokens of each window, and the decoder writes
+    the next `target_N` tokens. Both are padded to the longest."""
+    n_tokens = windows.tokens.shape[1] - 1
+    index_NT = source_N[:, None] - 1 + np.arange(longest)
+    counted_NT = np.arange(longest) < target_N[:, None]
     index_NT = np.minimum(index_NT, n_tokens - 1)
     targets_NT = np.take_along_axis(windows.tokens[:, 1:], index_NT, axis=1)
-    counted_NT = is_text_NT
     if windows.scored is not None:
         counted_NT = counted_NT & np.take_along_axis(windows.scored, index_NT, axis=1)
     return Batch(
         _one_late(targets_NT, special),
         targets_NT,
         counted_NT,
-        lengths=predicted_N,
-        source=windows.tokens[:, :-1],
-        source_lengths=n_tokens + 1 - predicted_N,
+        lengths=target_N,
+        source=windows.tokens[:, :longest_source],
+        source_lengths=source_N,
         index=index_NT,
     )
 
@@ -213,10 +288,39 @@ def _with_sentinels(text_NT: np.ndarray, replaced_NT: np.ndarray, sentinels: np.
     return with_sentinels_NT[~replaced_NT | first_NT].reshape(len(text_NT), -1)
 
 
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+@make_batch.register
+def _mixture(objective: Mixture, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
+    return _mixed(objective, windows, special, dice, has_encoder=False)
+
+
+@make_pairs.register
+def _mixture_of_pairs(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+    return _mixed(objective, windows, special, dice, has_encoder=True)
+
+
+def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice, *, has_encoder: bool) -> Batch:
+    """Let each window have one objective (Tay 2022). Without its mode token and its padding, it is the window that its
+    objective alone would make."""
+    read = objective.tokens_read(windows.tokens.shape[1] - 1, has_encoder=has_encoder)
+    rows, batches = windows_of_parts(objective, dice), list[Batch]()
+    for name, own in rows.items():
+        part = objective.parts[name]
+        made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
+        batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
+    mixed = interleaved(batches, list(rows.values()))
+    return replace(mixed, index=None) if objective.denoises else mixed  # sentinels are no tokens of a window
+
+
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:
-    """Return the batch of random windows, whose special tokens are the last ones of the vocabulary."""
+    """Return the batch of random windows, whose special tokens are the last ones of the vocabulary. An objective that
+    needs pairs gets the longest ones that fit, unless the windows have pairs."""
     objective, dice = config.train.objective, Dice(0, "random", 0, len(windows.tokens))
     special = SpecialIds.at_the_end(config.model.vocab_size, objective.reserved(windows.tokens.shape[1] - 1))
-    if config.model.encoder is not None:
-        return make_pairs(objective, windows, special, dice)
-    return make_batch(objective, windows, special, separator, dice)
+    if objective.needs_pairs and windows.given is None:
+        half_N = np.full(len(windows.tokens), longest_side(windows.tokens.shape[1] - 1))
+        windows = Windows.of_pairs(windows.tokens, half_N, 2 * half_N)
+    has_encoder = config.model.encoder is not None
+    return batch_of(objective, windows, special, dice, has_encoder=has_encoder, separator=separator)

@@ -1,14 +1,19 @@
 """Special tokens that objectives use: their names in a tokenizer, and their ids."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, Tokenizer
 
+from archlab.config.reserve import MODE, SENTINELS
 from archlab.data.tokenizer import MASKS, mask_token
 
 _SENTINEL = "<extra_id_{}>"
 """Name of each sentinel, counted from 0, as in T5 (Raffel 2019)."""
+
+_MODE = "[{}]"
+"""Name of a mode token, as in UL2 (Tay 2022)."""
 
 
 @dataclass(frozen=True)
@@ -23,32 +28,58 @@ class SpecialIds:
     """Token that stands for a hidden token; None if there is none."""
     sentinels: tuple[int, ...] = ()
     """Tokens that stand for hidden spans, from the first span of a window to the last; empty if there are none."""
+    modes: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that precede an input and tell the model its objective, by the name of the mode."""
 
     @classmethod
     def at_the_end(cls, vocab_size: int, reserved: Sequence[str]) -> "SpecialIds":
         """Return ids for random tokens, which have no tokenizer: the last ones of the vocabulary. Token 0 begins a
         document."""
-        names, first = reserved_names(reserved), vocab_size - len(reserved_names(reserved))
-        ids = {name: first + number for number, name in enumerate(names)}
-        sentinels = tuple(token for name, token in ids.items() if name != MASKS[0])
-        return cls(vocab_size, documents=(0,), mask=ids.get(MASKS[0]), sentinels=sentinels)
+        names = reserved_names(reserved)
+        ids = {name: vocab_size - len(names) + number for number, name in enumerate(names)}
+        return cls(vocab_size, (0,), ids.get(MASKS[0]), _sentinels(ids.get), _modes(ids))
+
+    def n_present(self, what: str) -> int:
+        """Return how many of the tokens that an entry of `data.reserve` describes are present, or more."""
+        if what.startswith(SENTINELS):
+            return len(self.sentinels)
+        if what.startswith(MODE):
+            return int(what.removeprefix(MODE) in self.modes)
+        return int(self.mask is not None)
 
 
 def special_ids(tokenizer: Tokenizer, n_tokens: int, documents: tuple[int, ...]) -> SpecialIds:
     """Return the ids of the special tokens of a tokenizer, which are found by their names."""
-    sentinels = list[int]()
-    while (token := tokenizer.token_to_id(_SENTINEL.format(len(sentinels)))) is not None:
-        sentinels.append(token)
-    return SpecialIds(n_tokens, documents, mask_token(tokenizer), tuple(sentinels))
+    sentinels = _sentinels(tokenizer.token_to_id)
+    return SpecialIds(n_tokens, documents, mask_token(tokenizer), sentinels, mode_tokens(tokenizer))
+
+
+def mode_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the mode tokens of a tokenizer by the name of the mode: its special tokens whose name is in brackets."""
+    added = tokenizer.get_added_tokens_decoder().items()
+    return _modes({token.content: i for i, token in added if token.special})
+
+
+def _sentinels(id_of: Callable[[str], int | None]) -> tuple[int, ...]:
+    found = list[int]()
+    while (token := id_of(_SENTINEL.format(len(found)))) is not None:
+        found.append(token)
+    return tuple(found)
+
+
+def _modes(ids: Mapping[str, int]) -> dict[str, int]:
+    return {name[1:-1]: token for name, token in ids.items() if re.fullmatch(r"\[\w+\]", name) and name not in MASKS}
 
 
 def reserved_names(reserve: Sequence[str]) -> list[str]:
-    """Return the names of the tokens that `data.reserve` describes: `mask`, or `sentinels:N` for N sentinels."""
+    """Return the names of the tokens that `data.reserve` describes (`config/reserve.py`)."""
     names = list[str]()
     for what in reserve:
-        _, _, count = what.partition(":")
-        names += [_SENTINEL.format(i) for i in range(int(count))] if count else [MASKS[0]]
-    return names
+        if what.startswith(SENTINELS):
+            names += map(_SENTINEL.format, range(int(what.removeprefix(SENTINELS))))
+        else:
+            names.append(_MODE.format(what.removeprefix(MODE)) if what.startswith(MODE) else MASKS[0])
+    return list(dict.fromkeys(names))
 
 
 def reserve_tokens(tokenizer: Tokenizer, reserve: Sequence[str]) -> None:

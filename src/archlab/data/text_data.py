@@ -67,6 +67,10 @@ class TextData:
     def special(self) -> SpecialIds:
         return self._special
 
+    @property
+    def has_pairs(self) -> bool:
+        return False
+
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Return the windows of a training step. All tokens may count."""
         chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))

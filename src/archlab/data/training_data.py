@@ -1,7 +1,7 @@
 """Training and held-out windows of a run, from text or from a task."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,22 @@ class Windows:
     documents: np.ndarray | None = None
     """Index of the document to which each token after the first belongs, int [n, T]. None for a task, and for
     training."""
+    given: np.ndarray | None = None
+    """Number of tokens of the source at the beginning of each window, with its separator, int64 [n]. The target follows
+    it. None unless the data consists of pairs of a source and a target."""
+    lengths: np.ndarray | None = None
+    """Number of tokens of each window without the padding after the target, int64 [n]. None unless the data consists of
+    pairs."""
+
+    @classmethod
+    def of_pairs(
+        cls, tokens: np.ndarray, given: np.ndarray, lengths: np.ndarray, text_bytes: np.ndarray | None = None
+    ) -> "Windows":
+        """Return windows of pairs, in which all tokens of the targets count. `given` and `lengths` are the fields of
+        the windows, and `text_bytes` is the field `bytes`."""
+        index_T = np.arange(1, tokens.shape[1])
+        scored = (index_T >= given[:, None]) & (index_T < lengths[:, None])
+        return cls(tokens, scored, text_bytes, given=given, lengths=lengths)
 
     @classmethod
     def of_text(
@@ -56,6 +72,11 @@ class Windows:
         scored = counted > 0
         counted -= prefix_bytes * ((tokens[:, :-1] == before[-1]) & scored)
         return cls(tokens, scored, counted, _documents(tokens, before[0], continues))
+
+    def rows(self, chosen: np.ndarray) -> "Windows":
+        """Return some of the windows. `chosen` holds their indices, int64."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Windows(**{name: array[chosen] for name, array in arrays.items() if array is not None})
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Return the first `count` tokens of each document, or fewer if the windows contain fewer; empty for a task."""
@@ -96,6 +117,11 @@ class TrainingData(Protocol):
     @property
     def special(self) -> SpecialIds:
         """Ids of the special tokens."""
+        ...
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the data consists of pairs, so that its windows have `given` and `lengths`."""
         ...
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:

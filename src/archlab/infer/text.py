@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.data import tokenizer as bpe
+from archlab.data.reserved import mode_tokens
 from archlab.data.spelling import byte_of_name, bytes_of_name, spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
@@ -197,7 +198,9 @@ class _Utf8Decoder:
 class RunCodec:
     """Codec of a run trained by archlab.
 
-    A text begins and ends with the token that preceded each document in training. The bytes of each token are known.
+    A text begins and ends with the token that preceded each document in training. The bytes of each token are known. If
+    a prompt or a source text begins with the name of a mode token, such as [S], this token precedes all others, as in
+    training with a mixture of objectives.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -207,18 +210,26 @@ class RunCodec:
             before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=before[:1]
         )
         self._spelling = spelling(tokenizer)
+        self._modes = {f"[{name}]": token for name, token in mode_tokens(tokenizer).items()}
 
     def encode(self, prompt: str) -> list[int]:
-        return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
+        mode, text = self._split(prompt)
+        return [*mode, *self.target(text)]
 
     def source(self, text: str) -> list[int]:
         """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names."""
+        mode, text = self._split(text)
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
-        return [*self.special.before, *ids]
+        return [*mode, *self.special.before, *ids]
 
     def target(self, prompt: str) -> list[int]:
-        return self.encode(prompt)
+        return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
+
+    def _split(self, text: str) -> tuple[list[int], str]:
+        """Return the mode token with which a text begins, if any, and the rest of the text."""
+        name = next(filter(text.startswith, self._modes), "")
+        return [self._modes[name]] if name else [], text.removeprefix(name)
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""

@@ -94,7 +94,7 @@ def _training(request: SizeRequest, model: FamilyMember) -> str:
         return f"{trained} {counted}; {count(request.flops / by_rule)} by the rule C = 6 N D"
     tokens = TOKENS_PER_PARAMETER * n
     return (
-        f"trained on {count(tokens)} tokens ({rule_in_words(model.counted)}, Chinchilla's): "
+        f"trained on {count(tokens)} tokens ({rule_in_words(model.counted)}, Chinchilla's for decoders): "
         f"{per_token * tokens:.3g} FLOPs {counted}; {by_rule * tokens:.3g} by the rule C = 6 N D"
     )
 

@@ -10,11 +10,12 @@ from archlab.config.identity import flatten
 from archlab.config.objective import Objective, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
 from archlab.study.outcome_schema import (
     Accuracy,
-    Answers,
+    AnyAnswers,
     BestLoss,
     BestRate,
     Beyond,
@@ -179,8 +180,8 @@ def _decided_message(field: str) -> str:
 _OWN_SCORES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
 """Outcomes in bits per byte of the tokens that an objective predicts."""
 _TEXT_OUTCOMES = (*_OWN_SCORES, Continuation)
-_TASK_OUTCOMES = (Accuracy, Answers, LinearProbe)
-_NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition, Answers)
+_TASK_OUTCOMES = (Accuracy, AnyAnswers, LinearProbe)
+_NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition)
 """Outcomes that predict each token of a text from the tokens before it."""
 
 
@@ -205,8 +206,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
     if study.primary in _DEFAULTS and study.primary not in named:
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
-        for message in _misfits(outcome, arms):
-            yield Problem(f"measure.{name}", message)
+        yield from _misfits(f"measure.{name}", outcome, arms)
 
 
 def scores_mean_the_same(arms: Sequence[Arm]) -> bool:
@@ -248,33 +248,42 @@ def _shared_kinds(arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def _misfits(outcome: Outcome, arms: Sequence[Arm]) -> Iterator[str]:
-    """Yield the reasons why the outcome cannot be measured."""
+def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Problem]:
+    """Yield a problem for each reason why the outcome cannot be measured. `field` is its field in the study's file."""
     objectives = [arm.config.train.objective for arm in arms]
     is_task = isinstance(arms[0].config.data.task, Task)
     denoises = any(objective.denoises for objective in objectives)
     two_sided = [objective.kind for objective in objectives if objective.visibility == "two_sided"]
+    needs_pairs = any(objective.needs_pairs for objective in objectives)
     predict_next = all(score_meaning(objective)["kind"] == "next_token" for objective in objectives)
     if isinstance(outcome, Continuation) and two_sided:
         fit = ", ".join(name for name, kind in kinds(Objective).items() if kind.visibility != "two_sided")
-        yield f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}"
+        yield Problem(
+            field,
+            f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}",
+        )
     elif isinstance(outcome, _OWN_SCORES) and denoises:
-        yield "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"
-    elif isinstance(outcome, _NEXT_TOKEN_OUTCOMES) and not predict_next:
-        yield "predicts every token of a text; allowed: train.objective.kind=next_token"
+        yield Problem(
+            field, "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"
+        )
+    elif isinstance(outcome, _NEXT_TOKEN_OUTCOMES) and (needs_pairs or not predict_next):
+        yield Problem(field, "predicts every token of a text; allowed: train.objective.kind=next_token")
     if isinstance(outcome, DenoisingLoss | DenoisingAccuracy) and not denoises:
         allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
-        yield f"needs an objective that hides tokens; allowed: {allowed}"
+        yield Problem(field, f"needs an objective that hides tokens; allowed: {allowed}")
     if is_task and isinstance(outcome, _TEXT_OUTCOMES):
-        yield "needs text, but the study has a task; allowed: accuracy, answers"
-    if not is_task and isinstance(outcome, Answers | LinearProbe):
-        yield "needs a task; add data.task to `set`"
+        yield Problem(field, "needs text, but the study has a task; allowed: accuracy, answers, whole_answers")
+    if not is_task and isinstance(outcome, AnyAnswers | LinearProbe):
+        yield Problem(field, "needs a task; add data.task to `set`")
+    if isinstance(outcome, AnyAnswers) and needs_pairs and not isinstance(outcome.task, Transduction):
+        problem = f"{outcome.task.kind} has no pairs of a source and a target, which train.objective needs"
+        yield Problem(f"{field}.task.kind", f"{problem}; allowed: {', '.join(kinds(Transduction))}")
     if not is_task and isinstance(outcome, Accuracy):
-        yield "needs a task, because text has no answers; add data.task to `set`"
+        yield Problem(field, "needs a task, because text has no answers; add data.task to `set`")
     if isinstance(outcome, Accuracy) and denoises:
-        yield "needs an objective that predicts all answers; allowed: denoising_accuracy"
+        yield Problem(field, "needs an objective that predicts all answers; allowed: denoising_accuracy")
     if isinstance(outcome, Probe) and not all(arm.config.train.probe_every for arm in arms):
-        yield "needs probes; add train.probe_every to `set`, for all arms"
+        yield Problem(field, "needs probes; add train.probe_every to `set`, for all arms")
 
 
 _DEFAULTS = ("bits_per_byte", "accuracy", "denoising_loss")

@@ -273,10 +273,11 @@ class TokensPerByte(Outcome):
     heading: ClassVar[str] = "tokens per byte of text"
 
 
-class Answers(Outcome):
-    """Fraction of correct answers on a task that differs from the training task, for example in its distance."""
+class AnyAnswers(Outcome):
+    """Base class of the outcomes of a task that may differ from the training task, for example in its distance or in
+    the length of its sources. The model is trained and evaluated with the same objective. The number of windows is
+    `train.eval_tokens`, divided by the tokens of a window."""
 
-    kind: Literal["answers"] = "answers"
     task: Task
     """Task on which the trained model is evaluated."""
     seq_len: Count | None = None
@@ -284,7 +285,23 @@ class Answers(Outcome):
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "share"
     better: ClassVar[Better] = "higher"
+
+
+class Answers(AnyAnswers):
+    """Fraction of correct answers on a task that may differ from the training task, for example in its distance or in
+    the length of its sources."""
+
+    kind: Literal["answers"] = "answers"
     heading: ClassVar[str] = "right answers of another task"
+
+
+class WholeAnswers(AnyAnswers):
+    """Fraction of windows whose answers are all correct, on a task that may differ from the training task. For tasks of
+    pairs, this is the fraction of exact targets. The model reads the correct answers before each answer, but a window
+    with correct answers only is also what greedy decoding writes."""
+
+    kind: Literal["whole_answers"] = "whole_answers"
+    heading: ClassVar[str] = "windows with right answers only"
 
 
 class TrainingSpeed(Outcome):

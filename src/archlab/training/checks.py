@@ -9,6 +9,7 @@ from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
+from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.pricing.memory import training_memory
 from archlab.pricing.params import parameters
@@ -129,7 +130,7 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
         reasons.append(
             "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with a task: 1"
         )
-    if config.train.objective.chooses_tokens:
+    if config.train.objective.chooses_tokens or config.train.objective.needs_pairs:
         reasons.append(
             f"train.objective {config.train.objective.kind} predicts only some tokens of a window, which cannot be "
             "divided evenly; allowed: 1"
@@ -138,3 +139,10 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
         reasons.append(f"windows have {seq_len} tokens; allowed: a multiple of {2 * n}")
     problems = [Problem("parallel.context", f"{n}; {why}") for why in dict.fromkeys(reasons)]
     raise_problems(problems, "the config")
+
+
+def check_pairs(data: TrainingData, n: int) -> None:
+    """Raise ConfigError if `n` processes would have to split windows of pairs (`parallel.context`)."""
+    if n > 1 and data.has_pairs:
+        message = f"{n}; only the targets of pairs count, which cannot be divided evenly; allowed with pairs: 1"
+        raise ConfigError([Problem("parallel.context", message)], "the config")

@@ -1,8 +1,8 @@
 """Evaluation of a model on held-out data."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ class Score:
     """Fraction of the tokens that count that the model predicts as most likely; None for bits per byte."""
     measure: Measure = "bits_per_byte"
     """Name of the score."""
+    loss_of_parts: Mapping[str, float] = field(default_factory=dict)
+    """Loss in nats per token that counts in the windows of each part of a mixture of objectives, by name of the part;
+    empty without a mixture."""
 
     @property
     def accuracy(self) -> float | None:
@@ -55,6 +58,7 @@ class Score:
         """Return the values that are not None, by name, for the log."""
         names = ("bits_per_byte", "accuracy", "denoising_loss", "denoising_accuracy")
         values = {name: getattr(self, name) for name in names} | {"held_out_loss": self.loss}
+        values |= {f"held_out_loss.{name}": loss for name, loss in self.loss_of_parts.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
@@ -94,10 +98,19 @@ class Predictions:
         scores = zip(beginnings, bits.tolist(), n_bytes.tolist(), strict=True)
         return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
 
+    def _nats(self, windows: slice | np.ndarray) -> float:
+        return float(self.nats[windows].sum(dtype=np.float64))
+
     def score(self, held_out: HeldOut) -> Score:
-        nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.counted.sum())
+        counted = held_out.counted
+        nats, n_tokens = self._nats(slice(None)), int(counted.sum())
         return Score(
             loss=nats / n_tokens,
+            loss_of_parts={
+                name: self._nats(own) / int(counted[own].sum())
+                for name, own in held_out.parts.items()
+                if counted[own].any()
+            },
             bits_per_byte=None if held_out.bytes is None else nats / math.log(2) / int(held_out.bytes.sum()),
             right=None if self.right is None else int(self.right.sum()) / n_tokens,
             measure=held_out.measure,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.config.core.registry import breach, implements, make
-from archlab.config.objective import Masked, NextToken, Objective, Prefix, SpanCorruption
+from archlab.config.objective import Masked, Mixture, NextToken, Objective, Prefix, Seq2Seq, SpanCorruption
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import TrainConfig
 from archlab.model.context import Collected
@@ -85,7 +85,7 @@ def _check_loss(
     return loss
 
 
-@implements(NextToken, Masked, Prefix, SpanCorruption)
+@implements(NextToken, Masked, Prefix, SpanCorruption, Seq2Seq, Mixture)
 def _cross_entropy(config: Objective, logits_NV: Tensor, targets_N: Tensor, cross_entropy: Tensor) -> Tensor:
     return cross_entropy
 

@@ -15,7 +15,7 @@ from archlab.errors import UserError
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
-from archlab.training.checks import check_run, loss_depends_on_micro_batches, settings_per_process
+from archlab.training.checks import check_pairs, check_run, loss_depends_on_micro_batches, settings_per_process
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device, choose_device, environment, resolve_device_type
 from archlab.training.loop import RunSetup, Training
@@ -63,6 +63,7 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
         data = open_training_data(config.data, config.model.vocab_size)
     batches = Batches.of(config, data)
     batches.check(settings.seq_len)
+    check_pairs(data, world.context)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
     longest_by_products = products_up_to(device)
     kernels = attention_kernels(

@@ -7,7 +7,7 @@ from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
 from archlab.config.model_schema import ModelConfig
-from archlab.config.objective import Masked, Objective, SpanCorruption
+from archlab.config.objective import Masked, Mixture, Objective, SpanCorruption
 from archlab.config.optimizer import Constant, Schedule
 from archlab.config.problems import choose
 from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
@@ -16,6 +16,7 @@ from archlab.config.rules.rule import Rule, needs_a_norm
 from archlab.config.schema import Config, DataConfig, TrainConfig
 from archlab.config.sources import users_kinds_in
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.config.training import resolve_train
 
 
@@ -117,7 +118,17 @@ def _learned_positions_end(c: Config, length: int) -> str | None:
 
 
 def _spans_are_apart(c: Config) -> str | None:
-    objective, train = c.train.objective, resolve_train(c)
+    return _spans_touch(c.train.objective, resolve_train(c))
+
+
+def _spans_of_parts_are_apart(c: Config) -> str | None:
+    if not isinstance(c.train.objective, Mixture):
+        return None
+    touching = ((name, _spans_touch(part.objective, resolve_train(c))) for name, part in c.train.objective.in_order)
+    return next((f"{name}: mean_span {problem}" for name, problem in touching if problem), None)
+
+
+def _spans_touch(objective: Objective, train: TrainConfig) -> str | None:
     if not isinstance(objective, SpanCorruption):
         return None
     for n_tokens in (train.seq_len, train.eval_seq_len):
@@ -207,11 +218,18 @@ def _replacements_are_parts(c: Config) -> str | None:
 
 def _task_has_its_own_answers(c: Config) -> str | None:
     objective, task = c.train.objective, c.data.task
-    if not objective.chooses_tokens or objective.chooses_answers or not isinstance(task, Task):
+    if not isinstance(task, Task):
         return None
+    has_pairs = isinstance(task, Transduction)
     fit = (name for name, kind in kinds(Objective).items() if kind.chooses_answers or not kind.chooses_tokens)
-    allowed = ", ".join(fit)
-    return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+    allowed = ", ".join(name for name in fit if has_pairs or not kinds(Objective)[name].needs_pairs)
+    if objective.chooses_tokens and not objective.chooses_answers:
+        return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
+    if objective.needs_pairs and not has_pairs:
+        pairs = ", ".join(kinds(Transduction))
+        problem = f"{objective.kind} needs pairs of a source and a target, but data.task = {task.kind} has none"
+        return f"{problem}; allowed: {allowed}; or data.task.kind={pairs}"
+    return None
 
 
 def _prefix_is_of_one_text(c: Config) -> str | None:
@@ -255,6 +273,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
     Rule("train.objective.random", ("train.objective",), _replacements_are_parts),
     Rule("train.objective.mean_span", (*_SEQ_LEN, "train.objective", "train.eval_seq_len"), _spans_are_apart),
+    Rule("train.objective.parts", (*_SEQ_LEN, "train.objective", "train.eval_seq_len"), _spans_of_parts_are_apart),
     Rule("train.objective.kind", ("train.objective", "data.task"), _task_has_its_own_answers),
     Rule("train.document_mask", ("train.document_mask", "train.objective"), _prefix_is_of_one_text),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),

@@ -11,6 +11,9 @@ import numpy as np
 _BLOCK = 4
 """Number of random numbers that Philox generates per step of its counter."""
 
+_GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+"""Fractional part of the golden ratio, times 2^64."""
+
 
 @dataclass(frozen=True)
 class Dice:
@@ -35,6 +38,19 @@ class Dice:
         # NumPy guarantees the same raw bits in every version, but not the same integers() or permutation().
         stream = np.random.Philox(key=int.from_bytes(key)).advance(self.first * blocks)
         return stream.random_raw(self.count * blocks * _BLOCK).reshape(self.count, -1)[:, :n]
+
+    def some(self, rows: np.ndarray) -> "Dice":
+        """Return the random numbers of some of these windows. `rows` holds the indices of the windows, int64 [n]."""
+        return _SomeDice(self.seed, self.split, self.first, len(rows), self, rows)
+
+    def even(self, name: str) -> np.ndarray:
+        """Return numbers from 0 to below 1 as float64 [count], which any run of consecutive windows covers evenly.
+
+        They are a Weyl sequence with the golden ratio, from a random start.
+        """
+        start = Dice(self.seed, self.split, 0, 1).bits(name, 1)[0, 0]
+        index = np.arange(self.first, self.first + self.count, dtype=np.uint64)
+        return (start + index * _GOLDEN_RATIO) / 2.0**64
 
     def below(self, name: str, n: int, limit: int) -> np.ndarray:
         """Return uniform random integers from 0 to limit - 1 as int64 [count, n]."""
@@ -61,3 +77,17 @@ class Dice:
         """Return n different integers from 0 to limit - 1 in random order, as int64 [count, n]."""
         chosen = self.subset(name, n, limit)
         return np.take_along_axis(chosen, self.order(f"order of {name}", n), axis=1)
+
+
+@dataclass(frozen=True)
+class _SomeDice(Dice):
+    """Random numbers for some of the windows of other dice."""
+
+    whole: Dice
+    rows: np.ndarray
+
+    def bits(self, name: str, n: int) -> np.ndarray:
+        return self.whole.bits(name, n)[self.rows]
+
+    def even(self, name: str) -> np.ndarray:
+        return self.whole.even(name)[self.rows]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from archlab.config.core.registry import is_users, source_digest
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.data.reserved import SpecialIds, reserved_names
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
@@ -65,6 +66,10 @@ class TaskData:
     @property
     def special(self) -> SpecialIds:
         return replace(SpecialIds.at_the_end(self.vocab_size, self.reserve), documents=())
+
+    @property
+    def has_pairs(self) -> bool:
+        return isinstance(self.task, Transduction)
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.n_ids)

@@ -9,7 +9,9 @@ import numpy as np
 
 from archlab.config.core.contract import short
 from archlab.config.core.registry import breach, make
+from archlab.config.objective import longest_side
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
@@ -25,7 +27,10 @@ def windows(
     """
     check(task, seq_len, vocab_size)
     tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size, check=_check_windows)
-    return Windows(tokens, is_answer[:, 1:])
+    if not isinstance(task, Transduction):
+        return Windows(tokens, is_answer[:, 1:])
+    given = is_answer.argmax(1)
+    return Windows.of_pairs(tokens, given, given + is_answer.sum(1))
 
 
 def _check_windows(
@@ -46,7 +51,20 @@ def _check_windows(
         raise breach(kind, f"its function returned the token {outside[0]}; allowed: 0 to {vocab_size - 1}")
     if not is_answer[:, 1:].any(axis=1).all():
         raise breach(kind, "its function returned a window without an answer after its first token")
+    if issubclass(kind, Transduction):
+        _check_pairs(kind, is_answer)
     return tokens, is_answer
+
+
+def _check_pairs(kind: type[Task], is_answer: np.ndarray) -> None:
+    begin, n_answers, half = is_answer.argmax(1), is_answer.sum(1), longest_side(is_answer.shape[1] - 1)
+    index = np.arange(is_answer.shape[1])
+    is_target = (index >= begin[:, None]) & (index < (begin + n_answers)[:, None])
+    if (is_answer != is_target).any() or (begin < 1).any():
+        raise breach(kind, "its function returned answers that are not one target after a source")
+    if max(begin.max(), n_answers.max()) > half:
+        found = f"a source of {begin.max()} tokens and a target of {n_answers.max()}"
+        raise breach(kind, f"its function returned {found}; allowed: up to {half} each, half of the window")
 
 
 def check(task: Task, seq_len: int, vocab_size: int) -> None:

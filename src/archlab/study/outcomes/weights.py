@@ -14,7 +14,6 @@ from archlab.config.components.position import Learned
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash
 from archlab.config.layers import stacks
-from archlab.config.objective import NextToken
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.data.batch import HeldOut
@@ -29,7 +28,16 @@ from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
-from archlab.study.outcome_schema import Answers, Beyond, Outcome, Repetition, TokensPerByte, WindowPart
+from archlab.study.outcome_schema import (
+    Answers,
+    AnyAnswers,
+    Beyond,
+    Outcome,
+    Repetition,
+    TokensPerByte,
+    WholeAnswers,
+    WindowPart,
+)
 from archlab.study.outcomes.linear_probe import probe_accuracy
 from archlab.study.outcomes.value import check_value
 from archlab.study.shared_outcomes import Continuation, LinearProbe
@@ -162,17 +170,18 @@ def _repetition(outcome: Repetition, run: FinishedRun) -> float | None:
     return float(np.mean([_repeated(row) for row in continuations[:, prompts.shape[1] :].tolist()]))
 
 
-@implements(Answers)
-def _answers(outcome: Answers, run: FinishedRun) -> float | None:
-    seq_len = outcome.seq_len or outcome.task.smallest[0]
-    if run.ends_before(seq_len):
+@implements(Answers, WholeAnswers)
+def _answers(outcome: AnyAnswers, run: FinishedRun) -> float | None:
+    seq_len, has_encoder = outcome.seq_len or outcome.task.smallest[0], run.config.model.encoder is not None
+    if run.ends_before(max(run.config.train.objective.tokens_read(seq_len, has_encoder=has_encoder))):
         return None
     data = run.config.data
     task_data = TaskData(outcome.task, run.model.config.vocab_size, data.fold, data.reserve)
-    held_out = Batches(task_data, NextToken(), document_mask=False).held_out(
-        seq_len, resolve_train(run.config).eval_tokens
-    )
-    return predict(run.model, held_out, run.device).score(held_out).accuracy
+    held_out = Batches.of(run.config, task_data).held_out(seq_len, resolve_train(run.config).eval_tokens)
+    predictions = predict(run.model, held_out, run.device)
+    if isinstance(outcome, WholeAnswers):
+        return float((predictions.right | ~held_out.counted).all(1).mean())
+    return predictions.score(held_out).accuracy
 
 
 @implements(TokensPerByte)

@@ -2,6 +2,8 @@
 
 Within seconds, tasks show properties of small models that the loss on text cannot show (Poli 2024, arXiv 2403.17844;
 Arora 2023, arXiv 2312.04927). An answer is a target that follows from the tokens before it. Only answers are scored.
+
+Importing the package registers the tasks of all its modules.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from archlab.config.core.base import Kinded, Length, Seed, Width
-from archlab.config.core.registry import Registered, Section
+from archlab.config.core.registry import Registered, Section, import_all
 
 BLANK = 0
 """Token without a meaning. Tasks that need a separator (copy, compression, state tracking) use the next token as the
@@ -46,8 +48,8 @@ class Task(Kinded, TaskOrText, ABC):
         """Return the number of different tokens that an answer can be."""
 
     def chance(self, vocab_size: int) -> float:
-        """Return the accuracy, 0 to 1, of guessing answers without reading the window. All answers are equally
-        frequent."""
+        """Return the accuracy, 0 to 1, of the best guess without reading the window. In most tasks, all answers are
+        equally frequent everywhere in the window."""
         return 1 / self.answers(vocab_size)
 
     @abstractmethod
@@ -319,3 +321,6 @@ class StateTracking(Task):
     def describe(self) -> str:
         tracked = "the parity of bits" if self.group == "parity" else f"a permutation of {self.objects} objects"
         return f"Track {tracked} over up to {self.steps} steps."
+
+
+import_all(__name__, __path__)
