@@ -63,7 +63,9 @@ def test_every_component_trains_as_in_one_process(torchrun):
     assert alone.returncode == 0, alone.stderr
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
-    assert names == ["components", "copies", "divided", "dropped", "mixture", "pieces", "yours", "yours_from_scratch"]
+    assert names == [
+        "components", "copies", "divided", "dropped", "mixture", "pairs", "pieces", "yours", "yours_from_scratch",
+    ]  # fmt: skip
     for name in names:
         one, four = folder / "alone" / name, folder / "four" / name
         assert len(losses(one)) == len(losses(four)) == 4, name

@@ -1,7 +1,7 @@
 """Synthetic tasks: solvers that see only tokens answer everything that is scored, and blinded solvers are at chance."""
 
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from archlab.config.tasks import (
     StateTracking,
     Task,
 )
+from archlab.config.tasks.transduction import Lexicon, Reverse, ShiftedCopy, Sort, Transduction
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
@@ -37,6 +38,11 @@ CASES: dict[str, tuple[Task, int, int]] = {
     "parity": (StateTracking(group="parity", steps=9), 50, 9),
     "s3": (StateTracking(steps=5), 50, 20),
     "s5": (StateTracking(group="s5", steps=30), 60, 250),
+    "reverse": (Reverse(shortest=6, longest=9), 23, 40),
+    "sort": (Sort(shortest=6, longest=9), 24, 40),
+    "shifted_copy": (ShiftedCopy(shortest=6, longest=9, shift=-2), 23, 40),
+    "lexicon": (Lexicon(shortest=4, longest=7, symbols=6), 40, 30),
+    "long words": (Lexicon(shortest=3, longest=4, symbols=4, word_tokens=3), 31, 30),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 RECALLS = pytest.mark.parametrize("name", ["recall", "one query", "fuzzy_recall", "noisy_recall"])
@@ -94,6 +100,29 @@ def by_permuting(task: StateTracking, before: list[int]) -> int:
     return orders.index(state)
 
 
+def by_order(task: Transduction, before: list[int]) -> int:
+    end = before.index(1)
+    source, place = before[:end], len(before) - end - 1
+    match task:
+        case Reverse():
+            return list(reversed(source))[place]
+        case Sort():
+            return sorted(source)[place]
+        case ShiftedCopy():
+            return source[(place + task.shift) % len(source)]
+        case _:
+            raise AssertionError(task)
+
+
+def word_to_translate(task: Lexicon, before: list[int]) -> tuple[int, ...]:
+    """Return the word of the source whose translation comes next, and the place in the word."""
+    end, size = before.index(1), task.word_tokens
+    words = [tuple(before[i : i + size]) for i in range(0, end, size)]
+    swapped = [word for i in range(0, len(words), 2) for word in reversed(words[i : i + 2])]
+    number, place = divmod(len(before) - end - 1, size)
+    return (*swapped[number], place)
+
+
 def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
     """Return (number of answers, facts that occurred). Fail at the first wrong answer."""
     facts: dict[tuple[int, ...], int] = {}
@@ -112,6 +141,10 @@ def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[i
             case Memorise():
                 key = tuple(before[-task.key_tokens :])
                 assert facts.setdefault(key, answer) == answer
+            case Lexicon():
+                assert facts.setdefault(word_to_translate(task, before), answer) == answer
+            case Transduction():
+                assert answer == by_order(task, before)
             case _:
                 raise AssertionError(task)
     return n_answers, facts
@@ -129,15 +162,22 @@ def test_a_solver_that_reads_tokens_answers_all(case: tuple[Task, int, int]):
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not isinstance(case[0], Memorise)])
 def test_what_was_not_seen_is_guessed_at_chance(name: str):
     """Two tables of the most frequent answer: one for the position in the window, one for the last token. They can
-    solve only the memorization task."""
+    solve only the memorization task. For sorting, a table by the number of symbols and the place in the target replaces
+    them."""
     case = CASES[name]
     task, _, vocab_size = case
     training, held_out = make(case, 4000), make(case, 1000, split="held_out")
     table: dict[tuple[int, int], np.ndarray] = {}
+    views: list[Callable[[list[int]], tuple[int, int]]] = [
+        lambda before: (len(before), -1),
+        lambda before: (0, before[-1]),
+    ]
+    if isinstance(task, Sort):
+        views = [lambda before: (before.index(1), len(before))]
     for before, answer in answers(training):
-        for key in ((len(before), -1), (0, before[-1])):
-            table.setdefault(key, np.zeros(vocab_size))[answer] += 1
-    for by in (lambda before: (len(before), -1), lambda before: (0, before[-1])):
+        for by in views:
+            table.setdefault(by(before), np.zeros(vocab_size))[answer] += 1
+    for by in views:
         right = [table[by(before)].argmax() == answer for before, answer in answers(held_out) if by(before) in table]
         chance = task.chance(vocab_size)
         assert np.mean(right) == pytest.approx(chance, abs=5 * np.sqrt(chance / len(right)) + 0.005)
@@ -150,7 +190,8 @@ def test_all_answers_are_equally_frequent(case: tuple[Task, int, int]):
     counts = np.bincount(found.tokens[:, 1:][found.scored], minlength=vocab_size)
     n = task.answers(vocab_size)
     assert counts[:-n].sum() == 0
-    assert task.chance(vocab_size) == 1 / n
+    if not isinstance(task, Sort):
+        assert task.chance(vocab_size) == 1 / n
     if not isinstance(task, Memorise):  # in which values are few, and the same in all windows
         expected = counts.sum() / n
         assert np.abs(counts[-n:] - expected).max() < 6 * np.sqrt(expected)
@@ -282,6 +323,79 @@ def test_no_fact_stands_twice_in_a_window():
             assert len(np.unique(keys, axis=0)) == len(keys) > 5
 
 
+# --- pairs -------------------------------------------------------------------------------------------------
+
+PAIRS = pytest.mark.parametrize("name", [name for name, case in CASES.items() if isinstance(case[0], Transduction)])
+
+
+@PAIRS
+def test_a_window_is_a_source_a_separator_a_target_and_blanks(name: str):
+    task, seq_len, vocab_size = CASES[name]
+    assert isinstance(task, Transduction)
+    found, lengths = make(CASES[name], 300), set[int]()
+    assert found.given is not None
+    assert found.lengths is not None
+    size, first = task.word_tokens if isinstance(task, Lexicon) else 1, vocab_size - task.answers(vocab_size)
+    for row, scored, given, length in zip(found.tokens, found.scored, found.given, found.lengths, strict=True):
+        assert row[given - 1] == 1
+        assert length == 2 * given - 1
+        assert (np.delete(row[:length], given - 1) >= first).all()
+        assert (row[length:] == 0).all()
+        assert scored.tolist() == [given <= t + 1 < length for t in range(seq_len)]
+        assert given <= seq_len // 2
+        lengths.add((given - 1) // size)
+    assert lengths == set(range(task.shortest, task.longest + 1))
+
+
+def test_only_pairs_have_a_source():
+    assert make(CASES["recall"]).given is None
+    assert make(CASES["recall"]).lengths is None
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Reverse(shortest=2, longest=4),
+        Sort(shortest=2, longest=4),
+        Sort(shortest=1, longest=1),
+        ShiftedCopy(shortest=2, longest=4, shift=3),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("n_symbols", [2, 5])
+def test_chance_is_that_of_the_best_guess_in_all_sources(task: Transduction, n_symbols: int):
+    """Count the answers of every possible source, by its length and the place of the answer."""
+    right, n_answers, symbols = 0.0, 0, range(2, 2 + n_symbols)
+    for n in range(task.shortest, task.longest + 1):
+        for place in range(n):
+            counts = np.zeros(2 + n_symbols)
+            for source in product(symbols, repeat=n):
+                counts[by_order(task, [*source, 1, *[0] * place])] += 1
+            right += counts.max() / counts.sum()
+            n_answers += 1
+    assert task.chance(2 + n_symbols) == pytest.approx(right / n_answers)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 7, -1, -13])
+def test_a_shifted_copy_begins_at_its_shift(shift: int):
+    found = windows(ShiftedCopy(shortest=3, longest=8, shift=shift), 0, 0, 50, 20, 30)
+    assert found.given is not None
+    for row, given in zip(found.tokens.tolist(), found.given.tolist(), strict=True):
+        source, target = row[: given - 1], row[given : 2 * given - 1]
+        assert target == np.roll(source, -shift).tolist()
+
+
+def test_the_dictionary_is_a_permutation_of_all_words():
+    """Each of 4 ** 3 words has its own translation, and training and held-out windows have the same ones."""
+    task = Lexicon(shortest=1, longest=1, symbols=4, word_tokens=3)
+    translations = dict[tuple[int, ...], tuple[int, ...]]()
+    for split in ("train", "held_out"):
+        for row in windows(task, 0, 0, 600, 8, 30, split).tokens.tolist():
+            assert translations.setdefault(tuple(row[:3]), tuple(row[4:7])) == tuple(row[4:7])
+    assert len(translations) == len(set(translations.values())) == 64
+    assert sum(word == other for word, other in translations.items()) < 8
+
+
 # --- settings ----------------------------------------------------------------------------------------------
 
 CHANGES: list[tuple[str, str, object]] = [
@@ -300,6 +414,12 @@ CHANGES: list[tuple[str, str, object]] = [
     ("memorise", "seed", 1),
     ("s3", "group", "parity"),
     ("s3", "steps", 6),
+    ("reverse", "shortest", 5),
+    ("reverse", "longest", 10),
+    ("shifted_copy", "shift", 1),
+    ("lexicon", "symbols", 7),
+    ("lexicon", "word_tokens", 1),
+    ("lexicon", "seed", 1),
 ]
 
 
@@ -313,6 +433,7 @@ def test_every_field_matters(name: str, field: str, value: object):
 def test_the_changes_name_every_field():
     fields = {(t.kind, f) for t, _, _ in CASES.values() for f in type(t).model_fields}  # pyright: ignore[reportAttributeAccessIssue]
     inherited = {(kind, f) for kind in ("fuzzy_recall", "noisy_recall") for f in AnyRecall.model_fields}
+    inherited |= {(kind, f) for kind in ("sort", "shifted_copy", "lexicon") for f in Transduction.model_fields}
     named = {(CASES[name][0].kind, field) for name, field, _ in CHANGES}  # pyright: ignore[reportAttributeAccessIssue]
     assert {(kind, f) for kind, f in fields - inherited if f != "kind"} == named
 
@@ -324,7 +445,7 @@ def test_the_smallest_is_the_smallest(case: tuple[Task, int, int]):
     assert make((task, seq_len, vocab_size)).scored.any(axis=1).all()
     assert make((task, seq_len, vocab_size)).tokens.max() < vocab_size
     assert solved(task, seq_len, vocab_size)[0] >= 50
-    assert task.chance(vocab_size) <= 1 / 2
+    assert task.chance(vocab_size) <= 1 / 2 or isinstance(task, Sort)
     with pytest.raises(UserError, match=rf"train\.seq_len is {seq_len - 1}; allowed: {seq_len} or more"):
         windows(task, 0, 0, 1, seq_len - 1, vocab_size)
     with pytest.raises(UserError, match=rf"model\.vocab_size is {vocab_size - 1}; allowed: {vocab_size} or more"):
@@ -342,6 +463,8 @@ def test_the_smallest_vocabulary_has_a_choice():
         (lambda: Recall(pairs=3, queries=4), "queries: 4; allowed: at most 3"),
         (lambda: FuzzyRecall(distance=2), "distance: 2; allowed: at least 3"),
         (lambda: Recall(pairs=0), "greater than or equal to 1"),
+        (lambda: Sort(shortest=9, longest=8), r"shortest: 9; allowed: at most 8 \(longest\)"),
+        (lambda: Lexicon(symbols=101, word_tokens=3), r"101 \*\* 3 .*; allowed: at most 1,000,000"),
         (lambda: TypeAdapter(Task).validate_python({"kind": "recal"}), "does not match any of the expected tags"),
     ],
 )

@@ -44,6 +44,7 @@ from archlab.study.outcome_schema import (
     TokensPerByte,
     TokensTo,
     TrainingSpeed,
+    WholeAnswers,
     WindowPart,
 )
 from archlab.study.outcomes import timing
@@ -363,6 +364,7 @@ def test_every_outcome_says_what_it_is():
         needed = {
             TokensTo: {"bits_per_byte": 2.0},
             Answers: {"task": Recall()},
+            WholeAnswers: {"task": Recall()},
             OnTheWay: {"share": 0.5},
             Probe: {"of": "log_z"},
         }

@@ -17,7 +17,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.training import resolve_train, tokens_read
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
@@ -34,7 +34,6 @@ from archlab.pricing.memory import (
 from archlab.pricing.params import outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
-from archlab.pricing.source import source_tokens
 from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss, update
 
 BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
@@ -97,6 +96,7 @@ class _Batch:
 
     texts: int
     tokens: int
+    """Number of tokens that the decoder, or the only stack, reads of each sequence."""
     source: int
     """Number of source tokens of each sequence. 0 without an encoder."""
     micro: int
@@ -190,7 +190,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     sent = _sent(stages, parallel, batch, recompute)
     return TrainingPlan(
         recomputes=recompute,
-        batch_tokens=batch.texts * batch.tokens * parallel.replicas,
+        batch_tokens=batch.texts * resolve_train(config).seq_len * parallel.replicas,
         micro_batch=batch.micro,
         memory=memory,
         fits=sum(memory.values()) <= device.memory,
@@ -215,7 +215,7 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
         )
     own = texts // parallel.replicas
     micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if written.micro_batch_tokens else 1
-    return _Batch(own, train.seq_len, source_tokens(config.model, train.seq_len), micro)
+    return _Batch(own, *tokens_read(config), micro)
 
 
 def _micro_batch(batch: _Batch) -> Pass:
