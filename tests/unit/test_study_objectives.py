@@ -35,9 +35,10 @@ from tiny import MODEL, TRAIN, config, run_here
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
 CPU = Device("cpu", torch.float32)
-RESERVE = "data.reserve=[mask, sentinels:3]"
+RESERVE = "data.reserve=[mask, sentinels:3, mode:S]"
 ENCODER = ("model.encoder.n_layers=1",)
 VISIBLE = ("model.attention.visibility=prefix",)
+PARTS = "{r: {objective.kind: span_corruption, share: 2}, s: {objective.kind: prefix, mode: S}}"
 OBJECTIVES = {
     "next_token": (),
     "packed": ("train.document_mask=true",),
@@ -45,6 +46,9 @@ OBJECTIVES = {
     "prefix, encoder": ("train.objective.kind=prefix", *ENCODER),
     "spans": ("train.objective.kind=span_corruption", *VISIBLE),
     "spans, encoder": ("train.objective.kind=span_corruption", *ENCODER),
+    "prefix, mode": (f"train.objective={{kind: mixture, parts: {PARTS}}}", *VISIBLE),
+    "prefix, mode, encoder": (f"train.objective={{kind: mixture, parts: {PARTS}}}", *ENCODER),
+    "one visible": ("train.objective={kind: mixture, parts: {a: {objective.kind: next_token}}}", *VISIBLE),
 }
 
 
@@ -53,7 +57,7 @@ def one_by_one(model: Decoder, name: str, row: list[int], n_read: int, data: Any
     begin, rest = row[:n_read], row[n_read:]
     (sentinel, *_), end = data.special.sentinels, data.special.documents[0]
     spans = "spans" in name
-    source = [*begin, sentinel, end] if spans else begin
+    source = [*begin, sentinel, end] if spans else [*([data.special.modes["S"]] if "mode" in name else []), *begin]
     lead = [sentinel] if spans else []
     inputs: dict[str, Any] = {}
     if "encoder" in name:
@@ -61,7 +65,7 @@ def one_by_one(model: Decoder, name: str, row: list[int], n_read: int, data: Any
     else:
         read = [*source, *lead, *rest]
         if name not in ("next_token", "packed"):
-            inputs["prefix"] = torch.tensor([len(source)])
+            inputs["prefix"] = torch.tensor([1 if name == "one visible" else len(source)])
         if name == "packed":
             inputs["documents"] = (torch.tensor([read]) == end).cumsum(-1)[:, :-1]
     with torch.no_grad():
@@ -201,6 +205,11 @@ def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: p
     alike = study(text, measure=["continuation"], arms={"a": {}, "b": {"train.lr": 1}})
     assert list(named_outcomes(alike, arms(alike))) == ["bits_per_byte", "continuation"]
     assert untrained_notes([Continuation()], arms(alike)) == []
+    parts = {name: {"objective.kind": name} for name in ("span_corruption", "prefix")}
+    for allowed, taught in (("prefix", True), ("span_corruption", False)):
+        objective = {"train.objective": {"kind": "mixture", "parts": {"only": parts[allowed]}}}
+        arm = study(text, measure=["continuation"], arms={"a": {**objective, "model.encoder.n_layers": 1}})
+        assert (untrained_notes([Continuation()], arms(arm)) == []) is taught
     fast = study(text, measure=["training_speed"], arms={**ARMS, "masked": MASKED})
     assert list(named_outcomes(fast, arms(fast))) == ["training_speed"]
 

@@ -14,6 +14,7 @@ from archlab.data.mixing import fitted
 from archlab.data.objectives import Batches
 from archlab.data.reserved import SpecialIds
 from archlab.data.training_data import Windows
+from archlab.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,12 @@ class Continued:
 def continuations(batches: Batches, seq_len: int, n_tokens: int | None, given: float) -> HeldOut:
     """Return held-out windows of text in which the model reads the fraction `given`, and predicts the other tokens.
 
-    The same tokens count for every objective.
+    The same tokens count for every objective. Raise UserError if the data consists of pairs.
     """
     batches.check(seq_len)
+    if batches.data.has_pairs:
+        problem = "the data consists of pairs of a source and a target, which windows do not continue"
+        raise UserError(f"measure: continuation needs text, but {problem}; allowed: bits_per_byte")
     windows = batches.data.held_out(seq_len, n_tokens)
     n_given = min(round(given * seq_len), seq_len - 1)
     special = batches.data.special

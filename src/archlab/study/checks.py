@@ -27,14 +27,13 @@ from archlab.study.outcome_schema import (
     Probe,
     Repetition,
     Sensitivity,
-    StateBytes,
     TokensPerByte,
     TokensTo,
     WindowPart,
 )
 from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
-from archlab.study.shared_outcomes import Continuation, LinearProbe
+from archlab.study.shared_outcomes import Continuation, LinearProbe, StateBytes
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
 """Config fields that the study sets for all arms. Each is mapped to the field of the study's file that decides its
@@ -262,6 +261,8 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
             field,
             f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}",
         )
+    elif isinstance(outcome, Continuation) and needs_pairs:
+        yield Problem(field, "needs text without pairs, but train.objective needs pairs; allowed: bits_per_byte")
     elif isinstance(outcome, _OWN_SCORES) and denoises:
         yield Problem(
             field, "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"
