@@ -30,6 +30,7 @@ from tiny import MODEL, TRAIN, config
 CPU = Device("cpu", torch.float32)
 WINDOW, ROWS = 32, 8
 VISIBLE, ENCODER = "model.attention.visibility=prefix", "model.encoder.n_layers=2"
+MIXTURE = "{kind: mixture, parts: {r: {objective.kind: span_corruption}, s: {objective.kind: prefix, share: 2}}}"
 FORMS = {
     "next_token": (),
     "masked": ("model.attention.visibility=two_sided", "train.objective.kind=masked"),
@@ -37,6 +38,10 @@ FORMS = {
     "prefix, encoder": ("train.objective={kind: prefix, rate: 0.25}", ENCODER),
     "spans": ("train.objective.kind=span_corruption", VISIBLE),
     "spans, encoder": ("train.objective.kind=span_corruption", ENCODER),
+    "seq2seq": ("train.objective.kind=seq2seq", VISIBLE),
+    "seq2seq, encoder": ("train.objective.kind=seq2seq", ENCODER),
+    "mixture": (f"train.objective={MIXTURE}", VISIBLE),
+    "mixture, encoder": (f"train.objective={MIXTURE}", ENCODER),
 }
 
 
