@@ -523,14 +523,18 @@ def test_every_line_has_its_name_and_no_name_covers_another(study: StudySummary)
 def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     study = sample_study.rich()
     assert tuned_fields(study) == ["train.lr", "train.schedule"]
-    rows = {(row["arm"].split(",")[0], row["value"]): row for row in tuning_rows(study, "train.lr")}
+    rows = {(row["arm"].split(",")[0], row["value"]): row for row in tuning_rows(study, "train.lr", "bits per byte")}
     assert [value for arm, value in rows if arm == "ReLU"] == ["0.002", "0.008", "0.016"]
     assert rows["ReLU", "0.008"]["mark"] == "optimum"
     assert rows["GELU", "0.002"]["mark"] == "edge"
     assert rows["GELU", "0.016"]["mean"] is None
     assert "diverged" in rows["GELU", "0.016"]["text"]
     assert rows["ReLU", "0.008"]["mean"] == pytest.approx((3 - 0.8 + 2.9) / 2), "the better schedule's"
-    kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
+    kinds = {
+        row["value"]: row["mark"]
+        for row in tuning_rows(study, "train.schedule", "bits per byte")
+        if row["arm"][0] == "R"
+    }
     assert kinds == {"cosine": "optimum", "constant": None}, "a value that is not a number has no edge"
     assert {"tuning-0", "tuning-1"} <= json.loads(page_of("rich").data["specs"]).keys()
 

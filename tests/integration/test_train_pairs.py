@@ -135,12 +135,13 @@ def test_settings_of_speed_and_memory_do_not_change_the_losses(
     assert losses(tmp_path / "other") == pytest.approx(losses(tmp_path / "plain"), rel=1e-4)
 
 
-@pytest.mark.parametrize("objective", [PREFIX, SPANS], ids=["prefix", "spans"])
-def test_flops_count_the_tokens_of_source_and_target(objective: Any) -> None:
+@pytest.mark.parametrize(("objective", "predicted"), [(PREFIX, 8), (SPANS, 4)], ids=["prefix", "spans"])
+def test_flops_count_the_tokens_of_source_and_target(objective: Any, predicted: int) -> None:
     settings = config(*objective)
     stack, source = tokens_read(settings)
     whole = training_flops(settings.model, stack, source=source) * stack
-    assert visible_training_flops(settings) * 16 == pytest.approx(whole)
+    logits = 3 * 2 * 32 * 300
+    assert visible_training_flops(settings) * 16 == pytest.approx(whole - (stack - predicted) * logits)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from archlab.infer.fill import fill
 from archlab.infer.load import load_codec, load_run
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
-from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
@@ -280,8 +279,16 @@ def test_random_windows_take_their_special_tokens_from_the_end_of_the_vocabulary
         (MASKED[:1], r"visibility  two_sided; .* from those before it; allowed: causal; or .*kind=masked"),
         (MASKED[:2], r"masked needs a mask token; the data's tokenizer has none; allowed: data.reserve=\[mask\]"),
         (
-            (*MASKED, "data.task.kind=recall"),
-            r"objective.kind  masked chooses tokens of a text, but data.task = recall",
+            (*PREFIX, "data.task.kind=recall"),
+            r"objective.kind  prefix chooses tokens of a text, but data.task = recall .*; allowed: next_token, masked",
+        ),
+        (
+            (*MASKED[:2], "data.task.kind=recall", "model.vocab_size=20"),
+            r"masked needs a mask token; .* has none; allowed: data.reserve=\[mask\]",
+        ),
+        (
+            (*MASKED, "data.task={kind: state_tracking, group: s3, steps: 4}", "model.vocab_size=14"),
+            r"model.vocab_size is 14; allowed: 15 or more for this task with data.reserve = \['mask'\]: Track",
         ),
         ((*MASKED, "train.objective.random=0.3"), r"objective.random  0.3 and mask = 0.8 are more than all"),
         ((*MASKED, "train.objective.rate=0"), r"objective.rate  .*allowed"),
@@ -429,11 +436,11 @@ def test_the_lengths_are_those_that_t5_publishes() -> None:
 
 
 def test_the_cost_of_training_counts_the_tokens_that_the_stack_reads() -> None:
-    """A window of 16 tokens has 1 span of 2 tokens, so the stack reads 3 tokens more."""
+    """A window of 16 tokens has 1 span of 2 tokens, so the stack reads 3 tokens more. Only 4 of them get logits."""
     settings = config(*SPANS)
-    expected = computed_training_flops(config(*PREFIX[:1], "train.seq_len=19", "train.batch_tokens=76")) * 19 / 16
-    assert computed_training_flops(settings) == pytest.approx(expected)
-    assert cost(settings).training_flops_per_token > 1.15 * cost(config(*PREFIX)).training_flops_per_token
+    of_19 = computed_training_flops(config(*PREFIX[:1], "train.seq_len=19", "train.batch_tokens=76")) * 19
+    logits = 3 * 2 * 32 * 300
+    assert computed_training_flops(settings) * 16 == pytest.approx(of_19 - (19 - 4) * logits)
 
 
 def test_all_divisions_into_spans_are_equally_likely() -> None:

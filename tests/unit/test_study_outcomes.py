@@ -32,7 +32,6 @@ from archlab.study.outcome_schema import (
     Beyond,
     BitsPerByte,
     Gap,
-    Intensity,
     LargestGradient,
     OnTheWay,
     Outcome,
@@ -40,10 +39,8 @@ from archlab.study.outcome_schema import (
     Repetition,
     Sensitivity,
     Spikes,
-    StateBytes,
     TokensPerByte,
     TokensTo,
-    TrainingSpeed,
     WholeAnswers,
     WindowPart,
 )
@@ -53,6 +50,7 @@ from archlab.study.outcomes.log import from_log, from_sweep
 from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
+from archlab.study.shared_outcomes import Intensity, StateBytes, TrainingSpeed
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
 from archlab.training.evaluate import DocumentScore

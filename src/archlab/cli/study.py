@@ -196,6 +196,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
     from archlab.review.findings import in_one_line, warnings
+    from archlab.study.checks import untrained_notes
     from archlab.study.design import arms, grid, single_arm_note
     from archlab.study.folder import describe_text
     from archlab.study.schema import most_seeds
@@ -206,7 +207,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
     designed = arms(config, study_path(study))
-    for text in single_arm_note(designed):
+    for text in (*single_arm_note(designed), *untrained_notes(config.measure.values(), designed)):
         note(text)
     if texts := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
         note(in_one_line(texts))

@@ -36,7 +36,11 @@ class Objective(Registered):
     """Whether the objective can train a model with an encoder, which reads a source text of each window."""
     chooses_tokens: ClassVar[bool] = False
     """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
-    fixed."""
+    fixed, unless `chooses_answers` is set."""
+    chooses_answers: ClassVar[bool] = False
+    """Whether the objective chooses the tokens to predict among the answers, if the data is a task."""
+    continues: ClassVar[bool] = True
+    """Whether training teaches the model to continue a text from its beginning."""
     needs_pairs: ClassVar[bool] = False
     """Whether the objective needs data of pairs: each window has a source and a target."""
     denoises: ClassVar[bool] = False
@@ -60,6 +64,11 @@ class Objective(Registered):
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         """Return the numbers of tokens that the model reads for a window of `n_tokens` tokens."""
         return TokensRead(n_tokens, n_tokens if has_encoder else 0)
+
+    def tokens_predicted(self, n_tokens: int) -> float | None:
+        """Return the mean number of tokens that count in the loss of a window of `n_tokens` tokens. Training computes
+        logits only for them. None: all tokens of the stack or of the decoder."""
+        return None
 
 
 def score_meaning(objective: Objective) -> dict[str, Any]:
@@ -99,10 +108,15 @@ class Masked(Objective):
 
     visibility: ClassVar[VisibilityName] = "two_sided"
     chooses_tokens: ClassVar[bool] = True
+    chooses_answers: ClassVar[bool] = True
+    continues: ClassVar[bool] = False
     denoises: ClassVar[bool] = True
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return (MASK,)
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return max(round(self.rate * n_tokens), 1)
 
 
 class Prefix(Mixable):
@@ -126,6 +140,9 @@ class Prefix(Mixable):
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         return TokensRead(self.most_predicted(n_tokens), n_tokens) if has_encoder else TokensRead(n_tokens)
 
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return (1 + self.most_predicted(n_tokens)) / 2
+
 
 class SpanCorruption(Mixable):
     """Cross-entropy of hidden spans, given the text in which a sentinel stands for each span (T5, Raffel 2020). One
@@ -142,6 +159,7 @@ class SpanCorruption(Mixable):
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
     chooses_tokens: ClassVar[bool] = True
+    continues: ClassVar[bool] = False
     denoises: ClassVar[bool] = True
 
     def spans(self, n_tokens: int) -> tuple[int, int]:
@@ -156,6 +174,9 @@ class SpanCorruption(Mixable):
         n_hidden, n_spans = self.spans(n_tokens)
         hidden, text = n_hidden + n_spans + 1, n_tokens - n_hidden + n_spans + 1
         return TokensRead(hidden, text) if has_encoder else TokensRead(text + hidden - 1)
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return sum(self.spans(n_tokens)) + 1
 
 
 class Seq2Seq(Objective):
@@ -172,6 +193,9 @@ class Seq2Seq(Objective):
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         half = longest_side(n_tokens)
         return TokensRead(half, half) if has_encoder else TokensRead(n_tokens)
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        return longest_side(n_tokens)
 
 
 def longest_side(n_tokens: int) -> int:
@@ -228,6 +252,17 @@ class Mixture(Objective):
         return any(part.objective.denoises for part in self.parts.values())
 
     @property
+    def continues(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.continuing.objective.continues
+
+    @property
+    def continuing(self) -> Part:
+        """Part as which the model continues a text: of the parts that train it for this, the one with the largest
+        share. If no part does, the part with the largest share of all."""
+        parts = [part for _, part in self.in_order]
+        return max([part for part in parts if part.objective.continues] or parts, key=lambda part: part.share)
+
+    @property
     def in_order(self) -> list[tuple[str, Part]]:
         """Parts sorted by name, because the order of keys in a config must not change a run."""
         return sorted(self.parts.items())
@@ -244,3 +279,8 @@ class Mixture(Objective):
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         read = [part.tokens_read(n_tokens, has_encoder=has_encoder) for part in self.parts.values()]
         return TokensRead(*(max(numbers) for numbers in zip(*read, strict=True)))
+
+    def tokens_predicted(self, n_tokens: int) -> float:
+        shares = sum(part.share for part in self.parts.values())
+        predicted = ((part.share, part.objective.tokens_predicted(n_tokens)) for part in self.parts.values())
+        return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares

@@ -215,8 +215,8 @@ class DataConfig(Settings):
     an effect only if training prepares the text itself."""
     reserve: Reserve = ()
     """Special tokens that an objective needs, at the end of the vocabulary: `mask`, `sentinels:100` for 100 sentinels,
-    or `mode:R` for the mode token [R]. The setting has an effect only if training prepares the text itself. For a
-    folder, use `archlab data --reserve`."""
+    or `mode:R` for the mode token [R]. The setting has an effect only if training prepares the text itself, or
+    if `task` is set. For a folder, use `archlab data --reserve`."""
     pairs: _Pairs | None = None
     """Two fields of the records of `path`, which contain a source and its target, as in `[en, de]`. In a .tsv file
     without a line of names, they are numbers of columns, as in `[1, 2]`. null: the data consists of plain text. The
@@ -224,8 +224,8 @@ class DataConfig(Settings):
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()
-    """Synthetic task whose windows replace text. The task uses the whole vocabulary; path and held_out have no
-    effect."""
+    """Synthetic task whose windows replace text. The task uses the whole vocabulary except reserved tokens; path
+    and held_out have no effect."""
 
     @property
     def named(self) -> str:

@@ -45,7 +45,7 @@ class Batches:
         """Raise UserError if the data lacks pairs or special tokens that the objective needs for windows of `seq_len`
         tokens, or if the data has pairs that the objective or `train.document_mask` would tear apart."""
         self._check_pairs()
-        if self.data.inexact and not self.objective.denoises:
+        if self.data.inexact and not self.objective.hides_tokens:
             allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.denoises)
             raise UserError(
                 f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which would not be exact: "

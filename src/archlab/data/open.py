@@ -41,7 +41,7 @@ def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
 def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
     """Open the task or the text of a config. The text is prepared first if necessary."""
     if isinstance(config.task, Task):
-        return TaskData(config.task, vocab_size, config.fold)
+        return TaskData(config.task, vocab_size, config.fold, config.reserve)
     sources = tuple(_sources(config, vocab_size))
     return PairData(sources) if sources[0].folder.manifest.pairs else TextData(sources)
 

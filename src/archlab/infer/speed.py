@@ -143,7 +143,8 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 def _random(config: Config, train: TrainConfig) -> Windows:
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, Task):
-        return TaskData(task, vocab_size, config.data.fold).windows(train.seed, 0, train.rows, train.seq_len)
+        data = TaskData(task, vocab_size, config.data.fold, config.data.reserve)
+        return data.windows(train.seed, 0, train.rows, train.seq_len)
     return Windows(np.random.default_rng(0).integers(0, vocab_size, (train.rows, train.seq_len + 1)))
 
 

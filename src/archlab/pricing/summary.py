@@ -199,6 +199,7 @@ def training_pass(config: Config, dtype: Format) -> Pass:
         bytes_each=BYTES[dtype],
         is_training=True,
         source=source,
+        predicted=train.objective.tokens_predicted(train.seq_len),
     )
 
 

@@ -99,6 +99,8 @@ class _Batch:
     """Number of tokens that the decoder, or the only stack, reads of each sequence."""
     source: int
     """Number of source tokens of each sequence. 0 without an encoder."""
+    predicted: float | None
+    """Mean number of tokens of each sequence that get logits. None: all tokens."""
     micro: int
 
     @property
@@ -167,7 +169,7 @@ class _Stage:
             yield from (operation.repeated(passes) for operation in around_layers(self.model, model_pass))
         if self.is_last:
             yield from (
-                operation.repeated(passes) for operation in after_layers(self.model, model_pass, model_pass.rows)
+                operation.repeated(passes) for operation in after_layers(self.model, model_pass, model_pass.logit_rows)
             )
             yield loss(self.model, model_pass)
 
@@ -215,11 +217,18 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
         )
     own = texts // parallel.replicas
     micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if written.micro_batch_tokens else 1
-    return _Batch(own, *tokens_read(config), micro)
+    return _Batch(own, *tokens_read(config), train.objective.tokens_predicted(train.seq_len), micro)
 
 
 def _micro_batch(batch: _Batch) -> Pass:
-    return Pass(batch.micro, batch.tokens, bytes_each=BYTES_PER_WEIGHT, is_training=True, source=batch.source)
+    return Pass(
+        batch.micro,
+        batch.tokens,
+        bytes_each=BYTES_PER_WEIGHT,
+        is_training=True,
+        source=batch.source,
+        predicted=batch.predicted,
+    )
 
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:

@@ -92,7 +92,8 @@ class Work(Base):
 def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Iterator[Operation]:
     """Yield the operations of a forward pass.
 
-    `logits` is `all` if all new tokens get logits, or `last` if only the last token of each sequence does.
+    `logits` is `all` if all tokens that `model_pass.predicted` counts get logits, or `last` if only the last token of
+    each sequence does.
     """
     for stack, own_pass in stack_passes(model, model_pass):
         if stack is not model:
@@ -101,7 +102,7 @@ def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Ite
         yield from before_layers(model, model_pass)
         for layer, n in distinct_layers(model).items():
             yield from (operation.repeated(n) for operation in layer.work(model_pass))
-    yield from after_layers(model, model_pass, model_pass.rows if logits == "all" else model_pass.texts)
+    yield from after_layers(model, model_pass, model_pass.logit_rows if logits == "all" else model_pass.texts)
 
 
 def encoder_work(model: ModelConfig, of_source: Pass) -> Iterator[Operation]:
@@ -180,14 +181,14 @@ def _widened(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
         yield model_pass.product("embedding", widen.d_in, widen.d_out, bias=widen.n_biases)
 
 
-def after_layers(model: ModelConfig, model_pass: Pass, rows: int) -> Iterator[Operation]:
+def after_layers(model: ModelConfig, model_pass: Pass, rows: float) -> Iterator[Operation]:
     """Yield the operations after the layers: the final norm, and the head applied to `rows` tokens."""
     yield from model_pass.norm(final_norm(model), model.d_model)
     width, vocab, head = model.embedding.width or model.d_model, model.vocab_size, model.readout
     if before := before_head(model):
         yield model_pass.product("head", before.d_in, before.d_out, bias=before.n_biases, rows=rows)
     if head.transform:
-        rows_only = replace(model_pass, texts=rows, tokens=1, n_cached=0)
+        rows_only = replace(model_pass, texts=round(rows), tokens=1, n_cached=0)
         yield from rows_only.activation("head", head.transform.activation, width)
         yield from rows_only.norm(model.norm if head.transform.norm else NoNorm(), width)
     pieces = ceil(rows / rows_at_once(vocab, "cpu"))
@@ -208,8 +209,8 @@ def training_step(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
 
 
 def loss(model: ModelConfig, model_pass: Pass) -> Operation:
-    logits = model_pass.rows * model.vocab_size
-    pieces, n_bytes = ceil(model_pass.rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
+    logits = model_pass.logit_rows * model.vocab_size
+    pieces, n_bytes = ceil(model_pass.logit_rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
     return Operation("loss", "loss", LOSS_FLOPS * logits, moved=LOSS_NUMBERS * n_bytes, made=n_bytes, times=pieces)
 
 
@@ -277,36 +278,47 @@ class FlopsPerToken(Base):
 
 
 def forward_flops(
-    model: ModelConfig, seq_len: int, counting: Counting = "visible", source: int | None = None
+    model: ModelConfig,
+    seq_len: int,
+    counting: Counting = "visible",
+    source: int | None = None,
+    predicted: float | None = None,
 ) -> FlopsPerToken:
-    """Return the FLOPs per token of a forward pass. `source` is the number of source tokens (see `source_tokens`)."""
+    """Return the FLOPs per token of a forward pass. `source` is the number of source tokens (see `source_tokens`), and
+    `predicted` the mean number of tokens that get logits. None: all tokens."""
     source = source_tokens(model, seq_len, source)
-    parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting, source=source)))
+    parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting, source=source, predicted=predicted)))
     head = parts.pop("head")
     per_token = {part: n / seq_len for part, n in parts.items()}
     return FlopsPerToken(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - components name the parts
 
 
 def training_flops(
-    model: ModelConfig, seq_len: int, counting: Counting = "visible", source: int | None = None
+    model: ModelConfig,
+    seq_len: int,
+    counting: Counting = "visible",
+    source: int | None = None,
+    predicted: float | None = None,
 ) -> float:
     """Return the FLOPs per token of the forward and the backward pass: 3 times those of the forward pass. Layers are
-    not recomputed. `source` is the number of source tokens (see `source_tokens`)."""
-    return (1 + BACKWARD) * forward_flops(model, seq_len, counting, source).total
+    not recomputed. `source` and `predicted` are those of `forward_flops`."""
+    return (1 + BACKWARD) * forward_flops(model, seq_len, counting, source, predicted).total
 
 
 def visible_training_flops(config: Config) -> float:
-    """Return the FLOPs per token of a training window, without those of hidden query-key pairs."""
+    """Return the FLOPs of a training window per token of the window, without those of hidden query-key pairs. They
+    include everything that the model reads for the window, such as the source text of an encoder."""
     return _training_flops(config, "visible")
 
 
 def computed_training_flops(config: Config) -> float:
-    """Return the FLOPs per token of a training window, including those of hidden query-key pairs that the attention
-    kernel computes nevertheless."""
+    """Return the FLOPs of a training window per token of the window, including those of hidden query-key pairs that the
+    attention kernel computes nevertheless."""
     return _training_flops(config, "packed" if config.train.document_mask else "computed")
 
 
 def _training_flops(config: Config, counting: Counting) -> float:
     train = resolve_train(config)
     stack, source = tokens_read(config)
-    return training_flops(config.model, stack, counting, source) * (stack / train.seq_len)
+    predicted = train.objective.tokens_predicted(train.seq_len)
+    return training_flops(config.model, stack, counting, source, predicted) * (stack / train.seq_len)

@@ -1,7 +1,7 @@
 """Checks of a study's fields: every named arm and outcome exists, and no arm sets a field that must be the same for all
 arms."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from archlab.config.core.merge import Raw, expand
 from archlab.config.core.old_form import from_old_path
@@ -27,13 +27,13 @@ from archlab.study.outcome_schema import (
     Probe,
     Repetition,
     Sensitivity,
-    StateBytes,
     TokensPerByte,
     TokensTo,
     WindowPart,
 )
 from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
+from archlab.study.shared_outcomes import Continuation, LinearProbe, StateBytes
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
 """Config fields that the study sets for all arms. Each is mapped to the field of the study's file that decides its
@@ -176,85 +176,145 @@ def _decided_message(field: str) -> str:
     return f"is set by the study's {DECIDED_BY[field]} for all arms; remove this setting"
 
 
-_TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+_OWN_SCORES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+"""Outcomes in bits per byte of the tokens that an objective predicts."""
+_TEXT_OUTCOMES = (*_OWN_SCORES, Continuation)
+_TASK_OUTCOMES = (Accuracy, AnyAnswers, LinearProbe)
 _NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition)
 """Outcomes that predict each token of a text from the tokens before it."""
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
     """Yield a problem for each outcome that the study cannot measure: an outcome of text if the study has a task, an
-    outcome of a task if it has text, or a probe without `train.probe_every`. Also yield a problem for each arm whose
-    score means something else than that of the first arm."""
+    outcome of a task if it has text, or a probe without `train.probe_every`. If the scores of the arms mean different
+    things, also yield a problem for each outcome that cannot compare them."""
     if not arms:
         return
-    for arm in arms[1:]:
-        if score_meaning(arm.config.train.objective) != score_meaning(arms[0].config.train.objective):
+    if not scores_mean_the_same(arms):
+        shared = [name for name, outcome in study.measure.items() if outcome.is_shared and outcome.source != "config"]
+        if not shared:
+            yield from _other_scores(study, arms)
+            return
+        for name in (name for name, outcome in study.measure.items() if not outcome.is_shared):
             yield Problem(
-                f"{section_of(study, arm.name)}.train.objective",
-                f"{arm.name} predicts other tokens than {arms[0].name}, so their scores mean different things; "
-                "allowed: objectives that differ only in the loss",
+                f"measure.{name}",
+                "means different things for these arms, because their objectives predict other tokens; "
+                f"allowed: {', '.join(_shared_kinds(arms))}, or an outcome that is timed or computed from the config",
             )
-    is_task = isinstance(arms[0].config.data.task, Task)
-    denoises = arms[0].config.train.objective.hides_tokens
-    needs_pairs = any(arm.config.train.objective.needs_pairs for arm in arms)
-    predicts_next = score_meaning(arms[0].config.train.objective)["kind"] == "next_token" and not needs_pairs
-    is_probed = all(arm.config.train.probe_every for arm in arms)
     named = named_outcomes(study, arms)
     if study.primary in _DEFAULTS and study.primary not in named:
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
-        if denoises and isinstance(outcome, _TEXT_OUTCOMES):
-            allowed = "denoising_loss, denoising_accuracy"
+        yield from _misfits(f"measure.{name}", outcome, arms)
+
+
+def scores_mean_the_same(arms: Sequence[Arm]) -> bool:
+    """Return whether the objectives of all arms are scored on the same tokens, given the same tokens. If they are not,
+    only outcomes that are shared by all objectives compare the arms."""
+    first, *others = (score_meaning(arm.config.train.objective) for arm in arms)
+    return all(meaning == first for meaning in others)
+
+
+def untrained_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[str]:
+    """Return a note for each arm whose continuations are scored although its objective does not train them."""
+    if not any(isinstance(outcome, Continuation) for outcome in outcomes):
+        return []
+    return [
+        f"{arm.label}: train.objective.kind={arm.config.train.objective.kind} does not train the model to continue a "
+        "text, so its continuations show what it does without such training"
+        for arm in arms
+        if not arm.config.train.objective.continues
+    ]
+
+
+def _other_scores(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
+    allowed = f"objectives that differ only in the loss, or an outcome for any objective: {_shared_kinds(arms)[0]}"
+    for arm in arms[1:]:
+        if not scores_mean_the_same([arms[0], arm]):
             yield Problem(
-                f"measure.{name}", f"needs bits per byte, but train.objective hides tokens; allowed: {allowed}"
+                f"{section_of(study, arm.name)}.train.objective",
+                f"{arm.name} predicts other tokens than {arms[0].name}, so their scores mean different things; "
+                f"allowed: {allowed} (add it to `measure`)",
             )
-        elif not predicts_next and isinstance(outcome, _NEXT_TOKEN_OUTCOMES):
-            yield Problem(f"measure.{name}", "predicts every token of a text; allowed: train.objective.kind=next_token")
-        if not denoises and isinstance(outcome, DenoisingLoss | DenoisingAccuracy):
-            allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
-            yield Problem(f"measure.{name}", f"needs an objective that hides tokens; allowed: {allowed}")
-        if is_task and isinstance(outcome, _TEXT_OUTCOMES):
-            yield Problem(
-                f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers, whole_answers"
-            )
-        if not is_task and isinstance(outcome, AnyAnswers):
-            yield Problem(f"measure.{name}", "needs a task; add data.task to `set`")
-        if needs_pairs and isinstance(outcome, AnyAnswers) and not isinstance(outcome.task, Transduction):
-            allowed = ", ".join(kinds(Transduction))
-            problem = f"{outcome.task.kind} has no pairs of a source and a target, which train.objective needs"
-            yield Problem(f"measure.{name}.task.kind", f"{problem}; allowed: {allowed}")
-        if not is_task and isinstance(outcome, Accuracy):
-            yield Problem(f"measure.{name}", "needs a task, because text has no answers; add data.task to `set`")
-        if not is_probed and isinstance(outcome, Probe):
-            yield Problem(f"measure.{name}", "needs probes; add train.probe_every to `set`, for all arms")
-        without = next((arm.name for arm in arms if arm.config.model.encoder is None), None)
-        if without and isinstance(outcome, Probe) and outcome.needs_encoder:
-            allowed = f"measures of one stack, such as {outcome.of.rpartition('.')[2]}"
-            yield Problem(
-                f"measure.{name}.of", f"{outcome.of} needs an encoder, but {without} has none; allowed: {allowed}"
-            )
+
+
+def _shared_kinds(arms: Sequence[Arm]) -> list[str]:
+    needs_task = isinstance(arms[0].config.data.task, Task)
+    return [
+        name
+        for name, kind in kinds(Outcome).items()
+        if kind.any_objective and not issubclass(kind, _TEXT_OUTCOMES if needs_task else _TASK_OUTCOMES)
+    ]
+
+
+def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Problem]:
+    """Yield a problem for each reason why the outcome cannot be measured. `field` is its field in the study's file."""
+    objectives = [arm.config.train.objective for arm in arms]
+    is_task = isinstance(arms[0].config.data.task, Task)
+    denoises = any(objective.hides_tokens for objective in objectives)
+    two_sided = [objective.kind for objective in objectives if objective.visibility == "two_sided"]
+    needs_pairs = any(objective.needs_pairs for objective in objectives)
+    predict_next = all(score_meaning(objective)["kind"] == "next_token" for objective in objectives)
+    if isinstance(outcome, Continuation) and two_sided:
+        fit = ", ".join(name for name, kind in kinds(Objective).items() if kind.visibility != "two_sided")
+        yield Problem(
+            field,
+            f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}",
+        )
+    elif isinstance(outcome, Continuation) and needs_pairs:
+        yield Problem(field, "needs text without pairs, but train.objective needs pairs; allowed: bits_per_byte")
+    elif isinstance(outcome, _OWN_SCORES) and denoises:
+        yield Problem(
+            field, "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"
+        )
+    elif isinstance(outcome, _NEXT_TOKEN_OUTCOMES) and (needs_pairs or not predict_next):
+        yield Problem(field, "predicts every token of a text; allowed: train.objective.kind=next_token")
+    if isinstance(outcome, DenoisingLoss | DenoisingAccuracy) and not denoises:
+        allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
+        yield Problem(field, f"needs an objective that hides tokens; allowed: {allowed}")
+    if is_task and isinstance(outcome, _TEXT_OUTCOMES):
+        yield Problem(field, "needs text, but the study has a task; allowed: accuracy, answers, whole_answers")
+    if not is_task and isinstance(outcome, AnyAnswers | LinearProbe):
+        yield Problem(field, "needs a task; add data.task to `set`")
+    if isinstance(outcome, AnyAnswers) and needs_pairs and not isinstance(outcome.task, Transduction):
+        problem = f"{outcome.task.kind} has no pairs of a source and a target, which train.objective needs"
+        yield Problem(f"{field}.task.kind", f"{problem}; allowed: {', '.join(kinds(Transduction))}")
+    if not is_task and isinstance(outcome, Accuracy):
+        yield Problem(field, "needs a task, because text has no answers; add data.task to `set`")
+    if isinstance(outcome, Accuracy) and denoises:
+        yield Problem(field, "needs an objective that predicts all answers; allowed: denoising_accuracy")
+    if isinstance(outcome, Probe) and not all(arm.config.train.probe_every for arm in arms):
+        yield Problem(field, "needs probes; add train.probe_every to `set`, for all arms")
+    without = next((arm.name for arm in arms if arm.config.model.encoder is None), None)
+    if without and isinstance(outcome, Probe) and outcome.needs_encoder:
+        allowed = f"measures of one stack, such as {outcome.of.rpartition('.')[2]}"
+        yield Problem(f"{field}.of", f"{outcome.of} needs an encoder, but {without} has none; allowed: {allowed}")
 
 
 _DEFAULTS = ("bits_per_byte", "accuracy", "denoising_loss")
 """Names of the outcomes that every run of a study has, one of them for each kind of score."""
 
 
-def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLoss:
-    """Return the outcome by which a study compares its arms unless its file names another one."""
+def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLoss | None:
+    """Return the outcome by which a study compares its arms unless its file names another one. Return None if the
+    scores of the arms mean different things."""
     config = arms[0].config
+    if not scores_mean_the_same(arms):
+        return None
     if config.train.objective.hides_tokens:
         return DenoisingLoss()
     return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
 
 
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
-    """Return the outcomes by name, starting with the primary outcome."""
+    """Return the outcomes by name, starting with the primary outcome. Unless the study names it, the primary outcome is
+    the default outcome or, without one, the first measured outcome."""
     default = default_outcome(arms)
     context = min(arm.config.model.max_seq_len for arm in arms)
-    named = {
-        name: _with_context(outcome, context) for name, outcome in {default.kind: default, **study.measure}.items()
-    }
-    primary = study.primary if study.primary in named else default.kind
+    measured = {default.kind: default, **study.measure} if default else study.measure
+    named = {name: _with_context(outcome, context) for name, outcome in measured.items()}
+    tested = (name for name, outcome in named.items() if outcome.source != "config")
+    primary = study.primary if study.primary in named else next(tested)
     return {primary: named[primary], **named}
 
 

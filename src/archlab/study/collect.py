@@ -14,7 +14,7 @@ from archlab.pricing.params import parameters
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.arm import Arm
-from archlab.study.checks import default_outcome
+from archlab.study.checks import default_outcome, scores_mean_the_same, untrained_notes
 from archlab.study.comparisons import (
     contrast_summaries,
     factor_contrasts,
@@ -83,7 +83,12 @@ def summarize_study(
     against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
     ended = study_runs.ended
-    documents = {arm: compare_documents(ended[arm], ended[other]) for arm, other in references.items()}
+    named = {arm.name: arm for arm in arms}
+    documents = {
+        arm: compare_documents(ended[arm], ended[other])
+        for arm, other in references.items()
+        if scores_mean_the_same([named[arm], named[other]])
+    }
     table = [
         _arm(arm, ended[arm.name], runs[arm.name], primary.arms[arm.name], context).model_copy(
             update={"documents": documents.get(arm.name)}
@@ -108,6 +113,7 @@ def summarize_study(
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
             *fold_warnings(plan, seeds),
+            *untrained_notes(plan.outcomes.values(), arms),
             *(
                 warning
                 for name, other in plan.outcomes.items()
@@ -118,7 +124,7 @@ def summarize_study(
         failed=dict(failed),
         outcome=primary.outcome,
         others=[judge(name, other) for name, other in others],
-        evaluated=default_outcome(arms).unit,
+        evaluated=default.unit if (default := default_outcome(arms)) else None,
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
         seeds=seeds,

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+import archlab.study.shared_outcomes  # noqa: F401 - registers its kinds
 from archlab.config.core.old_form import from_old_form
 from archlab.config.core.registry import KindName
 from archlab.config.core.text import Line

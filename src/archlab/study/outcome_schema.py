@@ -41,6 +41,9 @@ class Outcome(Kinded, Registered):
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
+    any_objective: ClassVar[bool] = False
+    """Whether the outcome means the same for models that were trained with different objectives. Outcomes that are
+    timed or computed from the config always do (`is_shared`)."""
     heading: ClassVar[str] = ""
     """Title of the outcome. Names of fields in braces are replaced by their values. Required unless `title` is
     overridden."""
@@ -57,6 +60,11 @@ class Outcome(Kinded, Registered):
         names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(cls.heading) if name}
         if unknown := sorted(names - cls.model_fields.keys()):
             raise UserError(f"outcome {kind_of(cls)}: its heading has {unknown[0]} in braces; allowed: its fields")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether arms with different objectives can be compared by this outcome."""
+        return self.any_objective or self.source in ("timing", "config")
 
     @property
     def title(self) -> str:
@@ -302,77 +310,6 @@ class WholeAnswers(AnyAnswers):
 
     kind: Literal["whole_answers"] = "whole_answers"
     heading: ClassVar[str] = "windows with right answers only"
-
-
-class TrainingSpeed(Outcome):
-    """Speed of complete training updates on this machine, with nothing else running."""
-
-    kind: Literal["training_speed"] = "training_speed"
-    source: ClassVar[Source] = "timing"
-    unit: ClassVar[Unit] = "tokens/s"
-    better: ClassVar[Better] = "higher"
-    heading: ClassVar[str] = "training speed"
-
-
-class DecodingSpeed(Outcome):
-    """Speed of greedy decoding steps on this machine, with nothing else running."""
-
-    kind: Literal["decoding_speed"] = "decoding_speed"
-    context: Count = 128
-    """Number of context tokens before the first decoding step."""
-    batch: Count = 1
-    """Number of sequences that are decoded together."""
-    source: ClassVar[Source] = "timing"
-    unit: ClassVar[Unit] = "tokens/s"
-    better: ClassVar[Better] = "higher"
-    heading: ClassVar[str] = "decoding speed after {context:,} tokens, batch {batch}"
-
-
-class NormShare(Outcome):
-    """Fraction of the time of an uncompiled training step that is spent in normalization layers, with nothing else
-    running."""
-
-    kind: Literal["norm_share"] = "norm_share"
-    source: ClassVar[Source] = "timing"
-    unit: ClassVar[Unit] = "share"
-    heading: ClassVar[str] = "share of the time in norms"
-
-
-class PeakMemory(Outcome):
-    """Peak memory of a training step on this machine: GPU memory if the step runs on a GPU, otherwise memory of the
-    process."""
-
-    kind: Literal["peak_memory"] = "peak_memory"
-    source: ClassVar[Source] = "timing"
-    unit: ClassVar[Unit] = "bytes"
-    heading: ClassVar[str] = "peak memory of training"
-
-
-class StateBytes(Outcome):
-    """Bytes of the KV cache and the recurrent state of one sequence in bfloat16, computed from the config."""
-
-    kind: Literal["state_bytes"] = "state_bytes"
-    context: Count | None = None
-    """Number of tokens in the sequence. null: the smallest max_seq_len of the arms."""
-    source: ClassVar[Source] = "config"
-    unit: ClassVar[Unit] = "bytes"
-    heading: ClassVar[str] = "KV cache and state of a text of {context} tokens"
-
-
-class Intensity(Outcome):
-    """FLOPs of matrix products in a decoding step, per byte that the step reads and writes in bfloat16. The value is
-    computed from the config. Memory bandwidth limits decoding if the value is below the device's FLOPs per second
-    divided by its bytes per second (Williams 2009; `archlab hardware`)."""
-
-    kind: Literal["intensity"] = "intensity"
-    context: Count = 128
-    """Number of context tokens before the decoding step."""
-    batch: Count = 1
-    """Number of sequences that are decoded together."""
-    source: ClassVar[Source] = "config"
-    unit: ClassVar[Unit] = "rate"
-    better: ClassVar[Better] = "neither"
-    heading: ClassVar[str] = "FLOPs per byte of a decoding step after {context:,} tokens, batch {batch}"
 
 
 class Sensitivity(Outcome):

@@ -78,7 +78,7 @@ class Curve(Base):
     seed: int
     tokens: list[int]
     values: list[float]
-    """Bits per byte of held-out text or, for a task, the fraction of correct answers."""
+    """Score at each evaluation: bits per byte, the fraction of correct answers, or nats per hidden token."""
     trained: list[int] = Field(default_factory=list)
     """Number of training tokens at the end of each part. The updates of a run are divided into at most 100 parts."""
     losses: list[float] = Field(default_factory=list)
@@ -286,8 +286,8 @@ class StudySummary(Base):
     """The primary outcome. `arms` holds the values of this outcome."""
     others: list[OutcomeSummary] = Field(default_factory=list)
     """Results for all outcomes except the primary one."""
-    evaluated: Unit
-    """Unit of the learning curves and of the tuning results."""
+    evaluated: Unit | None
+    """Unit of the learning curves and of the tuning results; null if the scores of the arms mean different things."""
     tuning: list[TuningPoint] = Field(default_factory=list)
     """Points of the tuning grid and their results; empty without tuning."""
     sweep: list[SweepPoint] = Field(default_factory=list)

@@ -83,6 +83,13 @@ class Pass:
     passes, all tensors have the same dtype."""
     source: int = 0
     """Number of tokens in the source text of each sequence, which the encoder reads. 0 without an encoder."""
+    predicted: float | None = None
+    """Mean number of tokens of each sequence that get logits in training. None: all new tokens."""
+
+    @property
+    def logit_rows(self) -> float:
+        """Number of tokens that get logits in training, in all sequences together."""
+        return self.rows if self.predicted is None else self.texts * self.predicted
 
     @property
     def reads_source(self) -> bool:
@@ -117,7 +124,7 @@ class Pass:
         return (self.texts if self.counting == "packed" else 1) * self.tokens * self.context
 
     def product(
-        self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
+        self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: float | None = None, shares_input: bool = False
     ) -> Operation:
         """Return the multiplication of each row by a matrix of shape [d_in, d_out]. `bias` is the number of bias
         elements.

@@ -227,9 +227,9 @@ def _task_has_its_own_answers(c: Config) -> str | None:
     if not isinstance(task, Task):
         return None
     has_pairs = isinstance(task, Transduction)
-    fit = (name for name, kind in kinds(Objective).items() if not kind.chooses_tokens)
+    fit = (name for name, kind in kinds(Objective).items() if kind.chooses_answers or not kind.chooses_tokens)
     allowed = ", ".join(name for name in fit if has_pairs or not kinds(Objective)[name].needs_pairs)
-    if objective.chooses_tokens:
+    if objective.chooses_tokens and not objective.chooses_answers:
         return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
     if objective.needs_pairs and not has_pairs:
         pairs = ", ".join(kinds(Transduction))

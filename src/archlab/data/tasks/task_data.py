@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archlab.config.core.registry import is_users, source_digest
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
-from archlab.data.reserved import SpecialIds
+from archlab.data.reserved import SpecialIds, reserved_names
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
+from archlab.errors import UserError
 
 STREAMS = 1_000_000
 """Number of random streams from which studies take held-out windows. Each seed of a study uses its own stream."""
@@ -30,11 +31,27 @@ class TaskData:
     vocab_size: int
     fold: int
     """Index of the random stream from which held-out windows are generated."""
+    reserve: tuple[str, ...] = ()
+    """Special tokens at the end of the vocabulary, as in `data.reserve`. The task does not use their ids."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError if the reserved tokens leave too few ids for the task."""
+        least = self.task.smallest[1] + len(reserved_names(self.reserve))
+        if self.reserve and self.vocab_size < least:
+            allowed = f"{least} or more for this task with data.reserve = {list(self.reserve)}"
+            raise UserError(f"model.vocab_size is {self.vocab_size}; allowed: {allowed}: {self.task.describe()}")
+
+    @property
+    def n_ids(self) -> int:
+        """Number of token ids that the task may use, which are the first ids of the vocabulary."""
+        return self.vocab_size - len(reserved_names(self.reserve))
 
     @property
     def fingerprint(self) -> str:
         """Hash of the task's settings, and of its code if the task is a plug-in."""
-        settings = [self.task.model_dump(mode="json"), self.vocab_size]
+        settings = [self.task.model_dump(mode="json"), self.n_ids]
+        if self.reserve:
+            settings.append(list(self.reserve))
         if is_users(type(self.task)):
             settings.append(source_digest(type(self.task)))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
@@ -48,7 +65,7 @@ class TaskData:
 
     @property
     def special(self) -> SpecialIds:
-        return SpecialIds(self.vocab_size)
+        return replace(SpecialIds.at_the_end(self.vocab_size, self.reserve), documents=())
 
     @property
     def has_pairs(self) -> bool:
@@ -58,14 +75,14 @@ class TaskData:
     def inexact(self) -> None: ...
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
+        return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.n_ids)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
         return {}
 
     def held_out(self, seq_len: int, n_tokens: int | None) -> Windows:
         count = max((n_tokens or DEFAULT_HELD_OUT_TOKENS) // seq_len, 1)
-        return windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
+        return windows(self.task, self.fold, 0, count, seq_len, self.n_ids, "held_out")
 
     def beginnings(self, windows: Windows) -> list[str]:
         return []

@@ -13,6 +13,7 @@ from archlab.report.charts.marks import ChartRow, Width
 from archlab.report.probe.charts import Line, ProbePicture, depth_pictures, training_pictures
 from archlab.report.study.arms import labels
 from archlab.study.formatting import span
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 
@@ -37,7 +38,10 @@ THIN_LINES_SHOW = "A thin line that ends in a cross is a run that diverged."
 
 
 def evaluations(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
-    """Return a chart of all evaluations, from before the first update to the end. Return None without evaluations."""
+    """Return a chart of all evaluations, from before the first update to the end. Return None without evaluations.
+
+    This function, `last_half` and `updates` also return None if the scores of the arms mean different things.
+    """
     return _curves(summary, _evaluated(summary), width, from_zero=True)
 
 
@@ -48,27 +52,30 @@ def last_half(summary: StudySummary, width: Width = "container") -> alt.LayerCha
 
 def updates(summary: StudySummary, quantity: CurveQuantity) -> alt.LayerChart | None:
     """Return a chart of the training loss or the gradients. Return None if no run has them."""
-    return _curves(summary, quantity, "container", height=260)
+    return _curves(summary, quantity if summary.evaluated else None, "container", height=260)
 
 
-def _evaluated(summary: StudySummary) -> CurveQuantity:
-    titles = {
+def _evaluated(summary: StudySummary) -> CurveQuantity | None:
+    titles: dict[Unit, str] = {
         "bits per byte": "bits per byte on held-out text",
         "nats per token": "nats per hidden token of held-out text",
         "share": "share of right answers",
     }
-    return CurveQuantity(Axis(titles[summary.evaluated], summary.evaluated), lambda curve: (curve.tokens, curve.values))
+    unit = summary.evaluated
+    return CurveQuantity(Axis(titles[unit], unit), lambda curve: (curve.tokens, curve.values)) if unit else None
 
 
 def _curves(
     summary: StudySummary,
-    quantity: CurveQuantity,
+    quantity: CurveQuantity | None,
     width: Width,
     *,
     from_zero: bool = False,
     second_half: bool = False,
     height: int = 340,
 ) -> alt.LayerChart | None:
+    if quantity is None:
+        return None
     means, diverged = mean_rows(summary, quantity), diverged_rows(summary, quantity)
     names = list(labels(summary).values())
     return curves(

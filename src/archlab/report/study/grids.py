@@ -12,6 +12,7 @@ from archlab.report.charts.lines import YAxis, names, opacity, single_out, tall_
 from archlab.report.charts.marks import ChartRow, chart_of, color, dashes, layered, tooltip
 from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, plural, span
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import StudySummary, SweepPoint, TuningPoint
 
 _HEIGHT = 220
@@ -181,20 +182,24 @@ def sweep_seed_rows(summary: StudySummary) -> list[ChartRow]:
     ]
 
 
-def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
-    """Return a chart with one line per arm over the values of the tuning grid, which are evenly spaced.
+def tuning(summary: StudySummary, field: str) -> alt.LayerChart | None:
+    """Return a chart with one line per arm over the values of the tuning grid, which are evenly spaced. Return None if
+    the scores of the arms mean different things.
 
     A ring marks the value that was chosen for the comparison, or a square if this value is at the edge of the grid. A
     cross at the edge of the chart marks a value at which a run diverged.
     """
-    rows, arm_labels = tuning_rows(summary, field), list(labels(summary).values())
+    unit = summary.evaluated
+    if unit is None:
+        return None
+    rows, arm_labels = tuning_rows(summary, field, unit), list(labels(summary).values())
     mean_losses = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]
-    y = YAxis(summary.evaluated, summary.evaluated, *padded(mean_losses[0], mean_losses[-1]))
-    worst = y.low if summary.evaluated == "share" else y.high
+    y = YAxis(unit, unit, *padded(mean_losses[0], mean_losses[-1]))
+    worst = y.low if unit == "share" else y.high
     values = [to_yaml_line(value) for value in grid_values(summary, field)]
     scale = alt.Scale(domain=values, padding=0.15)
     x = alt.X("value:O", scale=scale, axis=alt.Axis(title=f"{field}, values of the grid", labelAngle=0, grid=False))
-    description = f"{summary.evaluated} of every arm over the values of {field} that were tried"
+    description = f"{unit} of every arm over the values of {field} that were tried"
     return over_values(rows, x, y, worst, arm_labels, description).add_params(single_out())
 
 
@@ -208,8 +213,9 @@ def grid_values(summary: StudySummary, field: str) -> list[Any]:
     return sorted(values) if _are_numbers(values) else values
 
 
-def tuning_rows(summary: StudySummary, field: str) -> list[ChartRow]:
+def tuning_rows(summary: StudySummary, field: str, unit: Unit) -> list[ChartRow]:
     """Return one row per arm and value of the field. Its `mean` is the best result of the grid points with this value.
+    `unit` is the unit of the results.
 
     The result of a grid point is the mean over the tuning seeds. `mean` is None if runs diverged at all of these
     points. The value that was chosen for the comparison has the `mark` `optimum`, or `edge` if it is the smallest or
@@ -221,22 +227,20 @@ def tuning_rows(summary: StudySummary, field: str) -> list[ChartRow]:
     for point in summary.tuning:
         points_at.setdefault((point.arm, to_yaml_line(point.values[field])), []).append(point)
     return [
-        _tuning_row(summary, arm_labels[arm], value, points_at[arm, value], value in edges)
+        _tuning_row(arm_labels[arm], value, points_at[arm, value], value in edges, unit)
         for arm in dict.fromkeys(point.arm for point in summary.tuning)
         for value in map(to_yaml_line, values)
     ]
 
 
-def _tuning_row(
-    summary: StudySummary, label: str, value: str, points: Sequence[TuningPoint], at_edge: bool
-) -> ChartRow:
+def _tuning_row(label: str, value: str, points: Sequence[TuningPoint], at_edge: bool, unit: Unit) -> ChartRow:
     finished = [fmean(point.results) for point in points if None not in point.results]  # pyright: ignore[reportArgumentType]
-    best = max if summary.evaluated == "share" else min
+    best = max if unit == "share" else min
     mean = best(finished) if finished else None
     is_chosen = any(point.chosen for point in points)
     n_diverged = sum(None in point.results for point in points)
     parts = [
-        f"{value}: " + ("diverged" if mean is None else f"{amount(mean, summary.evaluated)} {summary.evaluated}"),
+        f"{value}: " + ("diverged" if mean is None else f"{amount(mean, unit)} {unit}"),
         f"{plural(n_diverged, 'point')} of {len(points)} diverged" if n_diverged and mean is not None else "",
         "chosen for the comparison" if is_chosen else "",
         "at the edge of the grid" if is_chosen and at_edge else "",

@@ -108,6 +108,7 @@ def render(summary: StudySummary) -> str:
         by_name={arm.name: arm for arm in summary.arms},
         csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
         value=to_yaml_line,
+        has_task=summary.arms[0].config.get("data", {}).get("task", {}).get("kind", "none") != "none",
         **{function.__name__: function for function in functions},
     )
 

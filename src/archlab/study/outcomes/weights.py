@@ -13,9 +13,12 @@ from torch import Tensor
 from archlab.config.components.position import Learned
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash
+from archlab.config.layers import stacks
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.data.batch import HeldOut
+from archlab.data.continuation import continuations
+from archlab.data.last_answer import last_answers
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
@@ -35,10 +38,13 @@ from archlab.study.outcome_schema import (
     WholeAnswers,
     WindowPart,
 )
+from archlab.study.outcomes.linear_probe import probe_accuracy
 from archlab.study.outcomes.value import check_value
+from archlab.study.shared_outcomes import Continuation, LinearProbe
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
 from archlab.training.run_folder import RunFolder
+from archlab.training.step import hidden_and_targets
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,24 @@ class FinishedRun:
         tokens are the input and the last T tokens are the targets."""
         return torch.from_numpy(self.held_out(self.length).windows.tokens).to(self.device.type)
 
+    @property
+    def batches(self) -> Batches:
+        """Batches of the run's objective."""
+        return Batches.of(self.config, self.data)
+
     def held_out(self, seq_len: int) -> HeldOut:
         """Return windows of held-out text with `train.eval_tokens` tokens in total."""
-        train = resolve_train(self.config)
-        return Batches.of(self.config, self.data).held_out(seq_len, train.eval_tokens)
+        return self.batches.held_out(seq_len, resolve_train(self.config).eval_tokens)
 
-    def ends_before(self, length: int) -> bool:
-        """Return whether the model has learned position embeddings, but for fewer than `length` tokens."""
-        return isinstance(self.model.config.position, Learned) and length > self.model.config.max_seq_len
+    def ends_before(self, length: int, source: int = 0) -> bool:
+        """Return whether the model has learned position embeddings, but for fewer than `length` tokens. In a model with
+        an encoder, `source` is the number of tokens that the encoder reads."""
+        lengths = zip(reversed(stacks(self.model.config)), (length, source), strict=False)
+        return any(isinstance(stack.position, Learned) and n > stack.max_seq_len for stack, n in lengths)
 
+
+_BATCH_TOKENS = 8192
+"""Maximum number of tokens of a forward pass, unless a single window has more."""
 
 _RUN = 4
 """Number of tokens in the sequences whose repetition is counted."""
@@ -111,14 +126,38 @@ def _file(outcome: Outcome) -> str:
 @implements(WindowPart)
 def _window_part(outcome: WindowPart, run: FinishedRun) -> float | None:
     begin, end = (round(share * run.length) for share in (outcome.first, outcome.last))
-    return _bits_per_byte(run, run.length, slice(begin, end))
+    return _bits_per_byte(run, run.held_out(run.length), slice(begin, end))
 
 
 @implements(Beyond)
 def _beyond(outcome: Beyond, run: FinishedRun) -> float | None:
     if run.ends_before(outcome.times * run.length):
         return None
-    return _bits_per_byte(run, outcome.times * run.length, slice(run.length, None))
+    return _bits_per_byte(run, run.held_out(outcome.times * run.length), slice(run.length, None))
+
+
+@implements(Continuation)
+def _continuation(outcome: Continuation, run: FinishedRun) -> float | None:
+    n_tokens = resolve_train(run.config).eval_tokens
+    held_out = continuations(run.batches, run.length, n_tokens, outcome.given)
+    batch = held_out.batch
+    if run.ends_before(batch.tokens.shape[1], 0 if batch.source is None else batch.source.shape[1]):
+        return None
+    return _bits_per_byte(run, held_out)
+
+
+@implements(LinearProbe)
+@torch.no_grad()
+def _linear_probe(outcome: LinearProbe, run: FinishedRun) -> float | None:
+    batch, rows = last_answers(run.batches, run.length, outcome.windows), max(1, _BATCH_TOKENS // run.length)
+    parts = [
+        hidden_and_targets(run.model, batch.rows(slice(start, start + rows)), run.device)
+        for start in range(0, outcome.windows, rows)
+    ]
+    hidden_ND, answers_N = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
+    if not hidden_ND.isfinite().all():
+        return None
+    return probe_accuracy(hidden_ND.double().numpy(), answers_N.numpy(), outcome.windows // 2)
 
 
 @implements(Repetition)
@@ -136,7 +175,8 @@ def _answers(outcome: AnyAnswers, run: FinishedRun) -> float | None:
     seq_len, has_encoder = outcome.seq_len or outcome.task.smallest[0], run.config.model.encoder is not None
     if run.ends_before(max(run.config.train.objective.tokens_read(seq_len, has_encoder=has_encoder))):
         return None
-    task_data = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
+    data = run.config.data
+    task_data = TaskData(outcome.task, run.model.config.vocab_size, data.fold, data.reserve)
     held_out = Batches.of(run.config, task_data).held_out(seq_len, resolve_train(run.config).eval_tokens)
     predictions = predict(run.model, held_out, run.device)
     if isinstance(outcome, WholeAnswers):
@@ -150,8 +190,7 @@ def _tokens_per_byte(outcome: TokensPerByte, run: FinishedRun) -> float | None:
     return None if held_out.bytes is None else held_out.counted.sum() / held_out.bytes.sum()
 
 
-def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:
-    held_out = run.held_out(seq_len)
+def _bits_per_byte(run: FinishedRun, held_out: HeldOut, part: slice = slice(None)) -> float | None:
     if held_out.bytes is None:
         raise UserError("measure: bits per byte need text, but the study has a task; allowed: accuracy")
     nats = predict(run.model, held_out, run.device).nats[:, part].sum(dtype=np.float64)
