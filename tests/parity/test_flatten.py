@@ -24,7 +24,7 @@ from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.flatten.operations import NotWritableError
 from archlab.flatten.statements import Statements
-from archlab.flatten.write import KNOWN, MOST_LINES, MOST_LINES_WITH_ENCODER, flatten
+from archlab.flatten.write import KNOWN, MOST_LINES, flatten
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm
 from tests.parity.cases import CASES
@@ -74,7 +74,7 @@ def sources(model: ModelConfig) -> list[dict[str, Tensor]]:
 
 def check_text(text: str, most_lines: int | None = None) -> None:
     """Check that the file is short, imports torch only, and has no unused names."""
-    assert text.count("\n") < (most_lines or (MOST_LINES_WITH_ENCODER if "class Encoder(" in text else MOST_LINES))
+    assert text.count("\n") < (most_lines or (450 if "class Encoder(" in text else MOST_LINES))
     assert set(re.findall(r"^(?:import|from) (\w+)", text, re.M)) <= {"torch", "math"}
     assert [line for line in text.splitlines() if len(line) > 88] == []
     code = re.sub(r"(?s)\"\"\".*?\"\"\"|#[^\n]*", "", text)
@@ -199,7 +199,7 @@ MIXTURES = [
 ENCODERS: list[tuple[str, ...]] = [
     ("model.encoder={n_layers: 2}",),
     ("model.encoder={n_layers: 2}", "model.norm={kind: layernorm, placement: post}", "model.position.kind=learned", "model.head.tied=true"),
-    ("model.encoder={n_layers: 1, attention: {window: 5, n_heads: 2}, mlp.d_ff: 10, norm.eps: 0.1, cross: {n_kv_heads: 1}}", "model.position.kind=t5"),
+    ("model.encoder={n_layers: 1, attention: {window: 5, n_heads: 2}, mlp.d_ff: 10, norm.eps: 0.1, cross: {n_kv_heads: 2}}", "model.position.kind=t5"),
     ("model.encoder={n_layers: 1, position.kind: alibi, cross: {n_heads: 2, head_dim: 4, v_dim: 3, softcap: 2.0}}", "model.position.kind=shaw"),
     ("model.encoder={n_layers: 1, mlp: {kind: moe, experts: 4}, cross: {sinks: true, gate: {per: head}}}", LAYERS[0][0]),
 ]  # fmt: skip
