@@ -1,10 +1,12 @@
-"""Rows of the pairwise grid as decoders that read an encoder: padding, visibility, kernels and the cache.
+"""Rows of the pairwise grid as decoders that read an encoder: padding, visibility, kernels, the cache and flattened files.
 
 Rows that contain every choice get an encoder, in one of several forms by turns. They lose the choices that a model with
 an encoder does not allow: parallel blocks, other directions than causal, muP and segments.
 """
 
+from copy import deepcopy
 from functools import cache
+from typing import Any
 
 import grid
 import pytest
@@ -15,6 +17,7 @@ from torch.testing import assert_close
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.errors import UserError
+from archlab.flatten.write import flatten
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS
 from archlab.model.state import Cache
@@ -155,3 +158,17 @@ def test_every_parameter_has_a_gradient(index: int) -> None:
     own(grid.tokens(2), source=grid.tokens(2, S, seed=1)).square().mean().backward()
     without = [name for name, p in own.named_parameters() if p.grad is None]
     assert without == []
+
+
+@pytest.mark.parametrize("index", range(0, len(with_encoders()), 8))
+def test_the_flattened_file_gives_the_same_logits(index: int) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(flatten(with_encoders()[index].model, "grid", 1000), "grid", "exec"), names)
+    own, flat = deepcopy(model(index)).float(), names["Decoder"]().eval()
+    flat.load_state_dict(own.state_dict())
+    tokens, source = grid.tokens(3), grid.tokens(3, S, seed=1)
+    for lengths in ({}, {"source_lengths": torch.tensor([4, S, 1])}):
+        with torch.no_grad():
+            expected = own(tokens, source=source, **lengths)
+            gap = (flat(tokens, source=source, **lengths) - expected).abs().max()
+        assert gap < 1e-4 * (expected.std() + 1e-2 * expected.abs().max())

@@ -19,7 +19,6 @@ from archlab.exchange.configs import read_model_config
 from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
-from archlab.flatten.write import flatten
 from archlab.hf.special_tokens import complete
 from archlab.infer.load import load_codec
 from tests.parity.cases import CASES
@@ -209,8 +208,3 @@ def test_a_model_with_two_sentencepiece_files_has_no_tokenizer_that_archlab_read
     (folder / "source.spm").write_bytes(b"")
     with pytest.raises(UserError, match=r"has no tokenizer.json, and archlab does not read its SentencePiece files"):
         load_codec(folder)
-
-
-def test_flatten_refuses_an_encoder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model\.encoder .*allowed in a flattened file: null"):
-        flatten(read_model_config(saved("t5", tmp_path))[1], "t5")

@@ -22,7 +22,6 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
-from archlab.families.registry import FAMILIES
 from archlab.flatten.operations import NotWritableError
 from archlab.flatten.statements import Statements
 from archlab.flatten.write import KNOWN, MOST_LINES, flatten
@@ -32,12 +31,11 @@ from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 
 TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1))
+SOURCE = torch.randint(3, 23, (2, 31), generator=torch.Generator().manual_seed(2))
+"""Source text of models with an encoder."""
 LONG, LONGEST = ("llama4_text", "qwen3_next"), 1000
 """Families whose layers differ so much that the file is longer than usually allowed. It is correct nevertheless."""
-EVERY_CASE = pytest.mark.parametrize(
-    "case", [case for case in CASES if not FAMILIES[case.model_type].has_encoder],
-    ids=lambda case: f"{case.model_type}-{case.name}",
-)  # fmt: skip
+EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model_type}-{case.name}")
 SMALL: dict[str, Any] = {
     "model": {"vocab_size": 23, "d_model": 24, "n_layers": 3, "max_seq_len": 32, "attention": {"n_heads": 4}}
 }
@@ -59,14 +57,24 @@ def gap(text: str, model: Decoder) -> float:
     """Return the largest difference between the file's and the model's logits, in standard deviations of these."""
     flat = run_file(text)
     flat.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        wanted: Tensor = model(TOKENS)
-        return ((flat(TOKENS) - wanted).abs().max() / wanted.std()).item()
+    gaps = [0.0]
+    for source in sources(model.config):
+        with torch.no_grad():
+            wanted: Tensor = model(TOKENS, **source)
+            gaps.append(((flat(TOKENS, **source) - wanted).abs().max() / wanted.std()).item())
+    return max(gaps)
 
 
-def check_text(text: str, most_lines: int = MOST_LINES) -> None:
+def sources(model: ModelConfig) -> list[dict[str, Tensor]]:
+    """Return the arguments of a pass, with and without padding of the source. Without an encoder, there are none."""
+    if model.encoder is None:
+        return [{}]
+    return [{"source": SOURCE}, {"source": SOURCE, "source_lengths": torch.tensor([31, 7])}]
+
+
+def check_text(text: str, most_lines: int | None = None) -> None:
     """Check that the file is short, imports torch only, and has no unused names."""
-    assert text.count("\n") < most_lines
+    assert text.count("\n") < (most_lines or (450 if "class Encoder(" in text else MOST_LINES))
     assert set(re.findall(r"^(?:import|from) (\w+)", text, re.M)) <= {"torch", "math"}
     assert [line for line in text.splitlines() if len(line) > 88] == []
     code = re.sub(r"(?s)\"\"\".*?\"\"\"|#[^\n]*", "", text)
@@ -91,7 +99,7 @@ def test_every_family(case: Case, tmp_path: Path) -> None:
     tiny_model(case).save_pretrained(tmp_path)
     model = load_hf(tmp_path)
     text = file_of(model.config, case.model_type)
-    check_text(text, LONGEST if case.model_type in LONG else MOST_LINES)
+    check_text(text, LONGEST if case.model_type in LONG else None)
     assert gap(text, model) < 1e-5
 
 
@@ -103,11 +111,11 @@ def test_every_family_in_bfloat16_rounds_factors_and_weights_as_the_model_does(c
     flat.load_state_dict(model.state_dict())
     for name, buffer in model.named_buffers():  # a router's correction keeps its precision
         assert torch.equal(flat.get_buffer(name), buffer)
-    entering = list[Tensor]()
+    entering, source = list[Tensor](), sources(model.config)[-1]
     for decoder in (flat, model):
         decoder.layers[0].register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
     with torch.no_grad():
-        assert flat(TOKENS).dtype is model(TOKENS).dtype is torch.bfloat16
+        assert flat(TOKENS, **source).dtype is model(TOKENS, **source).dtype is torch.bfloat16
         assert torch.equal(*entering)
         for name, norm in model.named_modules():
             if isinstance(norm, LayerNorm | RMSNorm) and norm.weight is not None:
@@ -188,6 +196,13 @@ MIXTURES = [
         "router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 2}, factor: 2.5, bias: true}",
     )
 ]  # fmt: skip
+ENCODERS: list[tuple[str, ...]] = [
+    ("model.encoder={n_layers: 2}",),
+    ("model.encoder={n_layers: 2}", "model.norm={kind: layernorm, placement: post}", "model.position.kind=learned", "model.head.tied=true"),
+    ("model.encoder={n_layers: 1, attention: {window: 5, n_heads: 2}, mlp.d_ff: 10, norm.eps: 0.1, cross: {n_kv_heads: 2}}", "model.position.kind=t5"),
+    ("model.encoder={n_layers: 1, position.kind: alibi, cross: {n_heads: 2, head_dim: 4, v_dim: 3, softcap: 2.0}}", "model.position.kind=shaw"),
+    ("model.encoder={n_layers: 1, mlp: {kind: moe, experts: 4}, cross: {sinks: true, gate: {per: head}}}", LAYERS[0][0]),
+]  # fmt: skip
 CHOICES: list[tuple[str, ...]] = [
     *((norm, f"model.norm.placement={placement}") for norm in NORMS for placement in ("pre", "double")),
     *((f"model.norm.placement={placement}",) for placement in ("post", "output", "carried")),
@@ -215,6 +230,7 @@ CHOICES: list[tuple[str, ...]] = [
     ("model.head={tied: true, bias: true, scale: 0.5, softcap: 2.0}",),
     ("model.head={bias: true, scale: 0.5}",),
     *LAYERS,
+    *ENCODERS,
     ("model.mlp={kind: gated, clamp: 0.5}",),
     ("model.mlp={kind: gated, up_offset: 1, bias: true}",),
     ("model.mlp={kind: gated, clamp: 0.5, up_offset: 1, activation: quick_gelu}",),
@@ -236,14 +252,15 @@ def test_every_choice(overrides: tuple[str, ...]) -> None:
     assert gap(text, model) < 1e-5
 
 
-def test_dropout_is_the_same_as_in_the_model() -> None:
-    model = noisy(Decoder(built("model.dropout={embedding: 0.1, attention: 0.2, branch: 0.3}")))
+@pytest.mark.parametrize("more", [(), ENCODERS[0]])
+def test_dropout_is_the_same_as_in_the_model(more: tuple[str, ...]) -> None:
+    model = noisy(Decoder(built("model.dropout={embedding: 0.1, attention: 0.2, branch: 0.3}", *more)))
     flat = run_file(flatten(model.config, "dropout"))
     flat.load_state_dict(model.state_dict())
     logits = []
     for decoder in (model.train(), flat.train()):
         torch.manual_seed(0)
-        logits.append(decoder(TOKENS))
+        logits.append(decoder(TOKENS, **sources(model.config)[-1]))
     torch.testing.assert_close(*logits)
 
 
@@ -291,6 +308,14 @@ def test_a_broken_file_is_seen() -> None:
     ):  # fmt: skip
         assert text.count(old) >= 1, old
         assert gap(text.replace(old, new), model) > 1e-4, new
+    with_encoder = noisy(Decoder(built(*ENCODERS[0])))
+    text = flatten(with_encoder.config, "whole")
+    for old, new in (
+        ("index_11S < source_lengths", "index_11S <= source_lengths"), ("seen = key >= 0", "seen = key >= -1"),
+        ("self.encoder(self.embedding(source)", "self.encoder(self.embedding(source.flip(1))"),
+    ):  # fmt: skip
+        assert old in text, old
+        assert gap(text.replace(old, new), with_encoder) > 1e-4, new
     with pytest.raises(RuntimeError, match="Missing key"):
         gap(text.replace("self.q =", "self.query =").replace("self.q(", "self.query("), model)
 
@@ -301,7 +326,7 @@ def of_choices() -> Iterator[str]:
 
 def of_presets() -> Iterator[str]:
     models = ((name, load_config(name).model) for name in presets())
-    return (flatten(model, name, LONGEST) for name, model in models if model.encoder is None)
+    return (flatten(model, name, LONGEST) for name, model in models)
 
 
 @pytest.mark.parametrize("files", [of_choices, of_presets])
@@ -326,8 +351,8 @@ def test_a_field_that_the_skeleton_does_not_support_is_refused_by_name(monkeypat
         UserError, match=r"model\.attention\.visibility +prefix; allowed in a flattened file: causal, two"
     ):
         flatten(built("model.attention={n_heads: 4, visibility: prefix}"), "with a prefix")
-    with pytest.raises(UserError, match=r"model\.encoder +\{n_layers: 3, .*\}; allowed in a flattened file: null"):
-        flatten(built("model.encoder={n_layers: 3, mlp.d_ff: 48}"), "with an encoder")
+    with pytest.raises(UserError, match=r"model\.encoder\.attention\.window +5; allowed in a flattened file: null"):
+        flatten(built("model.encoder={n_layers: 3, attention.window: 5}"), "with a windowed encoder")
 
 
 def test_a_component_whose_source_cannot_be_written_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
 def flatten(config: str, /, *overrides: str) -> None:
     """Print a model as a single PyTorch file that needs only torch, with at most 350 lines.
 
-    The file contains only the code that this model uses. With an encoder, it has at most 450 lines.
+    The file contains only the code that this model uses. With an encoder, it has at most 700 lines.
 
     Parameters
     ----------

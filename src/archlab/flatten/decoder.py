@@ -129,7 +129,7 @@ def _encoder(page: Page, model: ModelConfig) -> Record:
             norm,
             "",
             "    def forward(self, x_BTD: Tensor, lengths_B: Tensor) -> Tensor:",
-            '        """[B, T, D] -> [B, T, D]. Padding follows the first `lengths_B` tokens of a row."""',
+            '        """[B, T, D] -> [B, T, D]. A row has `lengths_B` tokens, then padding."""',
             "        index_1T = torch.arange(x_BTD.shape[1], device=x_BTD.device)[None]",
             "        positions_BT = torch.where(index_1T < lengths_B[:, None], index_1T, -1)",
             before_layers,

@@ -7,7 +7,7 @@ from typing import Any
 
 from archlab.config.components.visibility import Visibility
 from archlab.config.core.base import Base
-from archlab.config.layers import encoder_of, layer_configs, resolve
+from archlab.config.layers import layer_configs, resolve, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.sources import refuse_users_kinds
@@ -15,7 +15,8 @@ from archlab.errors import UserError
 from archlab.flatten.decoder import decoder, kinds_of
 from archlab.flatten.text import WIDTH, Page, lines
 
-MOST_LINES, MOST_LINES_WITH_ENCODER = 350, 450
+MOST_LINES = 350
+"""Default limit of the number of lines for each stack of layers."""
 
 ORDER = (
     "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_ENCODER_LAYERS", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS",
@@ -52,12 +53,12 @@ def flatten(model: ModelConfig, title: str, most_lines: int | None = None) -> st
 
     The class `Decoder` in the file can load the state dict of archlab's Decoder. The docstring of the file begins with
     `title`. Raise UserError if the file would have `most_lines` lines or more, or if the config has a setting that a
-    flattened file does not support. By default, a file may have 349 lines, or 449 with an encoder.
+    flattened file does not support. By default, the limit is `MOST_LINES` for each of its stacks.
     """
     _refuse_unknown(model)
-    most_lines = most_lines or (MOST_LINES_WITH_ENCODER if model.encoder else MOST_LINES)
+    most_lines = most_lines or MOST_LINES * len(stacks(model))
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
-    n_kinds = len(kinds_of(model)[0]) + (model.encoder is not None)
+    n_kinds = sum(len(kinds_of(stack)[0]) for stack in stacks(model))
     layers_differ = n_kinds > 1
     page = Page(layers_differ)
     decoder(page, model)
@@ -81,9 +82,8 @@ def flatten(model: ModelConfig, title: str, most_lines: int | None = None) -> st
 
 def _refuse_unknown(model: ModelConfig) -> None:
     refuse_users_kinds(model, "a flattened file")
-    problems = list(_problems(model, "model"))
-    if (encoder := encoder_of(model)) is not None:
-        problems += _problems(encoder, "model.encoder")
+    paths = ("model.encoder", "model") if model.encoder else ("model",)
+    problems = [problem for path, stack in zip(paths, stacks(model), strict=True) for problem in _problems(stack, path)]
     raise_problems(list(dict.fromkeys(problems)), "the config to flatten")
 
 

@@ -27,6 +27,7 @@ class LayerNorm(nn.Module):
 
     def __init__(self, config: schema.AnyLayerNorm, shape: Shape) -> None:
         super().__init__()
+        # 1 + weight is rounded to the weights' dtype, as in the published code of Nemotron; Gemma's RMSNorm differs.
         self.eps, self.offset, self.per_feature = config.eps, float(config.unit_offset), len(shape) == 1
         self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
         self.bias = nn.Parameter(torch.empty(shape)) if config.bias else None
@@ -35,7 +36,6 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize over the last axis: [..., *shape] -> [..., *shape]."""
         wide = at_least_float32(x)
-        # 1 + weight is rounded to the weights' dtype, as in the published code of Nemotron; Gemma's RMSNorm differs.
         weight = None if self.weight is None else (self.weight + self.offset).to(wide.dtype)
         bias = None if self.bias is None else self.bias.to(wide.dtype)
         if self.per_feature:  # fused: half the time of separate steps
