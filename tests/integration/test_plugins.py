@@ -864,7 +864,7 @@ def test_a_changed_task_is_another_outcome() -> None:
 def operations(arguments: list[str]) -> set[str]:
     """Return the kinds of operations in the profile of one training step."""
     model = archlab.Decoder(archlab.load_config(*arguments).model)
-    return set(clocked(model, lambda: model(torch.arange(8)[None]).square().mean().backward(), 1, "cpu"))
+    return set(clocked(model, lambda: model(torch.arange(8)[None]).square().mean().backward(), 1, "cpu").by_kind)
 
 
 @pytest.mark.parametrize(("file", "place"), [("power_norm.py", "norms"), ("average.py", "scans")])

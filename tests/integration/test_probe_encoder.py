@@ -337,3 +337,15 @@ def test_the_page_has_a_chart_for_each_measure_of_each_stack(
     (points,) = specs["encoder.gradient"]["datasets"].values()
     assert [point["x"] for point in points] == list(range(1, 25))
     assert points[2]["text"].startswith("encoder layer 3: ")
+
+
+def test_an_encoder_alone_is_one_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    """BERT has no decoder, so its measures need no beginning. Its queries see the whole window."""
+    widths = ("model.d_model=32", "model.n_layers=2", "model.vocab_size=300", "model.attention={n_heads: 4}")
+    small = ("bert-base", *widths, "train.objective.kind=masked", "--context", "32", "--json")
+    assert app.main(["probe", *small]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not any("." in name for name in found)
+    assert len(found["gradient"]) == 2
+    for entropy, share in zip(found["entropy"], found["entropy_share"], strict=True):
+        assert entropy == pytest.approx(share * math.log(32), rel=1e-4)

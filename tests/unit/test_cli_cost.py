@@ -8,6 +8,8 @@ import pytest
 
 from archlab.cli import app
 from archlab.exchange.configs import load_config
+from archlab.pricing.hardware import load_hardware
+from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import cost
 
 TRAINING = ("train.tokens=20B", "train.seq_len=8000", "train.batch_tokens=8M")
@@ -105,6 +107,8 @@ def test_a_page_with_pictures(tmp_path, capsys):
         (["gemma-3-1b"], {"heads", "cache", "context", "batch"}, "gemma-3-1b with other kinds of key and value heads"),
         (["mamba-2-2.7b", "tiny-llama"], {"heads", "cache", "context", "batch"}, "tiny-llama with other"),
         (["deepseek-v3"], {"cache", "context", "batch"}, "Kinds of heads are drawn only if"),
+        (["t5-small"], {"heads", "cache", "context", "batch"}, "other kinds of key and value heads in the decoder"),
+        (["t5-small", "model.encoder.cross={n_heads: 4}"], {"cache", "context", "batch"}, "Kinds of heads are drawn"),
         (["gpt-2", "model.attention.visibility=two_sided"], set(), "Nothing is decoded"),
     ],
 )
@@ -119,6 +123,21 @@ def test_a_page_shows_what_there_is_and_says_what_is_not(config, shown, words, t
     assert words in text
     if "tiny-llama" in config:
         assert "GQA, 2 heads" in json.dumps(specs["heads"])
+
+
+@pytest.mark.slow
+def test_heads_of_a_model_with_an_encoder_vary_in_the_decoder(tmp_path):
+    """Compare with the costs of configs in which the user sets these heads. Latent attention cannot read an encoder."""
+    _, specs = asked_on_a_page(tmp_path, "t5-small", "--batch", "64", "--source", "300")
+    (rows,) = (rows for rows in specs["heads"]["datasets"].values() if "kind" in rows[0])
+    assert [row["kind"] for row in rows] == ["MHA", "GQA, 2 heads", "MQA"]
+    device = load_hardware("h100")
+    for row, n in zip(rows, (8, 2, 1), strict=True):
+        config = load_config("t5-small", f"model.attention.n_kv_heads={n}", "model.encoder.attention.n_kv_heads=8")
+        priced = cost(config, 64, source=300)
+        speed = ideal(priced.work["decoding"], device, priced.dtype, priced.tokens["decoding"]).tokens_per_second
+        assert row["speed"] == pytest.approx(speed)
+        assert row["text"].endswith(f"{n * 1.5:g} KiB kept per token")
 
 
 def asked_on_a_page(tmp_path, *arguments):

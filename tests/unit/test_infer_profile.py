@@ -1,6 +1,7 @@
 """Profile of a step: every operation belongs to one kind, forward and backward."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from torch import library
@@ -9,6 +10,9 @@ from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.speed import decoding_speed, profile
+from archlab.model.attention import MultiHeadAttention
+from archlab.model.decoder import Head, TokenEmbedding
+from archlab.model.mlp import MLP
 
 SMALL = ("model.n_layers=2", "train.seq_len=64", "train.batch_tokens=128", "train.tokens=1K", "train.dtype=float32")
 
@@ -43,6 +47,46 @@ def test_norms_and_activations_are_known_by_the_module_that_computes_them(monkey
     both = times()["norms"]
     slow.register_autograd(lambda ctx, gradient: gradient * 1)
     assert both > 0.6
+
+
+ENCODER = ("model.encoder={n_layers: 1, mlp: {d_ff: 32}}", "train.objective.kind=prefix")
+PARTS = ("encoder", "cross-attention", "decoder", "around the layers")
+SLOW = [
+    ("encoder", MLP, lambda module: module.config.d_ff == 32),
+    ("cross-attention", MultiHeadAttention, lambda module: module.reads_source),
+    ("decoder", MLP, lambda module: module.config.d_ff != 32),
+    ("around the layers", TokenEmbedding, lambda module: True),
+    ("around the layers", Head, lambda module: True),
+]
+
+
+@pytest.mark.parametrize("is_backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(("part", "module", "is_slow"), SLOW)
+def test_the_time_of_a_part_is_that_of_its_modules(part, module, is_slow, is_backward, monkeypatch):
+    """Let the time pass only in the modules of one part, in the forward or in the backward pass."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("archlab.infer.clock.time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def wait(x):
+        clock.now += 1
+        return x.clone()
+
+    nap = library.custom_op("archlab_test::nap", wait, mutates_args=(), schema="(Tensor x) -> Tensor")
+    nap.register_autograd(lambda ctx, gradient: gradient * 1)
+    copy = library.custom_op("archlab_test::copy", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor")
+    copy.register_autograd(lambda ctx, gradient: nap(gradient))
+    forward, slow = module.forward, copy if is_backward else nap
+
+    def changed(self, *inputs):
+        return slow(forward(self, *inputs)) if is_slow(self) else forward(self, *inputs)
+
+    monkeypatch.setattr(module, "forward", changed)
+    found = profile(load_config("tiny-llama", *SMALL, *ENCODER), steps=1).parts
+    assert found == {other: float(other == part) for other in PARTS}
+
+
+def test_a_model_without_an_encoder_has_no_parts():
+    assert profile(load_config("tiny-llama", *SMALL), steps=1).parts == {}
 
 
 def _slowly(x):

@@ -151,12 +151,18 @@ def test_titles_say_decoder_if_every_model_has_an_encoder():
 def test_the_page_draws_what_was_recorded_and_nothing_else():
     study = sample_study.pair()
     assert depth_probes(study) == time_probes(study) == []
-    kept = probed_arm({0: ended({0: {"gradient": [1.0, 2.0], "log_z": 7.0}})})
+    kept = probed_arm({0: ended({0: {"gradient": [1.0, 2.0], "encoder.gradient": [3.0], "log_z": 7.0}})})
     study = study.model_copy(update={"arms": [study.arms[0], study.arms[1].model_copy(update={"probes": kept})]})
     page = render(study)
     specs = json.loads(re.search(r'id="specs">(.*?)</script>', page, re.DOTALL)[1])
     drawn = {name: spec for name, spec in specs.items() if name.startswith(("depth-", "time-"))}
-    assert drawn.keys() == {"depth-gradient", "time-gradient", "time-log_z"}
+    of_encoder = {"depth-encoder.gradient", "time-encoder.gradient"}
+    assert drawn.keys() == {"depth-gradient", "time-gradient", "time-log_z", *of_encoder}
+    assert (
+        page.count("<b>Decoder: gradient of parameters</b>")
+        == page.count("<b>Encoder: gradient of parameters</b>")
+        == 2
+    )
     (points,) = drawn["depth-gradient"]["datasets"].values()
     assert [(point["config"], point["x"], point["y"]) for point in points] == [("GEGLU", 1, 1.0), ("GEGLU", 2, 2.0)]
     colors = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]

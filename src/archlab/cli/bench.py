@@ -103,7 +103,8 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
 def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:
     """Show the time, FLOPs and bytes of each kind of operation in a training step on this machine.
 
-    Every operation is timed separately, in the forward and in the backward pass. The model is not compiled.
+    Every operation is timed separately, in the forward and in the backward pass. The model is not compiled. If it has
+    an encoder, a second table shows the time of the encoder, of cross-attention and of the decoder.
 
     Parameters
     ----------
@@ -129,3 +130,5 @@ def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag =
         [(part.kind, f"{part.flops:.2%}", f"{part.n_bytes:.1%}", f"{part.time:.1%}") for part in step.shares],
         right=("FLOPs", "bytes", "time"),
     )
+    if step.parts:
+        print_table(("part", "time"), [(part, f"{time:.1%}") for part, time in step.parts.items()], right=("time",))

@@ -4,7 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from archlab.config.components.work import OperationKind
 from archlab.errors import UserError
+from archlab.model.context import Context
 from archlab.model.decoder import Decoder
 from archlab.model.torch_private import DispatchMode, backward_node
 
@@ -24,21 +25,35 @@ class Clocked(NamedTuple):
     calls: int
 
 
-def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[OperationKind, Clocked]:
-    """Run an uncompiled step `steps` times. Return the times of the fastest run, by kind of operation.
+Part = Literal["encoder", "cross-attention", "decoder", "around the layers"]
+"""Part of a model with an encoder. `decoder`: its layers without cross-attention, and its final norm. `around the
+layers`: embeddings, head, loss and update."""
+
+
+class Times(NamedTuple):
+    """Times of one step."""
+
+    by_kind: dict[OperationKind, Clocked]
+    seconds_by_part: dict[Part, float]
+    """Total time of the operations of each part. Empty if the model has no encoder."""
+
+
+def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> Times:
+    """Run an uncompiled step `steps` times. Return the times of the fastest run.
 
     The step may include a backward pass. Time that Python spends between operations is not counted.
     """
     wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
-    results = list[dict[OperationKind, Clocked]]()
+    results = list[Times]()
     clock = _Clock(model, wait)
     for _ in range(steps):
-        clock.seconds, clock.calls = Counter[OperationKind](), Counter[OperationKind]()
+        clock.seconds, clock.calls, clock.parts = Counter(), Counter(), Counter()
         with clock:
             step()
-        results.append({kind: Clocked(seconds, clock.calls[kind]) for kind, seconds in clock.seconds.items()})
+        by_kind = {kind: Clocked(seconds, clock.calls[kind]) for kind, seconds in clock.seconds.items()}
+        results.append(Times(by_kind, dict(clock.parts) if model.encoder else {}))
     clock.remove()
-    return min(results, key=lambda result: sum(clocked.seconds for clocked in result.values()))
+    return min(results, key=lambda times: sum(clocked.seconds for clocked in times.by_kind.values()))
 
 
 _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
@@ -49,26 +64,26 @@ class _Clock(DispatchMode):
     def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
         super().__init__()
         self.seconds, self.calls = Counter[OperationKind](), Counter[OperationKind]()
-        self._inside: list[OperationKind] = []
+        self.parts = Counter[Part]()
+        self._inside: dict[str, list[Any]] = {"kind": [], "part": []}
         self._wait = wait
-        self._hooks = [hook for module in model.modules() for hook in self._watch(module)]
+        marked = [*_kinds_of_modules(model), *_parts_of_modules(model)]
+        self._hooks = [hook for module, key, value in marked for hook in self._watch(module, key, value)]
 
-    def _watch(self, module: nn.Module) -> Iterator[Any]:
-        if kind := getattr(module, "timed_as", None):
-            if kind not in _PLACES:
-                raise UserError(f"{type(module).__name__}.timed_as is {kind!r}; allowed: {', '.join(_PLACES)}")
-            yield module.register_forward_pre_hook(lambda *_: self._inside.append(kind))
-            yield module.register_forward_hook(lambda _, inputs, result: self._leave(inputs, result))
+    def _watch(self, module: nn.Module, key: str, value: str) -> Iterator[Any]:
+        """Mark the operations of a module with `value`, in the forward and in the backward pass."""
+        yield module.register_forward_pre_hook(lambda *_: self._inside[key].append(value))
+        yield module.register_forward_hook(lambda _, inputs, result: self._leave(key, inputs, result))
 
-    def _leave(self, inputs: tuple[Any, ...], result: Any) -> None:
-        kind = self._inside.pop()
-        seen = {x.grad_fn for x in inputs if isinstance(x, Tensor)}
+    def _leave(self, key: str, inputs: tuple[Any, ...], result: Any) -> None:
+        value = self._inside[key].pop()
+        seen = {x.grad_fn for x in _tensors_of(inputs)}
         waiting: list[Any] = [result.grad_fn]
         while waiting:
             node = waiting.pop()
             if node is not None and node not in seen:
                 seen.add(node)
-                node.metadata.setdefault("kind", kind)  # keep the kind that an inner module has set
+                node.metadata.setdefault(key, value)  # keep the value that an inner module has set
                 waiting += [before for before, _ in node.next_functions]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,25 +93,54 @@ class _Clock(DispatchMode):
         seconds, kind = time.perf_counter() - start, self._kind(func.name())
         self.seconds[kind] += seconds  # pyright: ignore[reportArgumentType]
         self.calls[kind] += 1
+        self.parts[self._place("part") or "around the layers"] += seconds  # pyright: ignore[reportArgumentType]
         return result
 
     def _kind(self, operator: str) -> OperationKind:
-        named, place = kind_of(operator), self._place()
+        named, place = kind_of(operator), self._place("kind")
         if place in ("norms", "activations") or (place == "scans" and named in (None, "attention")):
             return place
         if named not in (None, "compiled"):
             return named
         return place or "element-wise"
 
-    def _place(self) -> OperationKind | None:
-        if self._inside:
-            return self._inside[-1]
+    def _place(self, key: str) -> Any:
+        if self._inside[key]:
+            return self._inside[key][-1]
         node: Any = backward_node()
-        return None if node is None else node.metadata.get("kind")
+        return None if node is None else node.metadata.get(key)
 
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
+
+
+def _kinds_of_modules(model: Decoder) -> Iterator[tuple[nn.Module, str, OperationKind]]:
+    for module in model.modules():
+        if kind := getattr(module, "timed_as", None):
+            if kind not in _PLACES:
+                raise UserError(f"{type(module).__name__}.timed_as is {kind!r}; allowed: {', '.join(_PLACES)}")
+            yield module, "kind", kind
+
+
+def _parts_of_modules(model: Decoder) -> Iterator[tuple[nn.Module, str, Part]]:
+    if model.encoder is None:
+        return
+    yield model.encoder, "part", "encoder"
+    for module in (model.summed, *model.layers, model.norm):
+        yield module, "part", "decoder"
+    for layer in model.layers:
+        yield cast(nn.Module, layer.cross), "part", "cross-attention"
+
+
+def _tensors_of(inputs: tuple[Any, ...]) -> Iterator[Tensor]:
+    """Yield the tensors that a module gets, also those that layers share."""
+    for x in inputs:
+        if isinstance(x, Context):
+            shared = (x.bias_BHTS, x.source_BSD, x.cross and x.cross.source_BSD)
+            yield from (tensor for tensor in shared if tensor is not None)
+        elif isinstance(x, Tensor):
+            yield x
 
 
 NamedKind = OperationKind | Literal["compiled"]

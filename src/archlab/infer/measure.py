@@ -173,7 +173,7 @@ def _decoding(device: Device) -> Iterator[_Run]:
 
 def _timed(run: _Run, steps: int, device_type: str) -> Timed:
     seconds = min(seconds_of(run.step, steps))
-    by_kind = clocked(run.model, run.step, steps, device_type)
+    by_kind = clocked(run.model, run.step, steps, device_type).by_kind
     return Timed({work.kind: work for work in run.work}, by_kind, seconds)
 
 

@@ -17,7 +17,7 @@ from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
-from archlab.infer.clock import clocked, time_by_kind
+from archlab.infer.clock import Part, clocked, time_by_kind
 from archlab.infer.generate import Session
 from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
@@ -195,6 +195,8 @@ class Profile(Base):
     whole_seconds: float
     """Time of a whole step, measured without the clock."""
     shares: list[Share]
+    parts: dict[Part, float]
+    """Measured fraction of the time of each part of a model with an encoder. Empty for other models."""
     device: str
     dtype: str
     threads: int
@@ -204,8 +206,8 @@ def profile(config: Config, steps: int) -> Profile:
     """Profile the fastest of `steps` training steps with random text."""
     run = rehearse(uncompiled(config))
     whole_seconds = min(seconds_of(run.step, steps))
-    by_clock = clocked(run.model, run.step, steps, run.device.type)
-    seconds = {kind: times.seconds for kind, times in by_clock.items()}
+    times = clocked(run.model, run.step, steps, run.device.type)
+    seconds = {kind: of_kind.seconds for kind, of_kind in times.by_kind.items()}
     counted = training_pass(config, run.device.format)
     work = {work.kind: work for work in by_kind(training_step(config.model, counted))}
     flops, n_bytes = (sum(getattr(w, name) for w in work.values()) for name in ("flops", "n_bytes"))
@@ -224,6 +226,7 @@ def profile(config: Config, steps: int) -> Profile:
         seconds=total,
         whole_seconds=whole_seconds,
         shares=shares,
+        parts={part: n / total for part, n in sorted(times.seconds_by_part.items(), key=lambda item: -item[1])},
         device=run.device.name,
         dtype=run.device.format,
         threads=torch.get_num_threads(),

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.layers import layer_configs, sees_as, with_overrides
+from archlab.config.layers import encoder_of, layer_configs, sees_as, with_overrides
 from archlab.config.schema import Config
 from archlab.files import write_page
 from archlab.pricing.hardware import Hardware
@@ -52,7 +52,11 @@ def render(
     costs = {name: list(at.values()) for name, at in costs_at.items()}
     charts = {"roofline": roofline(costs, device), "memory": memory(costs, device)}
     if varied:
-        kinds = [row for context in requested for row in _kinds_of_heads(configs[varied], most, context, dtype, device)]
+        kinds = [
+            row
+            for context in requested
+            for row in _kinds_of_heads(configs[varied], most, context, dtype, device, source)
+        ]
         charts["heads"] = heads(varied, list(configs), kinds)
     if any("decoding" in cost.work for at in costs.values() for cost in at):
         limits = {name: config.model.max_seq_len for name, config in configs.items()}
@@ -79,6 +83,7 @@ def render(
         charts,
         names=list(configs),
         varied=varied,
+        varies_decoder=varied is not None and configs[varied].model.encoder is not None,
         device=device,
         dtype=dtype,
         asked=" and ".join(f"{context:,}" for context in requested),
@@ -118,7 +123,7 @@ def _speed(priced: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
 
 
 def _kinds_of_heads(
-    config: Config, batch: int, context: int, dtype: Format, device: Hardware
+    config: Config, batch: int, context: int, dtype: Format, device: Hardware, source: int | None
 ) -> Iterator[tuple[str, int, float, float]]:
     """Yield (kind, context, bytes kept per token, decoded tokens per second) for variants of the config with different
     kinds of attention heads.
@@ -126,6 +131,9 @@ def _kinds_of_heads(
     With multi-head attention, the number of KV heads is the number of query heads, a quarter or an eighth of it, the
     config's own number, or one. The last variant is latent attention in DeepSeek's proportions: the latent vector is 4
     heads wide, and its rotated part is half a head wide.
+
+    In a model with an encoder, the heads of self-attention and cross-attention in the decoder vary, and those of the
+    encoder do not. Latent attention cannot read an encoder, so it is left out.
     """
     heads = layer_configs(config.model)[0].multi_head
     H, C = heads.n_heads, heads.head_dim
@@ -134,19 +142,24 @@ def _kinds_of_heads(
     kinds: dict[str, dict[str, Any]] = {
         names.get(n, f"GQA, {n} heads"): {"n_kv_heads": n} for n in sorted(numbers, reverse=True)
     }
-    kinds["latent"] = {
-        "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
-    }  # fmt: skip
+    encoder, of_encoder = encoder_of(config.model), dict[str, Any]()
+    if encoder is None:
+        kinds["latent"] = {
+            "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
+        }  # fmt: skip
+    else:
+        own = layer_configs(encoder)[0].multi_head.n_kv_heads
+        of_encoder = {"encoder": {"attention": {"n_kv_heads": own}}}
     for name, overrides in kinds.items():
-        model = with_overrides(config.model, {"attention": overrides})
-        varied_cost = cost(config.model_copy(update={"model": model}), batch, context, dtype)
+        model = with_overrides(config.model, {"attention": overrides, **of_encoder})
+        varied_cost = cost(config.model_copy(update={"model": model}), batch, context, dtype, source)
         yield name, context, varied_cost.kv_bytes_per_token, _speed(varied_cost, 0, device)[1]
 
 
 def _has_heads_to_vary(config: Config) -> bool:
     """Return whether all layers have multi-head attention with a KV cache and the same heads. Their windows may
-    differ. Heads are not varied in a model with an encoder, because those of the encoder would change, too."""
-    if config.model.encoder is not None:
+    differ. In a model with an encoder, this must also hold for cross-attention, without overrides."""
+    if config.model.encoder is not None and config.model.encoder.cross:
         return False
     attentions = [layer.attention for layer in layer_configs(config.model)]
     heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
