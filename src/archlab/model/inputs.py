@@ -31,6 +31,14 @@ NO_INPUTS = Inputs()
 """Inputs of a pass that reads only tokens."""
 
 
+def check_ids(config: ModelConfig, *tokens: Tensor | None) -> None:
+    """Raise UserError if a token is not in the vocabulary. On a GPU, the check waits for the device."""
+    for ids in tokens:
+        if ids is not None and (wrong := ids[(ids < 0) | (ids >= config.vocab_size)]).numel():
+            allowed = f"0 to {config.vocab_size - 1}"
+            raise UserError(f"token {wrong[0].item()}: not in the model's vocabulary; allowed: {allowed}")
+
+
 def is_text(tokens_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     """Return whether each token is not padding: boolean, [B, T]. Padding comes after the first `lengths_B` tokens."""
     if lengths_B is None:
