@@ -159,6 +159,9 @@ def _check_segments(config: ModelConfig, tokens_BT: Tensor, segments_BT: Tensor)
     if segments_BT.shape != tokens_BT.shape or segments_BT.dtype not in WHOLE:
         found = f"{list(segments_BT.shape)} of {segments_BT.dtype}"
         raise UserError(f"segments: {found}; allowed: {list(tokens_BT.shape)} of int64 or int32")
+    if (wrong := segments_BT[(segments_BT < 0) | (segments_BT >= config.embedding.segments)]).numel():
+        allowed = f"0 to {config.embedding.segments - 1}"
+        raise UserError(f"segments: {wrong[0].item()}; allowed: {allowed} (model.embedding.segments)")
 
 
 def _check_prefix(
