@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from archlab.config.io import build_config, overlay
@@ -20,7 +20,10 @@ from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
 from archlab.hf.special_tokens import complete
+from archlab.infer.beams import beam_search
+from archlab.infer.generate import generate
 from archlab.infer.load import load_codec
+from archlab.infer.text import best_text, stream_text
 from tests.parity.cases import CASES
 from tests.parity.test_families import gap
 from tests.parity.tiny import SOURCE, TOKENS, run_published, tiny_model
@@ -185,6 +188,75 @@ def test_what_a_family_cannot_express_is_named(model_type: str, override: str, f
     assert field in str(caught.value)
 
 
+FORCED = [
+    {},
+    {"forced_eos_token_id": 2},
+    {"forced_bos_token_id": 7},
+    {"forced_bos_token_id": 7, "forced_eos_token_id": 2},
+]
+
+
+def with_tokenizer(folder: Path, **generation: Any) -> Path:
+    """Add a tokenizer whose words are t0, t1, ..., and a generation_config.json."""
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(61)}, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = {"decoder_start_token_id": 5, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(ids | generation))
+    return folder
+
+
+@pytest.mark.parametrize("forced", FORCED, ids=lambda forced: "-".join(forced) or "none")
+@pytest.mark.parametrize("n_new", [1, 2, 9])
+def test_tokens_that_generation_must_write_are_those_of_transformers(
+    forced: dict[str, int], n_new: int, tmp_path: Path
+) -> None:
+    """The first token that a model must write is one of the new tokens. Beams have the same texts and scores."""
+    folder = with_tokenizer(saved("mbart", tmp_path), **forced)
+    theirs, ours = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), load_hf(folder)
+    source, start = SOURCE[:, :9], torch.full((2, 1), 5)
+    chosen = {
+        name.replace("_bos_token_id", "_first").replace("_eos_token_id", "_last"): i for name, i in forced.items()
+    }
+    greedy = theirs.generate(source, max_new_tokens=n_new, do_sample=False)
+    ended = generate(ours, start, n_new, source=source, end_of_text=2, **chosen)
+    after_end = (greedy == 2).cumsum(1) - (greedy == 2).long() > 0
+    assert torch.equal(ended[:, : greedy.shape[1]].masked_fill(after_end, 0), greedy.masked_fill(after_end, 0))
+    searched = theirs.generate(
+        source, max_new_tokens=n_new, num_beams=4, num_return_sequences=4, length_penalty=0.0, do_sample=False,
+        return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    found = beam_search(ours, start, n_new, beams=4, alpha=0.0, end_of_text=2, source=source, **chosen)
+    texts = [[i for i in row if i not in (0, 2)] for row in searched.sequences[:, 1:].tolist()]
+    hypotheses = [hypothesis for of_row in found for hypothesis in of_row]
+    kept = [n for n, score in enumerate(searched.sequences_scores.tolist()) if score > -1e8]  # impossible beams
+    assert [list(h.tokens) for h in hypotheses] == [texts[n] for n in kept]
+    assert [h.score for h in hypotheses] == pytest.approx([searched.sequences_scores[n].item() for n in kept], abs=1e-4)
+
+
+@pytest.mark.parametrize("beams", [None, 3])
+def test_the_new_text_has_as_many_tokens_as_in_transformers(beams: int | None, tmp_path: Path) -> None:
+    folder = with_tokenizer(saved("bart", tmp_path), forced_bos_token_id=7, forced_eos_token_id=2)
+    theirs, ours, codec = (
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(folder),
+        load_hf(folder),
+        load_codec(folder),
+    )
+    for prompt, written in (("", [5]), ("t9 t8", [5, 7, 9, 8])):
+        begun = torch.tensor([written])
+        new = theirs.generate(
+            torch.tensor([[11, 12, 13]]), decoder_input_ids=begun, max_new_tokens=6, do_sample=False,
+            num_beams=beams or 1, length_penalty=0.0,
+        )[0, len(written) :].tolist()  # fmt: skip
+        arguments = (ours, codec, prompt, 6)
+        if beams is None:
+            text = "".join(stream_text(*arguments, source="t11 t12 t13"))
+        else:
+            text = best_text(*arguments, source="t11 t12 t13", beams=beams, alpha=0.0)
+        # the EOS token is not special in this tokenizer; beam search leaves it out
+        assert text.split() == [f"t{i}" for i in new if i != 2 or beams is None]
+
+
 def test_tokens_for_generation_survive_loading_and_saving(tmp_path: Path) -> None:
     folder = saved("m2m_100", tmp_path / "theirs")
     (folder / "generation_config.json").unlink()
@@ -199,7 +271,8 @@ def test_tokens_for_generation_survive_loading_and_saving(tmp_path: Path) -> Non
     special = complete(tokenizer, {}, model.origin.special_ids)
     assert (special.decoder_start, special.forced_first, special.forced_last) == (5, 7, 2)
     generation = {"generation_config.json": b'{"decoder_start_token_id": 6, "forced_bos_token_id": 9}'}
-    assert complete(tokenizer, generation, model.origin.special_ids).decoder_start == 6
+    special = complete(tokenizer, generation, model.origin.special_ids)
+    assert (special.decoder_start, special.forced_first, special.forced_last) == (6, 9, None)  # as in transformers
     assert complete(tokenizer, {}, {"bos_token_id": 3}).decoder_start == 3  # as in transformers
 
 

@@ -80,6 +80,38 @@ def test_the_length_penalty_is_that_of_wu():
     assert length_penalty(1, 0.6) == 1
 
 
+@pytest.mark.parametrize("write", [generate, beam_search])
+def test_learned_positions_are_checked_before_anything_is_computed(write, monkeypatch):
+    learned = Decoder(config("model.position=learned").model)
+    monkeypatch.setattr(learned, "through_layers", lambda *_: pytest.fail("computed"))
+    with pytest.raises(UserError, match=r"max_new_tokens: 9; allowed: up to 8, because learned positions end at"):
+        write(learned, torch.zeros(1, 9, dtype=torch.int64), 9)
+
+
+@pytest.mark.parametrize("write", [generate, beam_search])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"source": SOURCE + 3},
+        {"tokens_BT": torch.full((2, 1), -1)},
+        {"forced_last": 7},
+        {"forced_first": 8},
+        {"end_of_text": 7},
+    ],
+)
+def test_tokens_that_are_not_in_the_vocabulary_are_refused(write, changed, model):
+    arguments = {"tokens_BT": torch.zeros(2, 1, dtype=torch.int64), "source": SOURCE, **changed}
+    with pytest.raises(UserError, match=r"token (7|8|-1): not in the model's vocabulary; allowed: 0 to 6"):
+        write(model, **arguments)
+
+
+def test_a_pass_refuses_tokens_that_are_not_in_the_vocabulary(model):
+    tokens = torch.zeros(2, 1, dtype=torch.int64)
+    for arguments in ((tokens - 1, SOURCE), (tokens, SOURCE + 2)):
+        with pytest.raises(UserError, match=r"token (7|-1): not in the model's vocabulary; allowed: 0 to 6"):
+            model(arguments[0], source=arguments[1])
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("beams", 0), ("alpha", -1.0), ("alpha", float("nan")), ("alpha", 1e9), ("max_new_tokens", -1)],

@@ -26,7 +26,7 @@ from archlab.infer import text as codec
 from archlab.infer import text as text_module
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
-from archlab.infer.text import PublishedCodec, StopStrings, stream_text
+from archlab.infer.text import PublishedCodec, StopStrings, best_text, stream_text
 from archlab.model.decoder import Decoder
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
@@ -43,7 +43,7 @@ def tiny(*overrides: str) -> Decoder:
 def writing(tokens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every session write these tokens, so that a test can check their text."""
 
-    def write(_: Session, n: int, *__: Any) -> Iterator[torch.Tensor]:
+    def write(_: Session, n: int, *__: Any, **___: Any) -> Iterator[torch.Tensor]:
         ended = itertools.accumulate(tokens, lambda over, t: over or t == END, initial=False)
         kept = [t for t, over in zip(tokens, ended, strict=False) if not over]
         return iter(torch.tensor(kept[:n])[:, None])
@@ -311,9 +311,11 @@ def test_writing_ends_at_the_end_of_learned_positions() -> None:
     with pytest.MonkeyPatch.context() as patch:
         asked = []
         write = Session.write
-        patch.setattr(Session, "write", lambda s, n, *a: asked.append(n) or write(s, n, *a))
+        patch.setattr(Session, "write", lambda s, n, *a, **k: asked.append(n) or write(s, n, *a, **k))
         list(stream_text(model, TOKENIZER, "\x01" * 9, 500, sampling))
     assert asked == [32 - 10 + 1]
+    greedy = "".join(stream_text(model, TOKENIZER, "\x01" * 28, 500))
+    assert best_text(model, codec.RunCodec(TOKENIZER), "\x01" * 28, 500, beams=1) == greedy
 
 
 # --- the command line --------------------------------------------------------------------------------------

@@ -321,6 +321,13 @@ def test_a_prefix_is_read_at_the_start_of_a_text_and_in_one_pass() -> None:
         model(TOKENS[:, 9:], prefix=prefix, cache=cache)
 
 
+@pytest.mark.parametrize("segment", [-1, 2])
+def test_segments_that_the_model_does_not_have_are_refused(segment: int) -> None:
+    model = Decoder(tiny("model.embedding.segments=2").model)
+    with pytest.raises(UserError, match=rf"segments: {segment}; allowed: 0 to 1"):
+        model(TOKENS, segments=torch.full_like(TOKENS, segment))
+
+
 def test_a_prefix_that_no_layer_reads_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"prefix: no layer reads it; it is allowed only if model\.attention\.visibility"

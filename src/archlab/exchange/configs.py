@@ -196,15 +196,18 @@ def _check_architectures(architectures: object, family: "Family", where: str) ->
     from archlab.families.registry import FAMILIES
 
     classes = {known.architecture: name for name, known in FAMILIES.items()}
-    if not isinstance(architectures, list) or family.architecture in architectures:
+    if not isinstance(architectures, list) or {family.architecture, *family.other_architectures} & {
+        *map(str, architectures)
+    }:
         return
+    task = "the prediction of masked tokens" if family.architecture.endswith("ForMaskedLM") else "next-token prediction"
     for name in map(str, architectures):
         if name in classes:
             problem = f"{name}, a class of family {classes[name]}, but model_type is {family.model_type}"
         elif family.has_encoder and re.search(r"ForCausalLM|EncoderModel", name):
             problem = f"{name}, which has only one of the encoder and the decoder"
         elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
-            problem = f"{name}, a model for a task other than next-token prediction"
+            problem = f"{name}, a model for a task other than {task}"
         else:
             continue
         raise UserError(f"{where}: architectures names {problem}; allowed: {family.architecture}")

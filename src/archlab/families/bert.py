@@ -102,6 +102,7 @@ def with_gamma_and_beta(rows: list[Row]) -> list[Row]:
 FAMILY = Family(
     model_type="bert",
     architecture="BertForMaskedLM",
+    other_architectures=("BertForPreTraining",),
     fields=[*FIELDS, HeadDense()],
     weights=WEIGHTS,
     alternatives=with_gamma_and_beta(WEIGHTS),

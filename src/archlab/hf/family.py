@@ -98,6 +98,9 @@ class Family:
     """Whether the published files may contain additional layers for multi-token prediction, which archlab ignores."""
     other_model_types: tuple[str, ...] = ()
     """Values of `model_type`, apart from the field `model_type`, in published config.json files of this family."""
+    other_architectures: tuple[str, ...] = ()
+    """Names of classes whose files have all tensors of `architecture`, and heads for other tasks, which archlab
+    ignores."""
     prefix: str = ""
     """Prefix of all tensor names except those of the head. archlab also reads files without this prefix."""
     has_encoder: bool = False

@@ -57,9 +57,10 @@ class SpecialTokens:
     its BOS token."""
     forced_first: int | None = None
     """Token that generation must write first, after `decoder_start`: `forced_bos_token_id` of the model. In
-    translation models, it names the target language."""
+    translation models, it names the target language. It counts as a new token, as in transformers."""
     forced_last: int | None = None
-    """Token that generation must write last, at the maximum length: `forced_eos_token_id` of the model."""
+    """Token that generation must write last, at the maximum length: `forced_eos_token_id` of the model. Of several
+    tokens, transformers writes the one with the smallest id."""
 
     @property
     def document(self) -> tuple[int, ...]:
@@ -154,8 +155,8 @@ def complete(
         mask=mask,
         ends=ends,
         decoder_start=next((i for role in ("decoder_start", "bos") for i in numbered(role)), None),
-        forced_first=next(numbered("forced_bos"), None),
-        forced_last=next(numbered("forced_eos"), None),
+        forced_first=min(_possible(model.get("forced_bos_token_id")), default=None),
+        forced_last=min(_possible(model.get("forced_eos_token_id")), default=None),
     )
 
 

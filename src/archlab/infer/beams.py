@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.infer.generate import Session, tokens_of
+from archlab.infer.generate import Session, forced_tokens, tokens_of
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import check_ids
 
 ALPHA = 0.6
 """Default exponent of the length penalty."""
@@ -42,16 +43,18 @@ def beam_search(
     beams: int = 4,
     alpha: float = ALPHA,
     end_of_text: int | Sequence[int] | None = None,
+    forced_first: int | None = None,
+    forced_last: int | None = None,
     padding: Tensor | Sequence[int] | None = None,
     source: Tensor | None = None,
     source_lengths: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `beams` continuations of each text, [B, T], the best first.
 
-    A continuation ends with an EOS token, after `max_new_tokens`, or when all learned positions are used. The search
-    keeps the `beams` most likely unfinished continuations of each length. It stops when `beams` finished ones have
-    better scores than any unfinished one can still reach. `alpha` is the exponent of the length penalty. The other
-    arguments are those of `generate`. Raise UserError for an invalid argument, or if the model's output is NaN or
+    A continuation ends with an EOS token, or after `max_new_tokens`. The search keeps the `beams` most likely
+    unfinished continuations of each length. It stops when `beams` finished ones have better scores than any unfinished
+    one can still reach. `alpha` is the exponent of the length penalty. The other arguments are those of `generate`.
+    Forced tokens have the probability 1. Raise UserError for an invalid argument, or if the model's output is NaN or
     infinite.
     """
     if beams < 1:
@@ -61,6 +64,7 @@ def beam_search(
     if not 0 <= alpha <= MOST_ALPHA:
         raise UserError(f"length penalty: {alpha}; allowed: 0 to {MOST_ALPHA}")
     ends = set(tokens_of(end_of_text))
+    check_ids(model.config, torch.tensor([*ends], dtype=torch.int64))
     B, K, T = len(tokens_BT), beams, tokens_BT.shape[-1]
     session = Session(
         model,
@@ -70,15 +74,12 @@ def beam_search(
         source=_repeated(source, K),
         source_lengths=_repeated(source_lengths, K),
     )
-    if session.room == 0 and max_new_tokens:
-        raise UserError(
-            f"prompt: {T} tokens, after which no token can follow; learned positions end at max_seq_len = "
-            f"{model.config.max_seq_len}"
-        )
+    session.check_room(max_new_tokens)
+    forced = forced_tokens(model, max_new_tokens, forced_first, forced_last)
     searches = [_Search(K, alpha, max_new_tokens, ends) for _ in range(B)]
-    for _ in range(max_new_tokens if session.room is None else min(max_new_tokens, session.room)):
-        logits_NV = session.logits().double()
-        if not logits_NV.isfinite().all():
+    for n in range(max_new_tokens):
+        logits_NV = session.logits().double() if n not in forced else _only(forced[n], B * K, model)
+        if n not in forced and not logits_NV.isfinite().all():
             raise UserError("the model's output is NaN or infinite, because its training diverged")
         chosen = [search.step(x_KV) for search, x_KV in zip(searches, logits_NV.log_softmax(-1).split(K), strict=True)]
         if all(search.is_over for search in searches):
@@ -145,6 +146,13 @@ class _Search:
         if log_p > -torch.inf:
             self.finished.append(Hypothesis(tokens, log_p / length_penalty(length, self.alpha)))
             self.finished.sort(key=lambda found: -found.score)
+
+
+def _only(token: int, n_rows: int, model: Decoder) -> Tensor:
+    """Return logits, [N, V], that give one token the probability 1."""
+    logits_NV = torch.full((n_rows, model.config.vocab_size), -torch.inf, dtype=torch.float64)
+    logits_NV[:, token] = 0
+    return logits_NV.to(model.embedding.weight.device)
 
 
 def _repeated(rows: Tensor | None, times: int) -> Tensor | None:

@@ -9,7 +9,7 @@ rotates all keys with the final theta. This difference is intended. LongRoPE cha
 sequence exceeds the original length. The whole sequence is then read again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
 import torch
@@ -22,7 +22,7 @@ from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
-from archlab.model.inputs import Inputs, check_inputs
+from archlab.model.inputs import Inputs, check_ids, check_inputs
 from archlab.model.state import Cache
 from archlab.model.torch_private import skip_size_checks
 
@@ -49,6 +49,8 @@ def generate(
     source: Tensor | None = None,
     source_lengths: Tensor | None = None,
     end_of_text: int | Sequence[int] | None = None,
+    forced_first: int | None = None,
+    forced_last: int | None = None,
     prefill_chunk: int | None = None,
     compile: bool = False,
 ) -> Tensor:
@@ -63,6 +65,9 @@ def generate(
       after them, [B] (see `Decoder.forward`). The sequences then begin with the token that begins a target text.
     - `end_of_text`: one or several EOS tokens. After any of them, the rest of the row is filled with the first one in
       the list.
+    - `forced_first`, `forced_last`: token to write as the first of the new tokens, and token to write as the last of
+      `max_new_tokens`. Models such as BART end a text that reaches the maximum length with an EOS token. With one new
+      token, the last one takes precedence.
     - `prefill_chunk`: maximum number of prompt tokens per forward pass. It limits memory and does not change the
       result. None means that one pass reads the whole prompt. The argument is ignored with a prefix, and if RoPE's
       angles depend on the sequence length.
@@ -83,10 +88,8 @@ def generate(
         prefill_chunk=prefill_chunk,
         compile=compile,
     )
-    if session.room is not None and max_new_tokens > session.room:
-        end = f"learned positions end at max_seq_len = {model.config.max_seq_len}"
-        raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {session.room}, because {end}")
-    for _ in session.write(max_new_tokens, sampling, end_of_text):
+    session.check_room(max_new_tokens)
+    for _ in session.write(max_new_tokens, sampling, end_of_text, forced_first=forced_first, forced_last=forced_last):
         pass
     (end, *_) = (*tokens_of(end_of_text), 0)
     return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end)
@@ -102,6 +105,26 @@ def tokens_of(ends: int | Sequence[int] | None) -> tuple[int, ...]:
     if not is_valid:
         raise UserError(f"end_of_text: {ends!r}; allowed: a token id or a list of ids")
     return tuple(int(end) for end in tokens.flatten())
+
+
+def room_after(model: Decoder, n_tokens: int) -> int | None:
+    """Return the number of tokens that can follow `n_tokens` tokens before learned positions end.
+
+    None for a model without learned positions.
+    """
+    if not isinstance(model.config.position, Learned):
+        return None
+    # The last written token is not read, so it does not need a position.
+    return max(0, model.config.max_seq_len - n_tokens + 1)
+
+
+def forced_tokens(model: Decoder, max_new_tokens: int, first: int | None, last: int | None) -> dict[int, int]:
+    """Return the tokens that are written without a choice: index among the new tokens -> token. Raise UserError if one
+    is not in the vocabulary."""
+    forced = {} if first is None else {0: first}
+    forced |= {} if last is None else {max_new_tokens - 1: last}
+    check_ids(model.config, *map(torch.tensor, forced.values()))
+    return {n: token for n, token in forced.items() if 0 <= n < max_new_tokens}
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -169,7 +192,7 @@ class Session:
         if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():
             problem = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
             raise UserError(f"prompt: {problem}; allowed: [batch, seq] of integers, at least one token each")
-        self._check_ids(tokens_BT)
+        check_ids(model.config, tokens_BT)
         B, T = tokens_BT.shape
         self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
         is_whole = self.padding_B.shape == (B,) and self.padding_B.dtype in WHOLE
@@ -186,7 +209,7 @@ class Session:
         slots = capacity if not compile else ceil(capacity / COMPILED_SLOTS) * COMPILED_SLOTS
         self._source = (source, source_lengths)
         if source is not None:
-            self._check_ids(source)
+            check_ids(model.config, source)
         n_source = 0 if source is None else source.shape[-1]
         self.cache = Cache(model.config, B, slots, source=n_source, padding=padded_B, **like)
         self._paddings = set(self.padding_B.tolist())
@@ -205,18 +228,20 @@ class Session:
 
         None for a model without learned positions.
         """
-        if not isinstance(self.model.config.position, Learned):
-            return None
-        longest = self.tokens_BT.shape[1] - min(self._paddings)
-        # The last written token is not read, so it does not need a position.
-        return max(0, self.model.config.max_seq_len - longest + 1)
+        return room_after(self.model, self.tokens_BT.shape[1] - min(self._paddings))
+
+    def check_room(self, max_new_tokens: int) -> None:
+        """Raise UserError if the sequences would exceed the learned positions."""
+        if self.room is not None and max_new_tokens > self.room:
+            end = f"learned positions end at max_seq_len = {self.model.config.max_seq_len}"
+            raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {self.room}, because {end}")
 
     def read(self, tokens_BN: Tensor) -> None:
         """Append tokens, [B, N] int64, to the sequences."""
         if tokens_BN.ndim != 2 or len(tokens_BN) != len(self.padding_B) or tokens_BN.dtype not in WHOLE:
             problem = f"{list(tokens_BN.shape)} of {tokens_BN.dtype}"
             raise UserError(f"tokens: {problem}; allowed: [{len(self.padding_B)}, n] of integers")
-        self._check_ids(tokens_BN)
+        check_ids(self.model.config, tokens_BN)
         self._append(tokens_BN)
 
     def reorder(self, rows_B: Tensor) -> None:
@@ -225,12 +250,6 @@ class Session:
         self.tokens_BT = self._tokens_BS[:, : self.tokens_BT.shape[1]]
         self.padding_B = self.padding_B[rows_B]
         self.cache.reorder(rows_B)
-
-    def _check_ids(self, tokens_BN: Tensor) -> None:
-        known = self.model.config.vocab_size
-        wrong = tokens_BN[(tokens_BN < 0) | (tokens_BN >= known)]
-        if wrong.numel():
-            raise UserError(f"token {int(wrong[0])}: not in the model's vocabulary; allowed: 0 to {known - 1}")
 
     def _append(self, tokens_BN: Tensor) -> None:
         start = self.tokens_BT.shape[1]
@@ -299,31 +318,47 @@ class Session:
         }
 
     def write(
-        self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None
+        self,
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        end_of_text: int | Sequence[int] | None = None,
+        *,
+        forced_first: int | None = None,
+        forced_last: int | None = None,
     ) -> Iterator[Tensor]:
         """Yield the next token of each sequence, [B], up to `max_new_tokens` times.
 
         Without `sampling`, decoding is greedy. `end_of_text` is one or several EOS tokens. A sequence that has reached
         any of them is filled with the first one in the list. The iterator stops when all sequences have ended. With the
-        same seed, two calls write the same tokens as one call with their total number of tokens.
+        same seed, two calls write the same tokens as one call with their total number of tokens. For `forced_first` and
+        `forced_last`, see `generate`.
         """
         if max_new_tokens < 0:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
         ends = tokens_of(end_of_text)
-        self._check_ids(torch.tensor(ends, dtype=torch.int64))
-        return self._write(max_new_tokens, sampling, seed, ends)
+        check_ids(self.model.config, torch.tensor(ends, dtype=torch.int64))
+        forced = forced_tokens(self.model, max_new_tokens, forced_first, forced_last)
+        return self._write(max_new_tokens, sampling, seed, ends, forced)
 
-    def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, ends: Sequence[int]) -> Iterator[Tensor]:
+    def _sample(self, sampling: Sampling, seed: int) -> Tensor:
+        logits_BV = self.logits()
+        # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
+        if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
+            raise UserError("the model's output is NaN or infinite, because its training diverged")
+        return sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
+
+    def _write(
+        self, max_new_tokens: int, sampling: Sampling, seed: int, ends: Sequence[int], forced: Mapping[int, int]
+    ) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
         ends_N = torch.tensor(ends, device=self.padding_B.device)
-        for _ in range(max_new_tokens):
-            logits_BV = self.logits()
-            # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
-            if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
-                raise UserError("the model's output is NaN or infinite, because its training diverged")
-            next_B = sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
+        for n in range(max_new_tokens):
+            if n in forced:
+                next_B = torch.full_like(is_over_B, forced[n], dtype=torch.int64)
+            else:
+                next_B = self._sample(sampling, seed)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, ends_N)

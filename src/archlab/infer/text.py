@@ -3,7 +3,7 @@
 import codecs
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import torch
 from tokenizers import Tokenizer
@@ -15,7 +15,7 @@ from archlab.data.spelling import byte_of_name, bytes_of_name, not_spelled, spel
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer.beams import ALPHA, beam_search
-from archlab.infer.generate import Session
+from archlab.infer.generate import Session, room_after
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
 
@@ -73,17 +73,10 @@ def stream_text(
     codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     prompt_1T, source_1S = _encoded(model, codec, prompt, source)
     until = StopStrings(stop)
-    capacity = prompt_1T.shape[1] + max(max_new_tokens, 0)
-    session = Session(model, prompt_1T, capacity, source=source_1S, compile=compile)
-    if session.room == 0:
-        allowed = model.config.max_seq_len - 1
-        raise UserError(
-            f"prompt: {prompt_1T.shape[1] - 1} tokens; allowed: up to {allowed}, because an end-of-text token precedes "
-            f"them and learned positions end at max_seq_len = {allowed + 1}"
-        )
-    room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    decode = codec.decoder(prompt_1T[0].tolist())
-    return filter(None, _pieces(session.write(room, sampling, _ends_of(model, codec)), decode, until))
+    n_new = _n_new(model, prompt_1T, max_new_tokens)
+    session = Session(model, prompt_1T, prompt_1T.shape[1] + max(n_new, 0), source=source_1S, compile=compile)
+    tokens = session.write(n_new, sampling, **_endings(model, codec, prompt_1T))
+    return filter(None, _pieces(tokens, codec.decoder(prompt_1T[0].tolist()), until))
 
 
 def best_text(
@@ -99,10 +92,8 @@ def best_text(
     """Return the continuation with the best score that beam search finds. For the arguments, see `stream_text` and
     `beam_search`."""
     prompt_1T, source_1S = _encoded(model, codec, prompt, source)
-    ends = _ends_of(model, codec)
-    (found,) = beam_search(
-        model, prompt_1T, max_new_tokens, beams=beams, alpha=alpha, end_of_text=ends, source=source_1S
-    )
+    n_new, endings = _n_new(model, prompt_1T, max_new_tokens), _endings(model, codec, prompt_1T)
+    (found,) = beam_search(model, prompt_1T, n_new, beams=beams, alpha=alpha, source=source_1S, **endings)
     decode = codec.decoder(prompt_1T[0].tolist())
     return "".join(map(decode, found[0].tokens)) if found else ""
 
@@ -130,9 +121,35 @@ def _tokens(model: Decoder, name: str, text: str, encode: Callable[[str], list[i
     return torch.tensor([ids])
 
 
-def _ends_of(model: Decoder, codec: Codec) -> list[int]:
-    """Return the EOS tokens that the model can write."""
-    return [token for token in codec.special.ends if token < model.config.vocab_size]
+def _n_new(model: Decoder, prompt_1T: Tensor, max_new_tokens: int) -> int:
+    """Return the number of tokens to write, which learned positions may limit. Raise UserError if none can follow."""
+    room = room_after(model, prompt_1T.shape[1])
+    if room == 0:
+        allowed = model.config.max_seq_len - 1
+        raise UserError(
+            f"prompt: {prompt_1T.shape[1] - 1} tokens; allowed: up to {allowed}, because an end-of-text token precedes "
+            f"them and learned positions end at max_seq_len = {allowed + 1}"
+        )
+    return max_new_tokens if room is None else min(max_new_tokens, room)
+
+
+class _Endings(TypedDict):
+    """Arguments of generation that special tokens determine."""
+
+    end_of_text: list[int]
+    forced_first: int | None
+    forced_last: int | None
+
+
+def _endings(model: Decoder, codec: Codec, prompt_1T: Tensor) -> _Endings:
+    """Return the EOS tokens that the model can write, and the tokens that it must write. As in transformers, a first
+    token is forced only after a single token."""
+    special, is_start = codec.special, prompt_1T.shape[1] == 1
+    return {
+        "end_of_text": [token for token in special.ends if token < model.config.vocab_size],
+        "forced_first": special.forced_first if is_start else None,
+        "forced_last": special.forced_last,
+    }
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
@@ -274,14 +291,15 @@ class PublishedCodec:
         return self.encode(text)
 
     def target(self, prompt: str) -> list[int]:
-        """Return the token that starts the decoder, a token that it must write first, and the tokens of the prompt."""
+        """Return the token that starts the decoder, and the tokens of the prompt. A token that the decoder must write
+        first precedes a prompt that is not empty."""
         if self.special.decoder_start is None:
             raise UserError(
                 "no file of the model names the token that starts its decoder (decoder_start_token_id, bos_token_id)"
             )
-        first = () if self.special.forced_first is None else (self.special.forced_first,)
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids
+        first = () if self.special.forced_first is None or not ids else (self.special.forced_first,)
         return [self.special.decoder_start, *first, *ids]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:

@@ -31,6 +31,14 @@ NO_INPUTS = Inputs()
 """Inputs of a pass that reads only tokens."""
 
 
+def check_ids(config: ModelConfig, *tokens: Tensor | None) -> None:
+    """Raise UserError if a token is not in the vocabulary. On a GPU, the check waits for the device."""
+    for ids in tokens:
+        if ids is not None and (wrong := ids[(ids < 0) | (ids >= config.vocab_size)]).numel():
+            allowed = f"0 to {config.vocab_size - 1}"
+            raise UserError(f"token {wrong[0].item()}: not in the model's vocabulary; allowed: {allowed}")
+
+
 def is_text(tokens_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     """Return whether each token is not padding: boolean, [B, T]. Padding comes after the first `lengths_B` tokens."""
     if lengths_B is None:
@@ -151,6 +159,9 @@ def _check_segments(config: ModelConfig, tokens_BT: Tensor, segments_BT: Tensor)
     if segments_BT.shape != tokens_BT.shape or segments_BT.dtype not in WHOLE:
         found = f"{list(segments_BT.shape)} of {segments_BT.dtype}"
         raise UserError(f"segments: {found}; allowed: {list(tokens_BT.shape)} of int64 or int32")
+    if (wrong := segments_BT[(segments_BT < 0) | (segments_BT >= config.embedding.segments)]).numel():
+        allowed = f"0 to {config.embedding.segments - 1}"
+        raise UserError(f"segments: {wrong[0].item()}; allowed: {allowed} (model.embedding.segments)")
 
 
 def _check_prefix(
