@@ -217,7 +217,7 @@ def test_what_does_not_fit_pairs_is_refused(values: dict[str, Any], message: str
 
 
 @pytest.mark.usefixtures("base")
-def test_another_objective_is_no_arm_of_the_study() -> None:
+def test_an_arm_with_another_objective_is_refused() -> None:
     """Text can be read by next_token and prefix, but their scores mean different things."""
     prefix = {"model.attention.visibility": "prefix", "train.objective.kind": "prefix"}
     with pytest.raises(UserError, match="prefix predicts other tokens than causal"):
