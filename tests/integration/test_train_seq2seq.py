@@ -29,6 +29,7 @@ from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback
+from archlab.training.checks import check_pairs
 from archlab.training.train import train
 from plugin_files import write
 from tiny import MODEL, TRAIN, Killed, config, losses, run_here
@@ -147,9 +148,11 @@ def test_learned_positions_need_room_for_half_a_window(tmp_path: Path) -> None:
     assert found[outcomes[1]] is None
 
 
-def test_pairs_cannot_be_divided_among_processes_by_context(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"parallel.context"):
-        train(of_task("causal", "parallel.context=2"), tmp_path / "run", Callback())
+def test_context_parallelism_refuses_pairs() -> None:
+    check_pairs(TaskData(Reverse(), 20, 0), 1)
+    check_pairs(TaskData(Recall(), 20, 0), 2)
+    with pytest.raises(UserError, match=r"parallel\.context +2; only the targets of pairs count"):
+        check_pairs(TaskData(Reverse(), 20, 0), 2)
 
 
 # --- studies ------------------------------------------------------------------------------------------------------
@@ -214,7 +217,7 @@ def test_what_does_not_fit_pairs_is_refused(values: dict[str, Any], message: str
 
 
 @pytest.mark.usefixtures("base")
-def test_another_objective_is_no_arm_of_the_study() -> None:
+def test_an_arm_with_another_objective_is_refused() -> None:
     """Text can be read by next_token and prefix, but their scores mean different things."""
     prefix = {"model.attention.visibility": "prefix", "train.objective.kind": "prefix"}
     with pytest.raises(UserError, match="prefix predicts other tokens than causal"):
