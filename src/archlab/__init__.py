@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from archlab.config.optimizer import Optimizer, Schedule
     from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
     from archlab.config.tasks import Task
+    from archlab.config.tasks.transduction import Transduction
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.beams import beam_search
@@ -53,6 +54,7 @@ __all__ = [
     "Session",
     "StateTensor",
     "Task",
+    "Transduction",
     "__version__",
     "beam_search",
     "cost",
@@ -91,6 +93,7 @@ _HOME = {
     "Session": "archlab.infer.generate",
     "StateTensor": "archlab.config.components.component",
     "Task": "archlab.config.tasks",
+    "Transduction": "archlab.config.tasks.transduction",
     "beam_search": "archlab.infer.beams",
     "cost": "archlab.pricing.summary",
     "from_pretrained": "archlab.infer.load",

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from archlab.config.check import validate
+from archlab.config.core import trust
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.schema import Config
 from archlab.config.tasks import Recall, Task
 from archlab.config.tasks.transduction import Reverse
+from archlab.data.tasks.task_data import TaskData
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
@@ -27,7 +29,9 @@ from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback
+from archlab.training.checks import check_pairs
 from archlab.training.train import train
+from plugin_files import write
 from tiny import MODEL, TRAIN, Killed, config, losses, run_here
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -144,9 +148,11 @@ def test_learned_positions_need_room_for_half_a_window(tmp_path: Path) -> None:
     assert found[outcomes[1]] is None
 
 
-def test_pairs_cannot_be_divided_among_processes_by_context(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"parallel.context"):
-        train(of_task("causal", "parallel.context=2"), tmp_path / "run", Callback())
+def test_context_parallelism_refuses_pairs() -> None:
+    check_pairs(TaskData(Reverse(), 20, 0), 1)
+    check_pairs(TaskData(Recall(), 20, 0), 2)
+    with pytest.raises(UserError, match=r"parallel\.context +2; only the targets of pairs count"):
+        check_pairs(TaskData(Reverse(), 20, 0), 2)
 
 
 # --- studies ------------------------------------------------------------------------------------------------------
@@ -211,11 +217,69 @@ def test_what_does_not_fit_pairs_is_refused(values: dict[str, Any], message: str
 
 
 @pytest.mark.usefixtures("base")
-def test_another_objective_is_no_arm_of_the_study() -> None:
+def test_an_arm_with_another_objective_is_refused() -> None:
     """Text can be read by next_token and prefix, but their scores mean different things."""
     prefix = {"model.attention.visibility": "prefix", "train.objective.kind": "prefix"}
     with pytest.raises(UserError, match="prefix predicts other tokens than causal"):
         arms(study(arms={"causal": {}, "prefix": prefix}, set={}))
+
+
+DOUBLED = '''
+from typing import Literal
+
+import archlab
+import numpy as np
+
+
+class Doubled(archlab.Transduction):
+    """Sources and targets of the same symbol."""
+
+    kind: Literal["doubled"] = "doubled"
+
+    def describe(self):
+        return "Repeat a symbol."
+
+
+@archlab.implements(Doubled)
+def doubled(task, dice, length, vocab_size):
+    tokens = np.zeros((dice.count, length), dtype=np.int64)
+    tokens[:, :2] = tokens[:, 3:5] = 2 + dice.below("symbol", 1, vocab_size - 2)
+    tokens[:, 2] = 1
+    is_answer = np.zeros(tokens.shape, dtype=bool)
+    is_answer[:, 3:5] = True
+    return tokens, is_answer
+'''
+
+
+def task_of(text: str) -> Task:
+    """Return the task of a plug-in with this text, from a config that trains an encoder-decoder on it."""
+    write(text, "doubled.py")
+    trust.accept("doubled.py")
+    settings = config(*MODELS["encoder"], "plugins=[doubled.py]", "data.task={kind: doubled, longest: 4}")
+    assert isinstance(settings.data.task, Task)
+    return settings.data.task
+
+
+@pytest.mark.usefixtures("new_process")
+def test_a_plug_in_can_bring_pairs() -> None:
+    task = task_of(DOUBLED)
+    found = windows(task, 0, 0, 3, 10, 300)
+    assert [(len(source), target) for source, target in rows(found)] == [(3, row[:2].tolist()) for row in found.tokens]
+    assert TaskData(task, 300, 0).has_pairs
+
+
+@pytest.mark.usefixtures("new_process")
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("is_answer[:, [3, 5]]", "answers that are not one target after a source"),
+        ("is_answer[:, :]", "answers that are not one target after a source"),
+        ("is_answer[:, 3:9]", "a source of 3 tokens and a target of 6; allowed: up to 5 each, half of the window"),
+    ],
+)
+def test_wrong_pairs_of_a_plug_in_are_refused(wrong: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"task doubled: its function returned {message}"):
+        windows(task_of(DOUBLED.replace("is_answer[:, 3:5]", wrong)), 0, 0, 3, 10, 300)
 
 
 def test_a_task_without_pairs_stays_a_task_of_next_token(tmp_path: Path) -> None:

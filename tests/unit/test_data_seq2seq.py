@@ -25,6 +25,7 @@ from archlab.pricing.partition import Parallel
 from archlab.pricing.summary import cost, training_pass
 from archlab.pricing.training_plan import plan_training
 from archlab.pricing.work import training_flops, visible_training_flops
+from archlab.report.cost.tables import of_one
 from archlab.training.device import Device
 from archlab.training.evaluate import predict
 from archlab.training.step import hidden_and_targets
@@ -251,7 +252,10 @@ def test_the_cost_counts_half_a_window_in_each_stack() -> None:
     read = training_pass(settings, "bfloat16")
     assert (read.texts, read.tokens, read.source) == (4, 8, 8)
     found = cost(settings)
-    assert (found.training_window, found.training_source, found.tokens["training"]) == (17, 8, 32)
+    assert (found.training_window, found.training_target, found.training_source) == (17, 8, 8)
+    assert found.tokens["training"] == 32
+    titles = [table.columns[0] for table in of_one(found)]
+    assert "training, windows of 8 target + 8 source tokens" in titles
 
 
 def test_a_plan_counts_the_tokens_that_each_stack_reads() -> None:

@@ -40,8 +40,8 @@ def run(
 ) -> None:
     """Compute parameters, FLOPs, memory and best-case times of a config, or of several configs side by side.
 
-    No model is built. Training is computed for sequences of train.seq_len tokens. With an encoder, each of them also
-    has a source text of as many tokens, and numbers per token are per target token.
+    No model is built. Training is computed for windows of train.seq_len tokens, and its numbers per token are per token
+    of a window. With an encoder, train.objective decides how many tokens the encoder and the decoder read.
 
     Parameters
     ----------

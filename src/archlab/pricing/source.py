@@ -1,9 +1,9 @@
 """Source texts of a model with an encoder: their length, and the passes of the encoder and of the decoder.
 
-A window of such a model consists of a source text and a target text. `train.seq_len`, `context` and all numbers of
-tokens count target tokens. FLOPs per token are the FLOPs of a whole window, source and target, divided by the number of
-its target tokens. FLOPs per token times tokens is therefore the cost of all windows, with their source texts. A budget
-in FLOPs uses this product, too.
+A sequence of such a model consists of a source text and a target text. `context` and all numbers of tokens in serving
+count target tokens. FLOPs per token are the FLOPs of source and target, divided by the number of target tokens. In
+training, they are divided by `train.seq_len`, whatever part of a window the encoder and the decoder read. FLOPs per
+token times tokens is therefore the cost of all windows. A budget in FLOPs uses this product, too.
 """
 
 from archlab.config.components.work import Pass

@@ -72,8 +72,10 @@ class Cost(Base):
     training_window: int
     """Number of tokens in each training sequence (`train.seq_len`). It does not depend on `context`."""
     training_source: int
-    """Number of source tokens for each training sequence: as many as `training_window`, or 0 without an encoder. It
-    does not depend on `source`."""
+    """Number of source tokens that the encoder reads for each training sequence, which the objective decides; 0 without
+    an encoder. It does not depend on `source`."""
+    training_target: int
+    """Number of tokens that the decoder, or the only stack, reads for each training sequence."""
     training_flops_per_token: float
     """FLOPs per token of the forward and the backward pass over a training sequence. Hidden pairs do not count."""
     computed_training_flops_per_token: float
@@ -164,6 +166,7 @@ def cost(
         forward_flops=forward_flops(model, context, source=source),
         training_window=train.seq_len,
         training_source=passes["training"].source,
+        training_target=passes["training"].tokens,
         training_flops_per_token=per_token,
         computed_training_flops_per_token=computed_training_flops(config),
         training_tokens=tokens,

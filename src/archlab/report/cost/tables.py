@@ -40,8 +40,9 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
             *_read(cost),
         ],
     )
+    target = cost.training_target if cost.training_source else cost.training_window
     yield Table(
-        (f"training, windows of {_tokens(cost.training_window, cost.training_source)}", ""),
+        (f"training, windows of {_tokens(target, cost.training_source)}", ""),
         [
             *_training_flops(cost),
             ("weights, gradients, optimizer state, float32", binary(memory.total)),
