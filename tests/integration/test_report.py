@@ -158,7 +158,9 @@ def test_the_page_shows_the_documents_on_which_arms_differ_most() -> None:
 
 def test_the_page_says_what_a_seed_chooses() -> None:
     assert "the part of the text that is held out" in words(page_of("pair").text)
-    task = sample_study.pair().model_copy(update={"evaluated": "share"})
+    study = sample_study.pair()
+    first = study.arms[0].model_copy(update={"config": {"data": {"task": {"kind": "recall"}}}})
+    task = study.model_copy(update={"evaluated": "share", "arms": [first, *study.arms[1:]]})
     assert "the initial weights and the examples" in words(Page(render(task)).text)
 
 

@@ -52,9 +52,9 @@ def dice(rows: int) -> Dice:
     return Dice(0, "train", 0, rows)
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.3, 0.5])
-def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens(rate: float) -> None:
-    windows, objective = random_windows(), Prefix(rate=rate)
+@pytest.mark.parametrize(("rate", "drawn"), [(0.05, True), (0.3, True), (0.5, True), (0.05, False), (0.5, False)])
+def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens(rate: float, drawn: bool) -> None:
+    windows, objective = random_windows(), Prefix(rate=rate, drawn=drawn)
     made = make_pairs(objective, windows, SPECIAL, dice(300))
     alone = make_batch(objective, windows, SPECIAL, None, dice(300))
     assert (made.tokens.shape[1], made.source.shape[1]) == objective.tokens_read(24, has_encoder=True)
@@ -64,7 +64,11 @@ def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens
         assert made.tokens[row, :n_target].tolist() == [END, *target[:-1]]
         assert made.counted[row].tolist() == [i < n_target for i in range(made.targets.shape[1])]
         assert alone.targets[row, alone.counted[row]].tolist() == target
-    assert set(made.lengths) == set(range(1, objective.most_predicted(24) + 1))
+    if drawn:
+        assert set(made.lengths) == set(range(1, objective.most_predicted(24) + 1))
+    else:  # nothing is padded: both together read the window and the token before it
+        assert set(made.lengths) == {round(24 * rate)}
+        assert made.tokens.shape[1] + made.source.shape[1] == 25
 
 
 def test_the_encoder_reads_what_t5_reads_and_the_decoder_writes_what_t5_writes() -> None:

@@ -214,9 +214,9 @@ def test_data_without_pairs_is_refused() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("train.objective.kind=seq2seq", "data.task.kind=recall"), "but data.task = recall has none; allowed: next_token; or"),
+        (("train.objective.kind=seq2seq", "data.task.kind=recall"), "but data.task = recall has none; allowed: next_token, masked; or"),
         (("train.objective.kind=prefix", "data.task.kind=sort"), "data.task = sort has answers; allowed: next_token, seq2seq"),
-        (("train.objective.kind=masked", "data.task.kind=recall"), "data.task = recall has answers; allowed: next_token$"),
+        (("train.objective.kind=masked", "data.task.kind=sort"), "data.task = sort has answers; allowed: next_token, seq2seq$"),
         ((*ONE_STACK, "train.document_mask=true"), "each window is one text with a prefix; allowed: false"),
     ],
 )  # fmt: skip

@@ -121,13 +121,15 @@ class Masked(Objective):
 
 class Prefix(Mixable):
     """Cross-entropy of the tokens after a visible prefix, whose tokens see each other in both directions (prefix
-    language model, Raffel 2020). The length of the prefix is drawn for each window. An encoder, if the model has one,
-    reads the prefix, and the decoder writes the other tokens."""
+    language model, Raffel 2020). An encoder, if the model has one, reads the prefix, and the decoder writes the other
+    tokens."""
 
     kind: Literal["prefix"] = "prefix"
     rate: Annotated[float, Field(gt=0, le=0.5)] = 0.5
-    """Mean fraction of the tokens of a window that are predicted. The number of these tokens is drawn uniformly, from 1
-    to almost twice its mean."""
+    """Mean fraction of the tokens of a window that are predicted."""
+    drawn: bool = True
+    """Whether the number of predicted tokens is drawn uniformly for each window, from 1 to almost twice its mean.
+    false: the number is the same for all windows, so an encoder and a decoder read no padding."""
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
@@ -135,13 +137,20 @@ class Prefix(Mixable):
 
     def most_predicted(self, n_tokens: int) -> int:
         """Return the largest number of tokens that may be predicted in a window of `n_tokens` tokens."""
-        return max(round(2 * self.rate * n_tokens) - 1, 1)
+        return max(round(2 * self.rate * n_tokens) - 1, 1) if self.drawn else max(round(self.rate * n_tokens), 1)
+
+    def longest_prefix(self, n_tokens: int) -> int:
+        """Return the largest number of tokens in the prefix of a window of `n_tokens` tokens and the one before them."""
+        return n_tokens if self.drawn else n_tokens + 1 - self.most_predicted(n_tokens)
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
-        return TokensRead(self.most_predicted(n_tokens), n_tokens) if has_encoder else TokensRead(n_tokens)
+        if not has_encoder:
+            return TokensRead(n_tokens)
+        return TokensRead(self.most_predicted(n_tokens), self.longest_prefix(n_tokens))
 
     def tokens_predicted(self, n_tokens: int) -> float:
-        return (1 + self.most_predicted(n_tokens)) / 2
+        most = self.most_predicted(n_tokens)
+        return (1 + most) / 2 if self.drawn else most
 
 
 class SpanCorruption(Mixable):

@@ -160,7 +160,7 @@ def _masked(objective: Masked, windows: Windows, special: SpecialIds, separator:
 
 @make_batch.register
 def _prefix(objective: Prefix, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice) -> Batch:
-    """Draw how many tokens at the end of each window are predicted."""
+    """Choose how many tokens at the end of each window are predicted."""
     made = next_token(windows)
     n_tokens = made.targets.shape[1]
     first_N = n_tokens - _predicted(objective, n_tokens, dice)
@@ -179,7 +179,9 @@ def _source_and_target(
 
 
 def _predicted(objective: Prefix, n_tokens: int, dice: Dice) -> np.ndarray:
-    """Draw the number of predicted tokens of each window, int [N]."""
+    """Return the number of predicted tokens of each window, int [N]."""
+    if not objective.drawn:
+        return np.full(dice.count, objective.most_predicted(n_tokens))
     return 1 + dice.below("predicted tokens", 1, objective.most_predicted(n_tokens))[:, 0]
 
 
@@ -209,8 +211,8 @@ def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, d
     """Let the encoder read the prefix, and the decoder write the tokens after it."""
     n_tokens = windows.tokens.shape[1] - 1
     predicted_N = _predicted(objective, n_tokens, dice)
-    most = objective.most_predicted(n_tokens)
-    return _cut(windows, n_tokens + 1 - predicted_N, predicted_N, n_tokens, most, special)
+    longest_source, longest = objective.longest_prefix(n_tokens), objective.most_predicted(n_tokens)
+    return _cut(windows, n_tokens + 1 - predicted_N, predicted_N, longest_source, longest, special)
 
 
 @make_pairs.register

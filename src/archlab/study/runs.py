@@ -31,6 +31,7 @@ _NEW_FIELDS = (
     ("model.mlp.router.applied_to", "output"),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
+    ("train.objective.drawn", True),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
 """Fields that were added to archlab after older runs were named, with their defaults. At its default, such a field is

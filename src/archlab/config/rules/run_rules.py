@@ -227,9 +227,13 @@ def _task_has_its_own_answers(c: Config) -> str | None:
     if not isinstance(task, Task):
         return None
     has_pairs = isinstance(task, Transduction)
-    fit = (name for name, kind in kinds(Objective).items() if kind.chooses_answers or not kind.chooses_tokens)
+
+    def chooses_others(kind: type[Objective] | Objective) -> bool:
+        return kind.chooses_tokens and (has_pairs or not kind.chooses_answers)
+
+    fit = (name for name, kind in kinds(Objective).items() if not chooses_others(kind))
     allowed = ", ".join(name for name in fit if has_pairs or not kinds(Objective)[name].needs_pairs)
-    if objective.chooses_tokens and not objective.chooses_answers:
+    if chooses_others(objective):
         return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
     if objective.needs_pairs and not has_pairs:
         pairs = ", ".join(kinds(Transduction))
