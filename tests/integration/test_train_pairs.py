@@ -32,6 +32,16 @@ END, N_TOKENS = 0, 320
 SPECIAL = SpecialIds(N_TOKENS, (END,), None, tuple(range(300, N_TOKENS)))
 PREFIX = ("model.encoder.n_layers=2", "train.objective.kind=prefix")
 SPANS = ("model.encoder.n_layers=2", "train.objective.kind=span_corruption", "data.reserve=[sentinels:3]")
+MIXTURE = "train.objective={kind: mixture, parts: {r: {objective: {kind: span_corruption}, mode: R}, s: {objective: {kind: prefix}}}}"
+MODES = "data.reserve=[sentinels:3,mode:R]"
+MIXTURE_OF_PAIRS = ("model.encoder.n_layers=2", MIXTURE, MODES)
+ONE_STACK = (
+    ("model.attention.visibility=two_sided", "train.objective.kind=masked", "data.reserve=[mask]"),
+    ("model.attention.visibility=prefix", "train.objective.kind=prefix"),
+    ("model.attention.visibility=prefix", "train.objective.kind=span_corruption", "data.reserve=[sentinels:3]"),
+    ("model.attention.visibility=prefix", MIXTURE, MODES),
+)
+"""Settings of runs without an encoder."""
 
 
 def random_windows(rows: int = 300, length: int = 24) -> Windows:
@@ -104,10 +114,24 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(objective: Any, text
     assert all(not torch.equal(before[name], trained[name]) for name in before if name.startswith("encoder.layers"))
 
 
-@pytest.mark.parametrize("setting", ["train.micro_batch_tokens=16", "train.recompute=true", "train.compile=true"])
-def test_settings_of_speed_and_memory_do_not_change_the_losses(setting: str, text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("objective", "setting"),
+    [
+        (PREFIX, "train.micro_batch_tokens=16"),
+        (PREFIX, "train.recompute=true"),
+        (PREFIX, "train.compile=true"),
+        *(
+            pytest.param(objective, "train.compile=true", marks=pytest.mark.slow)
+            for objective in (MIXTURE_OF_PAIRS, *ONE_STACK)
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value[:2]),
+)
+def test_settings_of_speed_and_memory_do_not_change_the_losses(
+    objective: Any, setting: str, text: Path, tmp_path: Path
+) -> None:
     for name, overrides in (("plain", ()), ("other", (setting,))):
-        train(config(*PREFIX, "train.tokens=256", *overrides, data=text), tmp_path / name, Callback())
+        train(config(*objective, "train.tokens=256", *overrides, data=text), tmp_path / name, Callback())
     assert losses(tmp_path / "other") == pytest.approx(losses(tmp_path / "plain"), rel=1e-4)
 
 

@@ -1,5 +1,6 @@
 """Mixtures of objectives: each window has one of several objectives, perhaps a mode token, and padding."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import hidden_and_targets, update
 from archlab.training.train import train
+from plugin_files import write
+from plugin_state import as_a_new_process
 from tiny import MODEL, TRAIN, Killed, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -259,7 +262,7 @@ def test_bits_per_byte_are_those_of_the_predicted_tokens() -> None:
 
 
 def test_a_mixture_with_hidden_tokens_is_scored_by_the_loss_per_predicted_token() -> None:
-    assert (mixture().denoises, mixture(OF_TEXT).denoises) == (True, False)
+    assert (mixture().hides_tokens, mixture(OF_TEXT).hides_tokens) == (True, False)
     settings, windows = config(PREFIX_STACK), random_windows(6)
     model, made = Decoder(settings.model).eval(), batch(mixture(), random_windows(6))
     rows = windows_of_parts(mixture(), Dice(0, "train", 0, 6))
@@ -392,6 +395,45 @@ def test_a_wrong_mixture_is_refused_with_its_field(
     with pytest.raises(UserError, match=message):
         train(config(*overrides, data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
+
+
+PLUGIN = """
+from typing import Literal
+
+from archlab.config.objective import Mixture, Prefix
+
+
+class Longer(Prefix):
+    "Prefix of another kind."
+
+    kind: Literal["longer"] = "longer"
+
+
+class Blend(Mixture):
+    "Mixture of another kind."
+
+    kind: Literal["blend"] = "blend"
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)
+    as_a_new_process()
+    yield f"plugins=[{write(PLUGIN, 'longer.py')}]"
+    as_a_new_process()
+
+
+def test_an_objective_of_a_plugin_may_be_a_mixture_but_not_a_part(plugin: str, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"parts.s.objective  longer is of a plug-in, .*; allowed: next_token, prefix, s"
+    ):
+        config(plugin, part("s.objective", "{kind: longer}"))
+    summaries = [
+        train(config(PREFIX_STACK, RESERVED, *overrides, data=text), tmp_path / str(n), Callback())
+        for n, overrides in enumerate([(), (plugin, "train.objective.kind=blend")])
+    ]
+    assert summaries[0].denoising_loss == summaries[1].denoising_loss
 
 
 def test_the_example_of_the_docs_is_ul2(tmp_path: Path) -> None:

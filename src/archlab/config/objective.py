@@ -47,6 +47,16 @@ class Objective(Registered):
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
 
+    @property
+    def continues_text(self) -> bool:
+        """Whether training with this objective teaches the model to continue a text."""
+        return self.continues
+
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether the model restores hidden tokens (`denoises`) in any window."""
+        return self.denoises
+
     def by_field(self) -> Mapping[str, "Objective"]:
         """Return the objectives that make batches, by their fields in a config: the objective itself, or the parts of
         a mixture."""
@@ -241,21 +251,21 @@ class Mixture(Objective):
     chooses_tokens: ClassVar[bool] = True
 
     @property
-    def denoises(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def hides_tokens(self) -> bool:
         """Whether any part hides tokens. The score is then the loss per predicted token of all parts. Otherwise, all
         predicted tokens are tokens of the text, so the score is in bits per byte of these tokens."""
         return any(part.objective.denoises for part in self.parts.values())
 
     @property
-    def continues(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.continuing.objective.continues
+    def continues_text(self) -> bool:
+        return self.continuing.objective.continues_text
 
     @property
     def continuing(self) -> Part:
         """Part as which the model continues a text: of the parts that train it for this, the one with the largest
         share. If no part does, the part with the largest share of all."""
         parts = [part for _, part in self.in_order]
-        return max([part for part in parts if part.objective.continues] or parts, key=lambda part: part.share)
+        return max([part for part in parts if part.objective.continues_text] or parts, key=lambda part: part.share)
 
     @property
     def in_order(self) -> list[tuple[str, Part]]:

@@ -97,7 +97,7 @@ class Batches:
         windows = self.data.held_out(seq_len, n_tokens)
         dice, objective = Dice(0, "held_out", 0, len(windows.tokens)), self.objective
         parts = windows_of_parts(objective, dice) if isinstance(objective, Mixture) else {}
-        return HeldOut(self._made(windows, dice), windows, denoises=objective.denoises, parts=parts)
+        return HeldOut(self._made(windows, dice), windows, denoises=objective.hides_tokens, parts=parts)
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
@@ -311,7 +311,7 @@ def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice
         made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
         batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
     mixed = interleaved(batches, list(rows.values()))
-    return replace(mixed, index=None) if objective.denoises else mixed  # sentinels are no tokens of a window
+    return replace(mixed, index=None) if objective.hides_tokens else mixed  # sentinels are no tokens of a window
 
 
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:

@@ -223,7 +223,7 @@ def untrained_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[st
         f"{arm.label}: train.objective.kind={arm.config.train.objective.kind} does not train the model to continue a "
         "text, so its continuations show what it does without such training"
         for arm in arms
-        if not arm.config.train.objective.continues
+        if not arm.config.train.objective.continues_text
     ]
 
 
@@ -251,7 +251,7 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
     """Yield a problem for each reason why the outcome cannot be measured. `field` is its field in the study's file."""
     objectives = [arm.config.train.objective for arm in arms]
     is_task = isinstance(arms[0].config.data.task, Task)
-    denoises = any(objective.denoises for objective in objectives)
+    denoises = any(objective.hides_tokens for objective in objectives)
     two_sided = [objective.kind for objective in objectives if objective.visibility == "two_sided"]
     needs_pairs = any(objective.needs_pairs for objective in objectives)
     predict_next = all(score_meaning(objective)["kind"] == "next_token" for objective in objectives)
@@ -297,7 +297,7 @@ def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLo
     config = arms[0].config
     if not scores_mean_the_same(arms):
         return None
-    if config.train.objective.denoises:
+    if config.train.objective.hides_tokens:
         return DenoisingLoss()
     return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
 
