@@ -48,6 +48,11 @@ class Objective(Registered):
     no meaning, because the other tokens of the text have no loss."""
 
     @property
+    def continues_text(self) -> bool:
+        """Whether training with this objective teaches the model to continue a text."""
+        return self.continues
+
+    @property
     def hides_tokens(self) -> bool:
         """Whether the model restores hidden tokens (`denoises`) in any window."""
         return self.denoises
@@ -261,15 +266,15 @@ class Mixture(Objective):
         return any(part.objective.denoises for part in self.parts.values())
 
     @property
-    def continues(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.continuing.objective.continues
+    def continues_text(self) -> bool:
+        return self.continuing.objective.continues_text
 
     @property
     def continuing(self) -> Part:
         """Part as which the model continues a text: of the parts that train it for this, the one with the largest
         share. If no part does, the part with the largest share of all."""
         parts = [part for _, part in self.in_order]
-        return max([part for part in parts if part.objective.continues] or parts, key=lambda part: part.share)
+        return max([part for part in parts if part.objective.continues_text] or parts, key=lambda part: part.share)
 
     @property
     def in_order(self) -> list[tuple[str, Part]]:

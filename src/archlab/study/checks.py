@@ -223,7 +223,7 @@ def untrained_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[st
         f"{arm.label}: train.objective.kind={arm.config.train.objective.kind} does not train the model to continue a "
         "text, so its continuations show what it does without such training"
         for arm in arms
-        if not arm.config.train.objective.continues
+        if not arm.config.train.objective.continues_text
     ]
 
 
