@@ -468,9 +468,9 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         for layer in model.layers:
             layer.compile(backend="eager")
 
-    def read(model: Decoder, tokens: Tensor, **more: Any) -> Tensor:
+    def read(model: Decoder, tokens: Tensor, *more: Any) -> Tensor:
         done.append((tokens.shape, tokens.device.type))
-        return hidden(model, tokens, **more)
+        return hidden(model, tokens, *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "predict", evaluated)

@@ -94,7 +94,7 @@ def test_a_context_of_several_continuations_is_read_once(tokenizer, monkeypatch)
     scorer, read = answers(tokenizer), []
     hidden = Decoder.hidden
     monkeypatch.setattr(
-        Decoder, "hidden", lambda self, x_BT, **more: read.append(x_BT.shape) or hidden(self, x_BT, **more)
+        Decoder, "hidden", lambda self, x_BT, *more: read.append(x_BT.shape) or hidden(self, x_BT, *more)
     )
     context = tuple(range(12))
     list(scorer.likelihoods([Pair(context, (20, 21, 22)), Pair(context, (30,)), Pair(context, (40, 41))]))

@@ -109,8 +109,8 @@ def test_generate_uses_the_gpu_if_there_is_one(
     forward = Decoder.hidden
     monkeypatch.setattr(
         Decoder, "hidden",
-        lambda self, tokens, **more: used.append((tokens.device.type, self.embedding.weight.dtype))
-        or forward(self, tokens, **more),
+        lambda self, tokens, *more: used.append((tokens.device.type, self.embedding.weight.dtype))
+        or forward(self, tokens, *more),
     )  # fmt: skip
     command = ["generate", str(run_folder), "--prompt", "the cat", "--max-new-tokens", "5", "--seed", "1"]
     assert main([*command, "--device", "cuda"]) == 2

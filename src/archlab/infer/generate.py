@@ -65,9 +65,9 @@ def generate(
       after them, [B] (see `Decoder.forward`). The sequences then begin with the token that begins a target text.
     - `end_of_text`: one or several EOS tokens. After any of them, the rest of the row is filled with the first one in
       the list.
-    - `forced_first`, `forced_last`: token to write as the first of the new tokens, and token to write as the last of
-      `max_new_tokens`. Models such as BART end a text that reaches the maximum length with an EOS token. With one new
-      token, the last one takes precedence.
+    - `forced_first`: token to write first. It counts as a new token.
+    - `forced_last`: token to write as the last of `max_new_tokens`. BART writes its EOS token there. If there is only
+      one new token, it is this one.
     - `prefill_chunk`: maximum number of prompt tokens per forward pass. It limits memory and does not change the
       result. None means that one pass reads the whole prompt. The argument is ignored with a prefix, and if RoPE's
       angles depend on the sequence length.
