@@ -145,7 +145,7 @@ class Prefix(Mixable):
         return max(round(2 * self.rate * n_tokens) - 1, 1) if self.drawn else max(round(self.rate * n_tokens), 1)
 
     def longest_prefix(self, n_tokens: int) -> int:
-        """Return the largest number of tokens in the prefix of a window of `n_tokens` tokens and the one before them."""
+        """Return the largest number of tokens of a prefix, including the token before the window."""
         return n_tokens if self.drawn else n_tokens + 1 - self.most_predicted(n_tokens)
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
