@@ -680,7 +680,7 @@ def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):
     assert main(["ledger", "gate"]) == 2
     assert "unknown claim 'gate'; did you mean gates?" in capsys.readouterr().err
     assert main(["ledger", "99"]) == 2
-    assert "expected a number from 1 to 20, or the name of a claim" in capsys.readouterr().err
+    assert f"expected a number from 1 to {len(claims())}, or the name of a claim" in capsys.readouterr().err
 
 
 @pytest.mark.slow
