@@ -133,8 +133,8 @@ class Prefix(Mixable):
     rate: Annotated[float, Field(gt=0, le=0.5)] = 0.5
     """Mean fraction of the tokens of a window that are predicted."""
     drawn: bool = True
-    """Whether the number of predicted tokens is drawn uniformly for each window, from 1 to almost twice its mean.
-    false: the number is the same for all windows, so an encoder and a decoder read no padding."""
+    """Whether the number of predicted tokens is drawn uniformly for each window, from 1 to almost twice its mean. If
+    not, all windows have the same number, and an encoder and a decoder read no padding."""
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
