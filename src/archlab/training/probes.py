@@ -209,7 +209,7 @@ def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
 
 
 def _note_padding(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-    _, context, *_ = inputs
+    context = inputs[1]
     notes.is_real_BT = context.is_real_BT
 
 
