@@ -23,9 +23,7 @@ STACKS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -76,8 +74,8 @@ def test_a_run_resumes_exactly_and_in_any_division_of_its_batches(
     assert losses(tmp_path / "divided") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
-def test_what_stands_beside_a_pair_does_not_change_its_loss(identifiers: Path, tmp_path: Path) -> None:
-    """A window of twice the width, which is longer by padding, gives the same score."""
+def test_padding_does_not_change_the_loss_of_a_pair(identifiers: Path, tmp_path: Path) -> None:
+    """A window of twice the width has more padding, and gives the same score."""
     train(config(*STACKS["encoder"], "train.batch_tokens=256", data=identifiers), tmp_path / "run", Callback())
     scores = [score(str(tmp_path / "run"), (f"train.eval_seq_len={n}",), None).bits_per_byte for n in (64, 128)]
     assert scores[0] == pytest.approx(scores[1], rel=1e-5)

@@ -141,7 +141,7 @@ class Prefix(Mixable):
     chooses_tokens: ClassVar[bool] = True
 
     def most_predicted(self, n_tokens: int) -> int:
-        """Return the largest number of tokens that may be predicted in a window of `n_tokens` tokens."""
+        """Return the largest number of predicted tokens in a window of `n_tokens` tokens."""
         return max(round(2 * self.rate * n_tokens) - 1, 1) if self.drawn else max(round(self.rate * n_tokens), 1)
 
     def longest_prefix(self, n_tokens: int) -> int:
@@ -236,7 +236,7 @@ class Part(Settings):
     def _has_no_own_loss(cls, objective: Mixable) -> Mixable:
         if is_users(type(objective)):
             allowed = ", ".join(name for name, kind in kinds(Mixable).items() if not is_users(kind))
-            raise ValueError(f"{objective.kind} is of a plug-in, and may have a loss of its own; allowed: {allowed}")
+            raise ValueError(f"{objective.kind} comes from a plug-in and may have its own loss; allowed: {allowed}")
         return objective
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
@@ -271,8 +271,8 @@ class Mixture(Objective):
 
     @property
     def continuing(self) -> Part:
-        """Part as which the model continues a text: of the parts that train it for this, the one with the largest
-        share. If no part does, the part with the largest share of all."""
+        """Part whose input format is used when the model continues a text. It has the largest share of all parts that
+        train the model to continue a text, or of all parts if none of them does."""
         parts = [part for _, part in self.in_order]
         return max([part for part in parts if part.objective.continues_text] or parts, key=lambda part: part.share)
 
@@ -285,8 +285,8 @@ class Mixture(Objective):
         return {f"train.objective.parts.{name}.objective": part.objective for name, part in self.in_order}
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
-        needed = [what for _, part in self.in_order for what in part.objective.reserved(n_tokens)]
-        most = max((int(what.removeprefix(SENTINELS)) for what in needed if what.startswith(SENTINELS)), default=0)
+        entries = [entry for _, part in self.in_order for entry in part.objective.reserved(n_tokens)]
+        most = max((int(entry.removeprefix(SENTINELS)) for entry in entries if entry.startswith(SENTINELS)), default=0)
         modes = [f"{MODE}{part.mode}" for _, part in self.in_order if part.mode]
         return ((f"{SENTINELS}{most}",) if most else ()) + tuple(dict.fromkeys(modes))
 

@@ -37,9 +37,9 @@ def check_objective(model: ModelConfig, objective: Objective) -> None:
         fit = " or ".join(name for name, kind in kinds(root).items() if kind.fits_encoder)
         raise_problems(
             [
-                Problem(f"{field}.kind", f"{one.kind} has no source text for model.encoder to read; allowed: {fit}")
-                for field, one in objective.by_field().items()
-                if not one.fits_encoder
+                Problem(f"{field}.kind", f"{own.kind} has no source text for model.encoder to read; allowed: {fit}")
+                for field, own in objective.by_field().items()
+                if not own.fits_encoder
             ],
             "the config",
         )

@@ -284,8 +284,11 @@ def forward_flops(
     source: int | None = None,
     predicted: float | None = None,
 ) -> FlopsPerToken:
-    """Return the FLOPs per token of a forward pass. `source` is the number of source tokens (see `source_tokens`), and
-    `predicted` the mean number of tokens that get logits. None: all tokens."""
+    """Return the FLOPs per token of a forward pass.
+
+    `source` is the number of source tokens (see `source_tokens`). `predicted` is the mean number of tokens that get
+    logits. None: all tokens.
+    """
     source = source_tokens(model, seq_len, source)
     parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting, source=source, predicted=predicted)))
     head = parts.pop("head")
