@@ -66,10 +66,13 @@ class Batches:
             elif what.startswith(MODE):
                 needed = f"the mode token {names[0]}"
             every = ",".join(reserved)
+            has = f"the data's tokenizer has {present or 'none'}"
+            folder = f", or a folder made by `archlab data --reserve {every}`"
+            if self.data.tokenizer is None:
+                has, folder = "the vocabulary of the task has none", ""
             raise UserError(
-                f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
-                f"{present or 'none'}; allowed: data.reserve=[{every}], or a folder made by "
-                f"`archlab data --reserve {every}`"
+                f"train.objective.kind: {self.objective.kind} needs {needed}; {has}; allowed: "
+                f"data.reserve=[{every}]{folder}"
             )
 
     def _check_pairs(self) -> None:
