@@ -739,7 +739,7 @@ def test_what_float32_cannot_hold_is_refused_when_it_is_read(field: str, value: 
     assert load_config("tiny-llama", f"{field}=1e-40")
 
 
-def test_only_an_mlp_is_told_about_mixtures_of_experts() -> None:
+def test_the_hint_for_mixture_depends_on_the_field() -> None:
     wrong = ["train.objective={kind: mixture, parts: {a: {objective: {kind: mixture}}}}"]
     with pytest.raises(UserError, match=r"parts\.a\.objective\.kind +'mixture'; allowed: .*span_corruption"):
         build_config({}, wrong)
