@@ -737,3 +737,11 @@ def test_what_float32_cannot_hold_is_refused_when_it_is_read(field: str, value: 
     allowed = "allowed: 0, or absolute values from 1.4e-45 to 3.4e38"
     assert problems(f"{field}={value}")[field].strip().endswith(f"does not fit into float32; {allowed}")
     assert load_config("tiny-llama", f"{field}=1e-40")
+
+
+def test_the_hint_for_mixture_depends_on_the_field() -> None:
+    wrong = ["train.objective={kind: mixture, parts: {a: {objective: {kind: mixture}}}}"]
+    with pytest.raises(UserError, match=r"parts\.a\.objective\.kind +'mixture'; allowed: .*span_corruption"):
+        build_config({}, wrong)
+    with pytest.raises(UserError, match=r"'mixture'; write model\.mlp\.kind=moe"):
+        build_config({}, ["model.mlp={kind: mixture}"])

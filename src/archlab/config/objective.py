@@ -70,10 +70,11 @@ class Objective(Registered):
         """Return the numbers of tokens that the model reads for a window of `n_tokens` tokens."""
         return TokensRead(n_tokens, n_tokens if has_encoder else 0)
 
-    def tokens_predicted(self, n_tokens: int) -> float | None:
-        """Return the mean number of tokens that count in the loss of a window of `n_tokens` tokens. Training computes
-        logits only for them. None: all tokens of the stack or of the decoder."""
-        return None
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float | None:
+        """Return the mean number of tokens that count in the loss of a window of `n_tokens` tokens, of which
+        `n_answers` are answers of a task. Training computes logits only for them. None: all tokens of the stack or of
+        the decoder."""
+        return n_answers
 
 
 def score_meaning(objective: Objective) -> dict[str, Any]:
@@ -120,8 +121,8 @@ class Masked(Objective):
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return (MASK,)
 
-    def tokens_predicted(self, n_tokens: int) -> float:
-        return max(round(self.rate * n_tokens), 1)
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
+        return max(round(self.rate * (n_tokens if n_answers is None else n_answers)), 1)
 
 
 class Prefix(Mixable):
@@ -153,7 +154,7 @@ class Prefix(Mixable):
             return TokensRead(n_tokens)
         return TokensRead(self.most_predicted(n_tokens), self.longest_prefix(n_tokens))
 
-    def tokens_predicted(self, n_tokens: int) -> float:
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
         most = self.most_predicted(n_tokens)
         return (1 + most) / 2 if self.drawn else most
 
@@ -189,7 +190,7 @@ class SpanCorruption(Mixable):
         hidden, text = n_hidden + n_spans + 1, n_tokens - n_hidden + n_spans + 1
         return TokensRead(hidden, text) if has_encoder else TokensRead(text + hidden - 1)
 
-    def tokens_predicted(self, n_tokens: int) -> float:
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
         return sum(self.spans(n_tokens)) + 1
 
 
@@ -208,8 +209,8 @@ class Seq2Seq(Objective):
         half = longest_side(n_tokens)
         return TokensRead(half, half) if has_encoder else TokensRead(n_tokens)
 
-    def tokens_predicted(self, n_tokens: int) -> float:
-        return longest_side(n_tokens)
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
+        return longest_side(n_tokens) if n_answers is None else n_answers
 
 
 def longest_side(n_tokens: int) -> int:
@@ -294,7 +295,7 @@ class Mixture(Objective):
         read = [part.tokens_read(n_tokens, has_encoder=has_encoder) for part in self.parts.values()]
         return TokensRead(*(max(numbers) for numbers in zip(*read, strict=True)))
 
-    def tokens_predicted(self, n_tokens: int) -> float:
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
         shares = sum(part.share for part in self.parts.values())
         predicted = ((part.share, part.objective.tokens_predicted(n_tokens)) for part in self.parts.values())
         return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares

@@ -69,10 +69,13 @@ class Batches:
             elif entry.startswith(MODE):
                 needed = f"the mode token {names[0]}"
             all_entries = ",".join(entries)
+            has = f"the data's tokenizer has {n_available or 'none'}"
+            folder = f", or a folder made by `archlab data --reserve {all_entries}`"
+            if self.data.tokenizer is None:
+                has, folder = "the vocabulary of the task has none", ""
             raise UserError(
-                f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
-                f"{n_available or 'none'}; allowed: data.reserve=[{all_entries}], or a folder made by "
-                f"`archlab data --reserve {all_entries}`"
+                f"train.objective.kind: {self.objective.kind} needs {needed}; {has}; allowed: "
+                f"data.reserve=[{all_entries}]{folder}"
             )
 
     def _check_pairs(self) -> None:

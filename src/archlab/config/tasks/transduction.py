@@ -46,6 +46,9 @@ class Transduction(Task, ABC):
         """Return the number of tokens except the blank and the separator."""
         return vocab_size - 2
 
+    def answers_per_window(self, seq_len: int) -> float:
+        return (self.shortest + self.longest) / 2
+
     @property
     def _lengths(self) -> str:
         return f"{self.longest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
@@ -138,6 +141,9 @@ class Lexicon(Transduction):
     def answers(self, vocab_size: int) -> int:
         """Return the number of symbols. It does not depend on the vocabulary."""
         return self.symbols
+
+    def answers_per_window(self, seq_len: int) -> float:
+        return super().answers_per_window(seq_len) * self.word_tokens
 
     def describe(self) -> str:
         return f"Translate {self._lengths} words of {self.word_tokens} symbols, and swap neighbors."
