@@ -494,9 +494,14 @@ BROKEN_RULES = [
         "0.3 and mask = 0.8 are more than all predicted tokens; allowed: a sum up to 1",
     ),
     (
-        ["train.objective.kind=masked", "data.task.kind=recall"],
+        ["train.objective.kind=prefix", "data.task.kind=recall"],
         "train.objective.kind",
-        "masked chooses tokens of a text, but data.task = recall has answers; allowed: next_token",
+        "prefix chooses tokens of a text, but data.task = recall has answers; allowed: next_token, masked",
+    ),
+    (
+        ["data.pairs=[en, de]", "data.task.kind=reverse"],
+        "data.pairs",
+        "en, de and data.task = reverse; allowed: one of the two",
     ),
     (
         ["train.objective={kind: span_corruption, rate: 0.9, mean_span: 1}"],
