@@ -144,7 +144,13 @@ GOOD = '{"en": "a", "de": "b"}\n'
         ("a.tsv", "a\tb\n", "0,1", r"a\.tsv, line 1: no column 0; found: columns 1 to 2"),
         ("a.tsv", b"en\tde\n\xff\tb\n", "en,de", r"a\.tsv, line 2: not valid UTF-8"),
         ("a.txt", "en\tde\n", "en,de", r"a\.txt: not a file of pairs; expected \.jsonl, \.parquet, \.arrow or \.tsv"),
-        ("a.jsonl", GOOD * 3, "en,de", r"too few pairs to hold out 5\.0% of the text in whole pairs; allowed: more"),
+        (
+            "a.jsonl",
+            GOOD * 3,
+            "en,de",
+            r"too few pairs to hold out 5\.0% of the text in whole pairs; the longest of 3, a\.jsonl:1, has 33\.3% of the "
+            r"text \(2 characters\); allowed: more",
+        ),
         ("a.jsonl", GOOD, "en,2", r"en and 2; allowed: two names, or two numbers of the columns"),
         ("a.jsonl", GOOD, "en,en", r"'en' and 'en'; allowed: two different fields"),
         ("a.jsonl", GOOD, "en", r"--pairs en names 1 fields; allowed: two with a comma between them"),
@@ -172,6 +178,31 @@ def test_invalid_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
         "the source has 70 tokens; a window of 128 tokens holds sources of up to 62 and targets of up to 63 tokens"
     ]
     assert data.manifest.left_out[-1].startswith("a.jsonl:103")
+
+
+@pytest.mark.parametrize("lengths", [(30_000,), (6_000, 90_000), (10_000, 10_000, 400_000)])
+def test_long_pairs_that_are_left_out_do_not_disturb_the_split(lengths: tuple[int, ...], tmp_path: Path) -> None:
+    normal, long = some_pairs(400), [(f"{i}" * n, "x") for i, n in enumerate(lengths)]
+    pairs = [*normal[:200], *long, *normal[200:]]
+    file = write_jsonl(tmp_path / "a.jsonl", pairs)
+    data = prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+    assert data.manifest.invalid == len(long)
+    assert sorted(texts_of(data, "train") + texts_of(data, "held_out")) == sorted(normal)
+    size = sum(len(source) + len(target) for source, target in normal)
+    assert all(0.5 * size / 5 < fold.bytes < 1.5 * size / 5 for fold in data.manifest.folds)
+    whole = prepare([str(file)], tmp_path / "whole", VOCAB, None, 0.2, FIELDS)
+    assert sorted(texts_of(whole, "train") + texts_of(whole, "held_out")) == sorted(pairs)
+    assert whole.manifest.rest.documents == 2 * len(long)
+
+
+def test_folds_without_pairs_that_fit_are_refused(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", [*(("q" * 100, f"{i}" * 100) for i in range(20)), ("a", "b")])
+    with pytest.raises(
+        UserError, match=r"too few pairs remain .* \(20 invalid were left out\); allowed: more"
+    ) as raised:
+        prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+    assert "a.jsonl:1: the source has 100 tokens" in str(raised.value)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(("side", "longest"), [("source", 62), ("target", 63)])
