@@ -341,12 +341,12 @@ def test_mode_tokens_are_reserved_and_found_by_name(text: Path, tmp_path: Path) 
 
 def test_a_given_tokenizer_keeps_its_own_mode_tokens(text: Path, tmp_path: Path) -> None:
     tokenizer = bpe.train([text.read_text()], 290)
-    tokenizer.add_special_tokens(["[NLU]", "[MASK]"])
+    tokenizer.add_special_tokens(["[NLU]", "[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"])
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
     reserve = ["mode:NLU", "mode:NLG"]
     made = prepare([str(text)], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1, reserve=reserve)
     found = special_ids(made.tokenizer, made.manifest.vocab_size, ())
-    assert (found.modes, found.mask) == ({"NLU": 290, "NLG": 292}, 291)
+    assert (found.modes, found.mask) == ({"NLU": 290, "NLG": 296}, 291)
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
@@ -373,7 +373,10 @@ def part(name: str, value: str) -> str:
         ),
         ((part("r.share", "0"),), r"parts.r.share  0; allowed: at least"),
         ((part("r.mode", "'[R]'"),), r"parts.r.mode  '\[R\]'; allowed: up to 32 letters, digits and _, as in R"),
-        ((part("r.mode", "MASK"),), r"parts.r.mode  'MASK'; allowed: other names, because \[MASK\] is the name"),
+        (
+            (part("r.mode", "MASK"),),
+            r"parts.r.mode  'MASK'; allowed: other names, because \[MASK\] is a special token of BERT",
+        ),
         ((part("r.shar", "1"),), r"parts.r.shar  unknown; did you mean share\?"),
         (
             (part("x.objective.mean_span", "1"), part("x.objective.rate", "0.9")),
@@ -387,6 +390,7 @@ def part(name: str, value: str) -> str:
         ((PREFIX_STACK,), r"mixture needs 4 sentinels for windows of 16 .* has none; .*\[sentinels:4,mode:R,mode:S\]"),
         ((PREFIX_STACK, "data.reserve=[sentinels:4,mode:R]"), r"mixture needs the mode token \[S\]; .* has none"),
         ((PREFIX_STACK, "data.reserve=['mode:']"), r"data.reserve\S*  ''; allowed: up to 32 letters"),
+        ((PREFIX_STACK, "data.reserve=['mode:CLS']"), r"data.reserve\S*  'CLS'; allowed: other names, because \[CLS\]"),
         ((PREFIX_STACK, "data.task.kind=recall"), r"objective.kind  mixture chooses tokens of a text"),
         ((PREFIX_STACK, "train.document_mask=true"), r"document_mask  true, but with objective mixture"),
         ((PREFIX_STACK, "model.position.kind=learned"), r"seq_len  16, of which objective mixture makes 25, exceeds"),

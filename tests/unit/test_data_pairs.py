@@ -116,6 +116,14 @@ def test_columns_of_a_tsv_file_are_read_by_name_or_number(kind: str, tmp_path: P
     assert sorted(texts_of(data, "train") + texts_of(data, "held_out")) == sorted(some_pairs(100))
 
 
+def test_the_standard_library_has_no_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "python-stdlib has no pairs; allowed: a .jsonl, .parquet, .arrow or .tsv file (data.path)"
+    with pytest.raises(UserError, match=re.escape(message)):
+        open_training_data(config("data.pairs=[en,de]").data, VOCAB)
+    assert app.main(["data", "python-stdlib", "--pairs", "en,de", "--out", str(tmp_path / "out")]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_tsv_file_without_pairs_is_still_one_text(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("one\ttwo\n" * 50)
     data = prepare([str(tmp_path / "a.tsv")], tmp_path / "data", 300, None, 0.2)
@@ -133,8 +141,8 @@ GOOD = '{"en": "a", "de": "b"}\n'
         ("a.jsonl", GOOD + '{"en": "", "de": "b"}', "en,de", r"a\.jsonl, line 2: 'en' is empty; expected text"),
         ("a.jsonl", GOOD + '{"en": "a", "de": " \\n"}', "en,de", r"a\.jsonl, line 2: 'de' is empty; expected text"),
         ("a.jsonl", GOOD + '{"en": "a", "de": null}', "en,de", r"a\.jsonl, line 2: 'de' is null; expected a string"),
-        ("a.tsv", "en\tde\na\tb\nc\n", "en,de", r"a\.tsv, line 3: 1 columns; expected 2, as in the first line"),
-        ("a.tsv", "en\tde\na\tb\n\n", "en,de", r"a\.tsv, line 3: 1 columns; expected 2"),
+        ("a.tsv", "en\tde\na\tb\nc\n", "en,de", r"a\.tsv, line 3: 1 column; expected 2, as in the first line"),
+        ("a.tsv", "en\tde\na\tb\n\n", "en,de", r"a\.tsv, line 3: 1 column; expected 2"),
         ("a.tsv", "en\tde\na\t\n", "en,de", r"a\.tsv, line 2: 'de' is empty"),
         ("a.tsv", "en\tger\na\tb\n", "en,gr", r"a\.tsv, line 1: no column 'gr'; did you mean ger\?.* as in 1,2"),
         ("a.tsv", "en\tde\ten\n", "en,de", r"a\.tsv, line 1: the first line names 2 columns 'en'; allowed: one"),
@@ -142,10 +150,16 @@ GOOD = '{"en": "a", "de": "b"}\n'
         ("a.tsv", "a\tb\n", "0,1", r"a\.tsv, line 1: no column 0; found: columns 1 to 2"),
         ("a.tsv", b"en\tde\n\xff\tb\n", "en,de", r"a\.tsv, line 2: not valid UTF-8"),
         ("a.txt", "en\tde\n", "en,de", r"a\.txt: not a file of pairs; expected \.jsonl, \.parquet, \.arrow or \.tsv"),
-        ("a.jsonl", GOOD * 3, "en,de", r"too few pairs to hold out 5\.0% of the text in whole pairs; allowed: more"),
+        (
+            "a.jsonl",
+            GOOD * 3,
+            "en,de",
+            r"too few pairs to hold out 5\.0% of the text in whole pairs; the longest of 3, a\.jsonl:1, has 33\.3% of the "
+            r"text \(2 characters\); allowed: more",
+        ),
         ("a.jsonl", GOOD, "en,2", r"en and 2; allowed: two names, or two numbers of the columns"),
         ("a.jsonl", GOOD, "en,en", r"'en' and 'en'; allowed: two different fields"),
-        ("a.jsonl", GOOD, "en", r"--pairs en names 1 fields; allowed: two with a comma between them"),
+        ("a.jsonl", GOOD, "en", r"--pairs en names 1 field; allowed: two with a comma between them"),
     ],
 )
 def test_wrong_pairs_are_refused_with_their_place(
@@ -170,6 +184,31 @@ def test_invalid_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
         "the source has 70 tokens; a window of 128 tokens holds sources of up to 62 and targets of up to 63 tokens"
     ]
     assert data.manifest.left_out[-1].startswith("a.jsonl:103")
+
+
+@pytest.mark.parametrize("lengths", [(30_000,), (6_000, 90_000), (10_000, 10_000, 400_000)])
+def test_long_pairs_that_are_left_out_do_not_disturb_the_split(lengths: tuple[int, ...], tmp_path: Path) -> None:
+    normal, long = some_pairs(400), [(f"{i}" * n, "x") for i, n in enumerate(lengths)]
+    pairs = [*normal[:200], *long, *normal[200:]]
+    file = write_jsonl(tmp_path / "a.jsonl", pairs)
+    data = prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+    assert data.manifest.invalid == len(long)
+    assert sorted(texts_of(data, "train") + texts_of(data, "held_out")) == sorted(normal)
+    size = sum(len(source) + len(target) for source, target in normal)
+    assert all(0.5 * size / 5 < fold.bytes < 1.5 * size / 5 for fold in data.manifest.folds)
+    whole = prepare([str(file)], tmp_path / "whole", VOCAB, None, 0.2, FIELDS)
+    assert sorted(texts_of(whole, "train") + texts_of(whole, "held_out")) == sorted(pairs)
+    assert whole.manifest.rest.documents == 2 * len(long)
+
+
+def test_folds_without_pairs_that_fit_are_refused(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", [*(("q" * 100, f"{i}" * 100) for i in range(20)), ("a", "b")])
+    with pytest.raises(
+        UserError, match=r"too few pairs remain .* \(20 invalid were left out\); allowed: more"
+    ) as raised:
+        prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+    assert "a.jsonl:1: the source has 100 tokens" in str(raised.value)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(("side", "longest"), [("source", 62), ("target", 63)])
@@ -288,6 +327,17 @@ def test_widths_hold_all_pairs_once_and_enough_for_a_step(needed: list[int], bat
     assert [n for part in ascending for n in part] == sorted(needed)
 
 
+def test_passes_are_those_of_the_steps(tmp_path: Path) -> None:
+    """The widths depend on the batch size: few long pairs fill a narrow batch, but not a wide one."""
+    data = made(tmp_path)
+    for batch_size in (1, 8, 40):
+        reads = Counter[str]()
+        for step in range(1200 // batch_size):
+            reads.update(sources_of(data, opened(data).windows(0, step, batch_size, SEQ_LEN)))
+        mean = sum(reads.values()) / len(texts_of(data, "train"))
+        assert opened(data).passes(1200 // batch_size, batch_size, SEQ_LEN)["pairs"] == pytest.approx(mean, rel=0.05)
+
+
 def test_padding_is_the_part_of_the_windows_that_no_pair_fills(tmp_path: Path) -> None:
     data = made(tmp_path)
     used = total = 0
@@ -296,7 +346,7 @@ def test_padding_is_the_part_of_the_windows_that_no_pair_fills(tmp_path: Path) -
         used += expected_window(data, pair, width)[2]
         total += width
     assert opened(data).padding(2, SEQ_LEN) == pytest.approx(1 - used / total)
-    assert opened(data).passes(total // SEQ_LEN, SEQ_LEN)["pairs"] == pytest.approx(1, rel=0.01)
+    assert opened(data).passes(7, 2, SEQ_LEN)["pairs"] == pytest.approx(7 * 2 * SEQ_LEN / total)
     assert opened(data).padding(2, SEQ_LEN) < 0.6 < opened(data).padding(10**6, SEQ_LEN)
 
 

@@ -128,7 +128,7 @@ def test_factors_of_one_name_are_distinguished():
     [
         ({}, "arms  give exactly one of arms \\(name -> its changes\\) and cross"),
         ({"arms": {"a": {}}, "cross": PLACED}, "arms  give exactly one of arms"),
-        ({"cross": {"train.warmup": [0]}}, "cross.train.warmup  .*allowed: at least 2 items"),
+        ({"cross": {"train.warmup": [0]}}, "cross.train.warmup  .*allowed: 2 or more items"),
         (
             {"cross": {f"train.x{i}": list(range(100)) for i in range(5)}},
             r"seeds  20,000,000,000 runs \(10,000,000,000 a",

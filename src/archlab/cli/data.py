@@ -12,6 +12,7 @@ from archlab.data.prepare import prepare, shown
 from archlab.data.template import TEXT, PairFields, TextTemplate
 from archlab.errors import UserError
 from archlab.machine import cores
+from archlab.pricing.units import plural
 
 
 def run(
@@ -85,7 +86,9 @@ def _pairs(pairs: str, field: str | None, template: str | None) -> PairFields:
     if field is not None or template is not None:
         raise UserError("--pairs cannot be combined with --field or --template; it names the fields itself")
     if (n := len(pairs.split(","))) != 2:
-        raise UserError(f"--pairs {pairs} names {n} fields; allowed: two with a comma between them, as in en,de")
+        raise UserError(
+            f"--pairs {pairs} names {plural(n, 'field')}; allowed: two with a comma between them, as in en,de"
+        )
     fields = validate(DataConfig, {"pairs": pairs.split(",")}, "--pairs").pairs
     assert fields is not None
     return PairFields(fields)

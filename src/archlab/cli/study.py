@@ -15,9 +15,10 @@ from archlab.config.core.text import note
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
 from archlab.errors import UserError
+from archlab.pricing.units import plural
 from archlab.progress import doing
 from archlab.study.executors.named import ExecutorName, make_executor
-from archlab.study.formatting import listed, plural
+from archlab.study.formatting import listed
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:

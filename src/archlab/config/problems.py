@@ -54,7 +54,7 @@ _ALLOWED = {
     "none_required": "null",
     "string_type": "text",
     "too_long": "at most {max_length} items",
-    "too_short": "at least {min_length} items",
+    "too_short": "{min_length} or more items",
     "string_too_short": "text that is not empty",
     "string_unicode": "valid Unicode text",
     "tuple_type": "a list",
@@ -162,6 +162,8 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     if first["type"] == "extra_forbidden":
         if path == "extends" and schema is Config:
             return "only studies have `extends`; write `base: NAME` to build on a preset or another config file"
+        if ":" in key:  # YAML reads `{kind:reverse}` as a name without a value
+            return f"unknown; write a space after the colon, as in `{key.partition(':')[0]}: VALUE`"
         section = section_at(schema, above, raw)
         names = sorted(section.model_fields, key=lambda name: name != "kind") if section else []
         hint = _hint_for_unknown_key(key, above, first["input"], schema)

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 MASK = "mask"
 """Entry for one mask token."""
@@ -12,12 +12,15 @@ SENTINELS = "sentinels:"
 MODE = "mode:"
 """Prefix of the entry for one mode token. The name of the mode follows it."""
 
+NO_MODES = ("CLS", "SEP", "PAD", "UNK", "MASK")
+"""Names of BERT's special tokens, which are in brackets, as the tokens of modes are."""
+
 
 def _mode(name: str) -> str:
     if not re.fullmatch(r"\w{1,32}", name, re.ASCII):
         raise ValueError(f"{name!r}; allowed: up to 32 letters, digits and _, as in R")
-    if name == "MASK":
-        raise ValueError("'MASK'; allowed: other names, because [MASK] is the name of a mask token")
+    if name in NO_MODES:
+        raise ValueError(f"{name!r}; allowed: other names, because [{name}] is a special token of BERT's tokenizer")
     return name
 
 
@@ -25,10 +28,10 @@ Mode = Annotated[str, AfterValidator(_mode)]
 """Name of a mode. The name of its token is in brackets, such as `[R]`."""
 
 
-def _entry(entry: str) -> str:
-    if entry.startswith(MODE):
+def _entry(entry: object) -> object:
+    if isinstance(entry, str) and entry.startswith(MODE):
         _mode(entry.removeprefix(MODE))
-    elif not re.fullmatch(rf"{MASK}|{SENTINELS}[1-9]\d{{0,3}}", entry):
+    elif not isinstance(entry, str) or not re.fullmatch(rf"{MASK}|{SENTINELS}[1-9]\d{{0,3}}", entry):
         raise ValueError(
             f"{entry!r}; allowed: mask, sentinels:N with N from 1 to 9999, or mode:NAME with the name of a mode"
         )
@@ -43,5 +46,5 @@ def _once(entries: tuple[str, ...]) -> tuple[str, ...]:
     return entries
 
 
-Reserve = Annotated[tuple[Annotated[str, AfterValidator(_entry)], ...], Field(strict=False), AfterValidator(_once)]
+Reserve = Annotated[tuple[Annotated[str, BeforeValidator(_entry)], ...], Field(strict=False), AfterValidator(_once)]
 """Special tokens that a tokenizer reserves for an objective."""

@@ -22,7 +22,7 @@ from archlab.config.problems import nearest
 from archlab.data.template import InvalidRecordError, MissingFieldError, PairFields, TextTemplate, called
 from archlab.errors import UserError
 from archlab.files import MEBIBYTE
-from archlab.pricing.units import binary
+from archlab.pricing.units import binary, plural
 
 LARGEST_UNPACKED = 1024 * MEBIBYTE
 """Maximum decompressed size of a text file in bytes. The file is one document and is read into memory as a whole."""
@@ -271,7 +271,9 @@ class _Columns:
         if not self._places:
             raise InvalidRecordError("the first line of the file is invalid, so the columns are unknown")
         if len(cells) != self._n_columns:
-            raise InvalidRecordError(f"{len(cells)} columns; expected {self._n_columns}, as in the first line")
+            raise InvalidRecordError(
+                f"{plural(len(cells), 'column')}; expected {self._n_columns}, as in the first line"
+            )
         return [cells[place] for place in self._places]
 
     def _place(self, field: str, names: list[str] | None) -> int:

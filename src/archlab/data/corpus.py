@@ -59,6 +59,9 @@ class Corpus:
             raise UserError(
                 f"no source is given; allowed: {STDLIB}, {HUB}NAME, files, folders or globs of text, JSONL or Parquet"
             )
+        if isinstance(self.template, PairFields) and STDLIB in self.sources:
+            pairs, hint = ", ".join(self.template.fields), "a .jsonl, .parquet, .arrow or .tsv file (data.path)"
+            raise UserError(f"data.pairs, --pairs: {pairs}; {STDLIB} has no pairs; allowed: {hint}")
         seen: set[Path] = set()
         for source in self.sources:
             for file in _files(source):

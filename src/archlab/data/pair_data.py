@@ -51,9 +51,9 @@ class PairData(TextData):
             pairs[now] = width.pairs[_order(len(width.pairs), seed, int(epoch), width.n_tokens)[indices[now]]]
         return self._train.windows(pairs, width.n_tokens)
 
-    def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        steps_per_epoch = sum(width.steps_per_epoch for width in self._widths(1, seq_len))
-        return {source.name: n_windows / steps_per_epoch for source in self.sources}
+    def passes(self, n_steps: int, batch_size: int, seq_len: int) -> Mapping[str, float]:
+        steps_per_epoch = sum(width.steps_per_epoch for width in self._widths(batch_size, seq_len))
+        return {source.name: n_steps / steps_per_epoch for source in self.sources}
 
     def padding(self, batch_size: int, seq_len: int) -> float:
         """Return the fraction of padding among the tokens of an epoch's training windows."""

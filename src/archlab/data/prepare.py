@@ -152,7 +152,7 @@ def split_of(corpus: Corpus, held_out: float) -> SplitRule:
     """Return the rule that splits the corpus. The corpus is read only if one of its files has changed."""
     sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
     fields = cached(
-        ["split with bytes", FORMAT, sources, asdict(corpus.template), corpus.skip_invalid, held_out],
+        ["split with longest", FORMAT, sources, asdict(corpus.template), corpus.skip_invalid, held_out],
         [file.path for file in corpus.files()],
         lambda: asdict(choose_split(corpus, held_out)),
     )
@@ -194,6 +194,9 @@ class _Recipe:
         if self.has_pairs:
             # Old keys do not have this setting. Equal texts that are no pairs have another one.
             settings["pairs"] = {"seq_len": seq_len}
+            if self.split.longest < held_out * self.split.characters:
+                # Old keys do not have this setting, because the limit was always this fraction of the whole text.
+                settings["longest"] = self.split.longest
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -271,6 +274,9 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
             seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     omissions = recipe.corpus.omissions
+    in_folds, in_no_fold = tuple(writer.finish() for writer in folds), rest.finish()
+    if fitting:
+        _check_pairs_remain(recipe, [part.documents for part in in_folds], in_no_fold.documents)
     manifest = Manifest(
         format=FORMAT,
         source=str(recipe.corpus),
@@ -283,8 +289,8 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         dtype=dtype,
         end_of_text=before[0],
         tokenizer_sha256=sha256(folder / bpe.TOKENIZER),
-        folds=tuple(writer.finish() for writer in folds),
-        rest=rest.finish(),
+        folds=in_folds,
+        rest=in_no_fold,
         stretches=recipe.split.by == "position",
         pairs=fitting and fitting.facts(),
         inexact=inexact,
@@ -292,3 +298,14 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     if omissions.first:
         note("\n  ".join([f"left out: {omissions}", *omissions.first]))
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1, exclude_none=True), encoding="utf-8")
+
+
+def _check_pairs_remain(recipe: _Recipe, in_folds: Sequence[int], in_no_fold: int) -> None:
+    total = sum(in_folds) + in_no_fold
+    if any(n in (0, total) for n in in_folds):
+        omissions = recipe.corpus.omissions
+        problem = (
+            f"too few pairs remain to hold out {recipe.split.held_out:.1%} of the text ({omissions} were left out)"
+        )
+        hint = "allowed: more pairs, a greater --seq-len, or another fraction (--held-out)"
+        raise UserError("\n  ".join([f"{recipe.corpus}: {problem}; {hint}", *omissions.first]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, Tokenizer
 
-from archlab.config.reserve import MODE, SENTINELS
+from archlab.config.reserve import MODE, NO_MODES, SENTINELS
 from archlab.data.tokenizer import MASKS, mask_token
 
 _SENTINEL = "<extra_id_{}>"
@@ -56,7 +56,8 @@ def special_ids(tokenizer: Tokenizer, n_tokens: int, documents: tuple[int, ...])
 
 
 def mode_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the mode tokens of a tokenizer by the name of the mode: its special tokens whose name is in brackets."""
+    """Return the mode tokens of a tokenizer by the name of the mode: its special tokens whose name is in brackets,
+    without those of BERT, such as [CLS]."""
     added = tokenizer.get_added_tokens_decoder().items()
     return _modes({token.content: i for i, token in added if token.special})
 
@@ -69,7 +70,8 @@ def _sentinels(id_of: Callable[[str], int | None]) -> tuple[int, ...]:
 
 
 def _modes(ids: Mapping[str, int]) -> dict[str, int]:
-    return {name[1:-1]: token for name, token in ids.items() if re.fullmatch(r"\[\w+\]", name) and name not in MASKS}
+    in_brackets = {name[1:-1]: token for name, token in ids.items() if re.fullmatch(r"\[\w+\]", name)}
+    return {name: token for name, token in in_brackets.items() if name not in NO_MODES}
 
 
 def reserved_names(reserve: Sequence[str]) -> list[str]:

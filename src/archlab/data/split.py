@@ -1,10 +1,12 @@
 """Division of a text into folds. One fold is held out; everything else is training data."""
 
 import hashlib
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,7 +50,11 @@ class SplitRule:
 
     If there is only one document, or a few of very different length, a fold of whole documents could have less than a
     quarter of the intended size. In that case, folds are contiguous stretches of the text instead. The first of these
-    folds is at the end of the text. Pairs are never cut: they are always divided as whole documents.
+    folds is at the end of the text.
+
+    Pairs are never cut: they are always divided as whole documents. If a few long pairs have most of the text, they are
+    in no fold, and the folds divide the other pairs. A long pair that is left out later therefore takes nothing from
+    the folds.
     """
 
     held_out: float
@@ -60,6 +66,8 @@ class SplitRule:
     If `by` is `documents`, a border is the hash bucket at which a fold ends, from the first fold to the last. If `by`
     is `position`, a border is the index of the character at which a fold starts, from the last fold to the first.
     """
+    longest: float
+    """Maximum number of characters of a document that may be in a fold of whole documents."""
     characters: int
     bytes: int
     """Size of the whole text in bytes, as UTF-8."""
@@ -94,7 +102,7 @@ class SplitRule:
     def _parts(self, document: Document, at: int) -> Iterator[tuple[int | None, str]]:
         if self.by == "documents":
             fold = bisect_right(self.cuts, _bucket(document.name))
-            is_in_fold = fold < len(self.cuts) and _length(document) <= self.held_out * self.characters
+            is_in_fold = fold < len(self.cuts) and _length(document) <= self.longest
             yield from ((fold if is_in_fold else None, text) for text in document.texts)
             return
         text = document.text
@@ -107,41 +115,56 @@ class SplitRule:
 
 
 def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
-    """Read a corpus once and choose its split. Raise UserError if the corpus has no text."""
+    """Read a corpus once and choose its split. Raise UserError if the corpus has no text, or too few pairs."""
     if not 0 < held_out < 1:
         raise UserError(f"data.held_out is {held_out}; allowed: above 0 and below 1, because every run is evaluated")
+    has_pairs = isinstance(corpus.template, PairFields)
     digest, total, n_bytes = hashlib.sha256(), 0, 0
-    sizes, long = np.zeros(_BUCKETS), list[tuple[int, int]]()
+    short, longest = np.zeros(_BUCKETS), ("", 0)
+    buckets, lengths = array("q"), array("q")
     for document in corpus:
         n_bytes += _update(digest, document)
         length, bucket = _length(document), _bucket(document.name)
         total += length
-        if length > held_out * total:  # may be short in comparison with all documents
-            long.append((bucket, length))
+        longest = max(longest, (document.name, length), key=itemgetter(1))
+        if has_pairs or length > held_out * total:  # a pair may be too long, and a text may be short in the end
+            buckets.append(bucket)
+            lengths.append(length)
         else:
-            sizes[bucket] += length
+            short[bucket] += length
     if total < 2:
         omitted = f"; left out: {corpus.omissions}" if str(corpus.omissions) else ""
         raise UserError("\n  ".join([f"{corpus} has no text{omitted}", *corpus.omissions.first]))
-    for bucket, length in long:
-        if length <= held_out * total:
-            sizes[bucket] += length
     n_folds = min(MOST_FOLDS, int(1 / held_out + 1e-9))
+    buckets_N, lengths_N = np.array(buckets, dtype=np.int64), np.array(lengths, dtype=np.int64)
+    limit = held_out * total
+    while True:
+        is_short_N = lengths_N <= limit
+        sizes = short + np.bincount(buckets_N[is_short_N], lengths_N[is_short_N], _BUCKETS)
+        next_limit = held_out * float(sizes.sum())
+        if not has_pairs or not (lengths_N[is_short_N] > next_limit).any():
+            break
+        limit = next_limit
     ends = _ends(sizes, held_out, n_folds)
-    fold_sizes = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
-    enough = (
-        fold_sizes.min() >= _QUARTER * held_out * total
-        and total - fold_sizes.max() >= _QUARTER * (1 - held_out) * total
-    )
-    if enough:
-        return SplitRule(held_out, "documents", ends, total, n_bytes, digest.hexdigest())
-    if isinstance(corpus.template, PairFields):
+    if _are_even(sizes, ends, held_out, float(sizes.sum()) if has_pairs else total):
+        return SplitRule(held_out, "documents", ends, limit, total, n_bytes, digest.hexdigest())
+    if has_pairs:
+        name, length = longest
+        most = f"the longest of {len(lengths)}, {name}, has {length / total:.1%} of the text ({length:,} characters)"
         hint = "allowed: more pairs, or another fraction (data.held_out, --held-out)"
-        raise UserError(f"{corpus}: too few pairs to hold out {held_out:.1%} of the text in whole pairs; {hint}")
-    length = max(held_out * total, 1)
-    n_folds = max(min(n_folds, int((total - 1) / length)), 1)
-    starts = tuple(max(round(total - fold * length), 1) for fold in range(n_folds, 0, -1))
-    return SplitRule(held_out, "position", starts, total, n_bytes, digest.hexdigest())
+        raise UserError(
+            f"{corpus}: too few pairs to hold out {held_out:.1%} of the text in whole pairs; {most}; {hint}"
+        )
+    n_folds = max(min(n_folds, int((total - 1) / max(limit, 1))), 1)
+    starts = tuple(max(round(total - fold * max(limit, 1)), 1) for fold in range(n_folds, 0, -1))
+    return SplitRule(held_out, "position", starts, limit, total, n_bytes, digest.hexdigest())
+
+
+def _are_even(sizes: np.ndarray, ends: Sequence[int], held_out: float, total: float) -> bool:
+    """Return whether no fold of whole documents is much smaller than intended, or leaves much less training data."""
+    fold_sizes = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
+    smallest, training = fold_sizes.min(), total - fold_sizes.max()
+    return smallest >= max(_QUARTER * held_out * total, 1) and training >= _QUARTER * (1 - held_out) * total
 
 
 def n_test_folds(n_folds: int) -> int:

@@ -85,8 +85,8 @@ class TextData:
             tokens[chosen == n] = train.windows(starts, seq_len + 1)
         return Windows(tokens)
 
-    def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        windows_per_weight = n_windows / sum(self._weights)
+    def passes(self, n_steps: int, batch_size: int, seq_len: int) -> Mapping[str, float]:
+        windows_per_weight = n_steps * batch_size / sum(self._weights)
         return {
             s.name: windows_per_weight * s.weight / windows_per_epoch(len(s.folder.train), seq_len)
             for s in self.sources

@@ -144,10 +144,10 @@ class TrainingData(Protocol):
         """
         ...
 
-    def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Return, for each source of text, how many times a run of `n_windows` windows reads it completely.
+    def passes(self, n_steps: int, batch_size: int, seq_len: int) -> Mapping[str, float]:
+        """Return, for each source of text, how many times a run of `n_steps` steps reads it completely.
 
-        The result is empty for a task.
+        The arguments `batch_size` and `seq_len` are those of `windows`. The result is empty for a task.
         """
         ...
 

@@ -52,3 +52,8 @@ def _scaled(value: float, base: int, prefixes: tuple[str, ...]) -> tuple[str, st
     while float(f"{value:.3g}") >= 1000 and step < len(prefixes) - 1:
         value, step = value / base, step + 1
     return f"{value:.3g}", prefixes[step]
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a count with its noun: `1 seed` or `3 seeds`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -4,7 +4,7 @@ whose runs diverged."""
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from archlab.pricing.units import count
+from archlab.pricing.units import count, plural
 from archlab.study.formatting import (
     difference,
     diverged,
@@ -13,7 +13,6 @@ from archlab.study.formatting import (
     margin_of,
     p_equals,
     paired,
-    plural,
     span,
     with_unit,
 )

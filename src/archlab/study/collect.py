@@ -11,6 +11,7 @@ from archlab.config.io import studies
 from archlab.config.training import resolve_train
 from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
+from archlab.pricing.units import plural
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.arm import Arm
@@ -27,7 +28,7 @@ from archlab.study.contrast_answer import contrast_answer, trend_answer
 from archlab.study.details import compare_documents, curve_of, probed_arm
 from archlab.study.fit import describe_equal
 from archlab.study.folder import environment_warnings
-from archlab.study.formatting import listed, plural
+from archlab.study.formatting import listed
 from archlab.study.outcome_schema import BY_SEED, Outcome
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from archlab.pricing.units import count
+from archlab.pricing.units import count, plural
 from archlab.study.arm import setting_text, short_names
-from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, plural, span, with_unit
+from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, span, with_unit
 from archlab.study.record import Comparison, FactorContrast, Heading, SizeTrend, Verdict
 
 _NAMED = 3

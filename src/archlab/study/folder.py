@@ -19,8 +19,9 @@ from archlab.digests import DIGESTS, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.files import STUDY, TEMPORARY, disk_errors, make_folder, refuse_linked_folders, remove_folder, write_atomic
+from archlab.pricing.units import plural
 from archlab.study.arm import Arm
-from archlab.study.formatting import listed, plural
+from archlab.study.formatting import listed
 from archlab.study.record import StudySummary, has_summary, read_summary
 from archlab.study.schema import Seeds, StudyConfig
 from archlab.study.study_file import is_study_folder, read_study_folder

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from math import ceil
 
-from archlab.pricing.units import binary, count
+from archlab.pricing.units import binary, count, plural
 from archlab.study.outcome_schema import Source, Unit
 from archlab.study.record import ArmSummary, Comparison
 
@@ -102,11 +102,6 @@ def span(low: str, high: str) -> str:
 
 def listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Format a count with its noun: `1 seed` or `3 seeds`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def paired(comparisons: Sequence[Comparison], source: Source) -> str:

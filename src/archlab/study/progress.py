@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from archlab.config.core.text import note
+from archlab.pricing.units import plural
 from archlab.progress import Bar
 from archlab.study.executors.executor import RunProgress
-from archlab.study.formatting import plural
 from archlab.study.outcomes.timing import ROUNDS
 from archlab.study.runs import Run
 from archlab.training.summary import RunSummary

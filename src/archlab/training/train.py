@@ -93,7 +93,7 @@ def _notes(setup: RunSetup) -> Iterator[str]:
     if vocab_size > (known := data.special.n_tokens):
         rows = f"embedding rows from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
-    for name, passes in data.passes(settings.steps * settings.rows, settings.seq_len).items():
+    for name, passes in data.passes(settings.steps, settings.rows, settings.seq_len).items():
         if passes > WORTH_REPEATING:
             yield (
                 f"{name} is read {passes:.1f} times; text that is repeated more than {WORTH_REPEATING} times teaches "

@@ -78,7 +78,7 @@ class TaskData:
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.n_ids)
 
-    def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
+    def passes(self, n_steps: int, batch_size: int, seq_len: int) -> Mapping[str, float]:
         return {}
 
     def held_out(self, seq_len: int, n_tokens: int | None) -> Windows:

@@ -11,8 +11,8 @@ from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.results import RunInfo
 from archlab.evidence.verdicts import Agreement, ClaimAtScale, ClaimVerdict, JudgedExpectation
-from archlab.pricing.units import count
-from archlab.study.formatting import margin_of, plural, span
+from archlab.pricing.units import count, plural
+from archlab.study.formatting import margin_of, span
 from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "commonly said", "found here")

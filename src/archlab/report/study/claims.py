@@ -11,11 +11,11 @@ from archlab.evidence.ledger import LedgerEntry, about_study
 from archlab.evidence.look_up import explaining
 from archlab.evidence.results import Pace, in_library
 from archlab.evidence.verdicts import ClaimAtScale
-from archlab.pricing.units import seconds, si
+from archlab.pricing.units import plural, seconds, si
 from archlab.report.ledger.words import at_scale, found_here, verdict
 from archlab.report.text_table import FIXED
 from archlab.study.forecast import Forecast, ListedStudy
-from archlab.study.formatting import contrast_text, listed, plural
+from archlab.study.formatting import contrast_text, listed
 from archlab.study.record import StudySummary
 
 _MOST = 6

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import altair as alt
 
 from archlab.config.core.yaml_text import to_yaml_line
+from archlab.pricing.units import plural
 from archlab.report.charts.axes import axis_title, padded
 from archlab.report.charts.lines import YAxis, never_single_out
 from archlab.report.charts.marks import ChartRow
 from archlab.report.study.grids import aligned, over_values
-from archlab.study.formatting import amount, plural, with_unit
+from archlab.study.formatting import amount, with_unit
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, StudySummary
 

@@ -7,11 +7,12 @@ from typing import Any
 import altair as alt
 
 from archlab.config.core.yaml_text import to_yaml_line
+from archlab.pricing.units import plural
 from archlab.report.charts.axes import padded, without_outliers
 from archlab.report.charts.lines import YAxis, names, opacity, single_out, tall_enough
 from archlab.report.charts.marks import ChartRow, chart_of, color, dashes, layered, tooltip
 from archlab.report.study.arms import labels
-from archlab.study.formatting import amount, plural, span
+from archlab.study.formatting import amount, span
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import StudySummary, SweepPoint, TuningPoint
 

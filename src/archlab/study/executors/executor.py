@@ -18,8 +18,7 @@ from archlab.machine import cores
 from archlab.pricing.memory import training_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import step_memory_of
-from archlab.pricing.units import binary
-from archlab.study.formatting import plural
+from archlab.pricing.units import binary, plural
 from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
 from archlab.training.callback import Callback
