@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.infer.text import Codec, PublishedCodec, RunCodec
+from archlab.infer.text import Codec, PublishedCodec, RunCodec, unknown_tokens
 from archlab.model.decoder import Decoder
 
 
@@ -51,12 +51,12 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
     tokens_1T, segments_1T = (torch.tensor([ids], device=device) for ids in (encoded.ids, encoded.type_ids))
     segments = segments_1T if model.config.embedding.segments else None
     logits_MV = model(tokens_1T, segments=segments)[0, masked].float()
-    p_MV = logits_MV.softmax(-1)
-    known = [token for token in range(p_MV.shape[1]) if tokenizer.id_to_token(token) is not None]
-    most_likely = p_MV[:, known].topk(min(n_guesses, len(known)))
+    unknown = unknown_tokens(model, codec)
+    p_MV = logits_MV.softmax(-1).index_fill(1, torch.tensor(unknown, dtype=torch.int64, device=device), -1)
+    most_likely = p_MV.topk(min(n_guesses, p_MV.shape[1] - len(unknown)))
     return [
-        [Guess(known[i], _text_of(codec.tokenizer, known[i]), p) for i, p in zip(indices, p_of, strict=True)]
-        for indices, p_of in zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)
+        [Guess(token, _text_of(codec.tokenizer, token), p) for token, p in zip(tokens, p_of, strict=True)]
+        for tokens, p_of in zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)
     ]
 
 
