@@ -155,7 +155,7 @@ def _endings(model: Decoder, codec: Codec, prompt_1T: Tensor) -> _Endings:
 
 
 def unknown_tokens(model: Decoder, codec: Codec) -> list[int]:
-    """Return the tokens of the model that the tokenizer does not have, without EOS tokens; none for a custom `Codec`."""
+    """Return the tokens of the model that the tokenizer lacks, except EOS tokens. Empty for a custom `Codec`."""
     if not isinstance(codec, PublishedCodec | RunCodec):
         return []
     ids, ends = range(model.config.vocab_size), codec.special.ends
