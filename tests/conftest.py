@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a small text, a shared cache of prepared data, and a private folder for the plug-in list.
+"""Fixtures for all tests: a small text, caches of prepared data, and a private folder for the plug-in list.
 
 With `--device cuda`, models and tensors are made on the GPU. Only tests/invariants/test_grid.py and test_numerics.py
 support it. Other tests name their device, or compare with results of libraries on the CPU.
@@ -37,6 +37,11 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -340,7 +340,7 @@ def test_the_page_has_a_chart_for_each_measure_of_each_stack(
 
 
 def test_an_encoder_alone_is_one_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    """BERT has no decoder, so its measures need no beginning. Its queries see the whole window."""
+    """BERT has no decoder, so the names of its measures have no prefix. Its queries see the whole window."""
     widths = ("model.d_model=32", "model.n_layers=2", "model.vocab_size=300", "model.attention={n_heads: 4}")
     small = ("bert-base", *widths, "train.objective.kind=masked", "--context", "32", "--json")
     assert app.main(["probe", *small]) == 0

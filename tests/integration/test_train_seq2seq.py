@@ -36,11 +36,12 @@ from tiny import MODEL, TRAIN, Killed, config, losses, run_here
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
-MODELS = {
-    "causal": (),
-    "one stack": ("model.attention.visibility=prefix", "train.objective.kind=seq2seq"),
-    "encoder": ("model.encoder.n_layers=1", "train.objective.kind=seq2seq"),
+ARMS: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "one stack": {"model.attention.visibility": "prefix", "train.objective.kind": "seq2seq"},
+    "encoder": {"model.encoder.n_layers": 1, "train.objective.kind": "seq2seq"},
 }
+MODELS = {name: [f"{field}={value}" for field, value in fields.items()] for name, fields in ARMS.items()}
 EVERY = pytest.mark.parametrize("name", MODELS)
 
 
@@ -158,13 +159,6 @@ def test_context_parallelism_refuses_pairs() -> None:
 # --- studies ------------------------------------------------------------------------------------------------------
 
 
-ARMS = {
-    "causal": {},
-    "one stack": {"model.attention.visibility": "prefix", "train.objective.kind": "seq2seq"},
-    "encoder": {"model.encoder.n_layers": 1, "train.objective.kind": "seq2seq"},
-}
-
-
 def study(**values: Any) -> StudyConfig:
     raw = {
         "question": "Which?",
@@ -211,7 +205,7 @@ def test_one_study_compares_the_three_models(monkeypatch: pytest.MonkeyPatch, tm
         ({"set": {"data.task.kind": "recall"}}, r"seq2seq needs pairs .*data\.task = recall has none"),
     ],
 )
-def test_what_does_not_fit_pairs_is_refused(values: dict[str, Any], message: str) -> None:
+def test_outcomes_and_tasks_that_do_not_fit_pairs_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         arms(study(**values))
 

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 import archlab
 from archlab.config.io import build_config
 from archlab.errors import UserError
+from archlab.infer.beams import beam_search
 from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -73,15 +74,70 @@ def test_with_a_prefix_the_cache_changes_nothing(chunk: int | None) -> None:
     for _ in range(5):
         expected = torch.cat((expected, model(expected, prefix=prefix)[:, -1:].argmax(-1)), 1)
     assert torch.equal(written, expected)
-    without, within = (Session(model, prompt, 7, prefix=n).logits() for n in (None, prefix))
+    without, within = (Session(model, prompt, 7, prefix=n).logits() for n in ([0, 0], prefix))
     assert (within - without).abs().amax(-1).min() > 1e-3, "the prefix of each text is read"
 
 
-def recomputed(model: Decoder, tokens: Tensor, n: int) -> Tensor:
+def recomputed(model: Decoder, tokens: Tensor, n: int, prefix: Tensor | None = None) -> Tensor:
     """Generate greedily, with a full pass over the whole text for every token."""
     for _ in range(n):
-        tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), dim=1)
+        tokens = torch.cat((tokens, model(tokens, prefix=prefix)[:, -1].argmax(-1, keepdim=True)), dim=1)
     return tokens
+
+
+PREFIXED: dict[str, tuple[str, ...]] = {
+    "rope": ("model.attention.visibility=prefix",),
+    "window": ("model.attention={n_heads: 4, n_kv_heads: 2, window: 4, visibility: prefix}",),
+    "learned": ("model.attention.visibility=prefix", "model.position.kind=learned"),
+    "alibi": ("model.attention.visibility=prefix", "model.position.kind=alibi"),
+    "one layer": ("model.layers={a: {attention.visibility: prefix}, b: {attention.window: 3}, pattern: [a, b]}",),
+    "longrope": (
+        "model.attention.visibility=prefix",
+        "model.position.scaling={kind: longrope, factor: 4, original_max_seq_len: 12, short_factor: [1, 1.5], "
+        "long_factor: [2, 3]}",
+    ),
+}
+
+
+@pytest.mark.parametrize("choices", PREFIXED.values(), ids=PREFIXED)
+def test_the_prompt_is_the_prefix_unless_another_one_is_given(choices: tuple[str, ...]) -> None:
+    model, texts = tiny(*choices), [text(length, seed=length) for length in (9, 5, 1)]
+    expected = [recomputed(model, prompt, 8, torch.tensor([prompt.shape[1]])) for prompt in texts]
+    causal = [recomputed(model, prompt, 8) for prompt in texts]
+    within, without = (Session(model, texts[0], 9, prefix=prefix).logits() for prefix in (None, [0]))
+    assert (within - without).abs().max() > 1e-3, "the prefix changes what follows"
+    tokens, padding = left_pad([prompt[0] for prompt in texts])
+    padded = archlab.generate(model, tokens, 8, padding=padding, prefill_chunk=2)
+    padded_causal = archlab.generate(model, tokens, 8, padding=padding, prefix=[0, 0, 0])
+    best = beam_search(model, tokens, 8, beams=1, padding=padding)
+    for row, (prompt, p) in enumerate(zip(texts, padding.tolist(), strict=True)):
+        assert torch.equal(archlab.generate(model, prompt, 8), expected[row])
+        assert torch.equal(padded[row, p:], expected[row][0])
+        assert torch.equal(padded_causal[row, p:], causal[row][0])
+        assert best[row][0].tokens == tuple(expected[row][0, prompt.shape[1] :].tolist())
+
+
+@pytest.mark.parametrize("choices", PREFIXED.values(), ids=PREFIXED)
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_tokens_after_the_prompt_are_read_causally(choices: tuple[str, ...], is_read_first: bool) -> None:
+    """It makes no difference whether the model has read the prompt when more tokens are appended."""
+    model, more = tiny(*choices), text(4, seed=1, batch=2)
+    session, prefix = Session(model, text(6, batch=2), 16), torch.tensor([6, 6])
+    if is_read_first:
+        torch.testing.assert_close(session.logits(), model(session.tokens_BT, prefix=prefix)[:, -1])
+    session.read(more)
+    for _ in session.write(5):
+        torch.testing.assert_close(session.logits(), model(session.tokens_BT, prefix=prefix)[:, -1])
+
+
+def test_reordered_sequences_keep_their_prefixes() -> None:
+    """LongRoPE reads the whole sequence again when it exceeds its original length."""
+    model = tiny(*PREFIXED["longrope"])
+    session, prefix = Session(model, text(11, batch=2), 16, prefix=[11, 3]), torch.tensor([3, 11])
+    session.logits()
+    session.reorder(torch.tensor([1, 0]))
+    session.read(text(2, seed=1, batch=2))
+    torch.testing.assert_close(session.logits(), model(session.tokens_BT, prefix=prefix)[:, -1])
 
 
 @pytest.fixture(params=CHOICES.values(), ids=CHOICES.keys())

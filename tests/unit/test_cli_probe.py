@@ -165,11 +165,11 @@ def test_ropes_products_are_the_mean_cosine_of_the_angles(fraction, pairing):
 
 
 def test_every_number_is_explained(capsys):
-    """docs/probes.md explains every number by its name in JSON, and what the beginning of a name means."""
+    """docs/probes.md explains every number by its name in JSON, and what the prefix of a name means."""
     text = (Path(archlab.__file__).parents[2] / "docs" / "probes.md").read_text()
     measures = {name.rpartition(".")[2] for name in (*OF_LAYERS, *OF_MODEL)}
     assert {name for name in measures if f"`{name}`" not in text} == {"uniform_loss"}
-    assert all(f"`{beginning}" in text for beginning in (ENCODER, CROSS))
+    assert all(f"`{prefix}" in text for prefix in (ENCODER, CROSS))
 
 
 def test_the_device_is_the_configs(capsys, monkeypatch):

@@ -494,9 +494,14 @@ BROKEN_RULES = [
         "0.3 and mask = 0.8 are more than all predicted tokens; allowed: a sum up to 1",
     ),
     (
-        ["train.objective.kind=masked", "data.task.kind=recall"],
+        ["train.objective.kind=prefix", "data.task.kind=recall"],
         "train.objective.kind",
-        "masked chooses tokens of a text, but data.task = recall has answers; allowed: next_token",
+        "prefix chooses tokens of a text, but data.task = recall has answers; allowed: next_token, masked",
+    ),
+    (
+        ["data.pairs=[en, de]", "data.task.kind=reverse"],
+        "data.pairs",
+        "en, de and data.task = reverse; allowed: one of the two",
     ),
     (
         ["train.objective={kind: span_corruption, rate: 0.9, mean_span: 1}"],
@@ -737,3 +742,11 @@ def test_what_float32_cannot_hold_is_refused_when_it_is_read(field: str, value: 
     allowed = "allowed: 0, or absolute values from 1.4e-45 to 3.4e38"
     assert problems(f"{field}={value}")[field].strip().endswith(f"does not fit into float32; {allowed}")
     assert load_config("tiny-llama", f"{field}=1e-40")
+
+
+def test_the_hint_for_mixture_depends_on_the_field() -> None:
+    wrong = ["train.objective={kind: mixture, parts: {a: {objective: {kind: mixture}}}}"]
+    with pytest.raises(UserError, match=r"parts\.a\.objective\.kind +'mixture'; allowed: .*span_corruption"):
+        build_config({}, wrong)
+    with pytest.raises(UserError, match=r"'mixture'; write model\.mlp\.kind=moe"):
+        build_config({}, ["model.mlp={kind: mixture}"])

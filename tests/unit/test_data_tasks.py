@@ -221,6 +221,12 @@ def test_no_window_is_seen_twice_in_training_or_held_out(case: tuple[Task, int, 
 
 
 @EVERY
+def test_the_mean_number_of_answers_is_known(case: tuple[Task, int, int]):
+    task, seq_len, _ = case
+    assert make(case, 3000).scored.sum(1).mean() == pytest.approx(task.answers_per_window(seq_len), rel=0.02)
+
+
+@EVERY
 def test_tokens_are_of_the_vocabulary(case: tuple[Task, int, int]):
     tokens = make(case, 500).tokens
     assert tokens.min() >= 0

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from archlab.cli.app import main
+from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.infer.answers import Answers, Pair
 from archlab.infer.generate import generate
@@ -22,6 +23,8 @@ from tiny import config
 CHOICES = {
     "attention": (),
     "a ring of keys": ("model.attention.window=4",),
+    "a prefix": ("model.attention.visibility=prefix",),
+    "a prefix and a window": ("model.attention={visibility: prefix, window: 4}",),
     "mamba": (
         "model.mixer={kind: mamba2, n_heads: 4, head_dim: 8, d_state: 4}",
         "model.attention.kind=none",
@@ -63,8 +66,9 @@ def pairs(n_contexts: int = 6) -> list[Pair]:
 
 
 def alone(model: Decoder, pair: Pair) -> tuple[float, bool]:
+    prefix = torch.tensor([len(pair.context)]) if sees_as(model.config, "prefix") else None
     with torch.no_grad():
-        rows = model(torch.tensor([pair.read]))[0].double()[len(pair.context) - 1 :]
+        rows = model(torch.tensor([pair.read]), prefix=prefix)[0].double()[len(pair.context) - 1 :]
     likely = rows - torch.log(torch.exp(rows - rows.max()).sum(-1, keepdim=True)) - rows.max()
     chosen = [float(row[token]) for row, token in zip(likely, pair.continuation, strict=True)]
     return sum(chosen), all(int(row.argmax()) == t for row, t in zip(rows, pair.continuation, strict=True))

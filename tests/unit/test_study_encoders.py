@@ -12,9 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.tasks import Task
+from archlab.config.training import resolve_train, tokens_predicted
 from archlab.data.batch import Batch
-from archlab.data.objectives import random_batch
+from archlab.data.objectives import Batches, random_batch
+from archlab.data.open import open_training_data
 from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.pricing.summary import cost
@@ -42,6 +44,11 @@ FORMS = {
     "seq2seq, encoder": ("train.objective.kind=seq2seq", ENCODER),
     "mixture": (f"train.objective={MIXTURE}", VISIBLE),
     "mixture, encoder": (f"train.objective={MIXTURE}", ENCODER),
+    "recall": ("data.task.kind=recall",),
+    "states": ("data.task.kind=state_tracking",),
+    "reversal": ("data.task={kind: reverse, longest: 8}",),
+    "reversal, prefix": ("data.task={kind: reverse, longest: 8}", "train.objective.kind=seq2seq", VISIBLE),
+    "reversal, encoder": ("data.task={kind: reverse, longest: 8}", "train.objective.kind=seq2seq", ENCODER),
 }
 
 
@@ -49,8 +56,13 @@ def counted_by_torch(config: Config) -> tuple[float, Batch]:
     """Return the FLOPs of one training step per window, and the batch. The reference kernel computes all pairs."""
     train = resolve_train(config)
     model = Decoder(config.model, kernel="reference").train()
-    tokens = np.random.default_rng(0).integers(1, 250, (train.rows, train.seq_len + 1))
-    batch, optimizer = random_batch(config, Windows(tokens)), make_optimizer(model, train)
+    optimizer = make_optimizer(model, train)
+    if isinstance(config.data.task, Task):
+        data = open_training_data(config.data, config.model.vocab_size)
+        batch = Batches.of(config, data).training(0, 0, train.rows, train.seq_len)
+    else:
+        tokens = np.random.default_rng(0).integers(1, 250, (train.rows, train.seq_len + 1))
+        batch = random_batch(config, Windows(tokens))
     with FlopCounterMode(display=False) as counter:
         update(model, optimizer, batch, train, 0, CPU)
     return counter.get_total_flops() / train.rows, batch
@@ -64,7 +76,7 @@ def priced(config: Config, batch: Batch) -> float:
     is_causal = model.attention.visibility == "causal"
     pairs = 4 * model.attention.n_heads * 8 * model.n_layers * read * (read - 1) / 2 if is_causal else 0
     counted = np.ones(batch.targets.shape) if batch.counted is None else batch.counted
-    predicted = train.objective.tokens_predicted(train.seq_len) or read
+    predicted = tokens_predicted(config) or read
     logits = 2 * model.d_model * model.vocab_size * (counted.sum(1).mean() - predicted)
     return computed_training_flops(config) * train.seq_len + 3 * (pairs + logits)
 
@@ -78,6 +90,15 @@ def test_the_price_of_a_window_is_what_torch_counts_in_a_training_step(form: str
     summary = cost(settings)
     matrices = sum(work.flops for work in summary.computed_work["training"] if work.kind in ("products", "attention"))
     assert matrices == pytest.approx(summary.computed_training_flops_per_token * WINDOW * ROWS)
+
+
+def test_a_task_costs_the_same_with_a_causal_mask_and_with_a_visible_source() -> None:
+    """Both read the same windows and compute logits for the same answers."""
+    task = ("data.task={kind: reverse, longest: 8}", f"train.seq_len={WINDOW}", f"train.batch_tokens={WINDOW * ROWS}")
+    causal, prefix = config(*task), config(*task, "train.objective.kind=seq2seq", VISIBLE)
+    assert counted_by_torch(causal)[0] == counted_by_torch(prefix)[0]
+    pairs = 3 * 4 * causal.model.attention.n_heads * 8 * causal.model.n_layers * (WINDOW - 1) / 2
+    assert computed_training_flops(prefix) - computed_training_flops(causal) == pytest.approx(pairs)
 
 
 # --- Raffel's comparisons, as studies -----------------------------------------------------------------------------

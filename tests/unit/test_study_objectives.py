@@ -219,10 +219,10 @@ def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: p
     assert list(named_outcomes(alike, arms(alike))) == ["bits_per_byte", "continuation"]
     assert untrained_notes([Continuation()], arms(alike)) == []
     parts = {name: {"objective.kind": name} for name in ("span_corruption", "prefix")}
-    for allowed, taught in (("prefix", True), ("span_corruption", False)):
-        objective = {"train.objective": {"kind": "mixture", "parts": {"only": parts[allowed]}}}
+    for kind, continues in (("prefix", True), ("span_corruption", False)):
+        objective = {"train.objective": {"kind": "mixture", "parts": {"only": parts[kind]}}}
         arm = study(text, measure=["continuation"], arms={"a": {**objective, "model.encoder.n_layers": 1}})
-        assert (untrained_notes([Continuation()], arms(arm)) == []) is taught
+        assert (untrained_notes([Continuation()], arms(arm)) == []) is continues
     fast = study(text, measure=["training_speed"], arms={**ARMS, "masked": MASKED})
     assert list(named_outcomes(fast, arms(fast))) == ["training_speed"]
 
@@ -233,8 +233,8 @@ def test_masked_and_causal_training_are_compared_by_a_linear_probe(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Local, "run_all", run_here)
     two, probe = {"causal": {}, "masked": MASKED}, {"linear_probe": {"windows": 200}}
-    config = study(tmp_path, set=RECALL, arms=two, measure=probe)
-    summary = Study("probe", config, tmp_path / "out", Local(1)).run(lambda runs: lambda progress: None)
+    compared = study(tmp_path, set=RECALL, arms=two, measure=probe)
+    summary = Study("probe", compared, tmp_path / "out", Local(1)).run(lambda runs: lambda progress: None)
     assert (summary.outcome.name, summary.outcome.unit, summary.others) == ("linear_probe", "share", [])
     assert all(0 <= value <= 1 for arm in summary.arms for value in arm.values.values() if value is not None)
     assert "the initial weights and the examples" in render(summary)
@@ -245,8 +245,8 @@ def test_a_study_of_objectives_ends_in_a_report_without_their_own_scores(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Local, "run_all", run_here)
-    config = study(text, measure=["continuation"], tune={"train.lr": [1e-3, 1e-2]})
-    summary = Study("objectives", config, tmp_path / "out", Local(1)).run(lambda runs: lambda progress: None)
+    tuned = study(text, measure=["continuation"], tune={"train.lr": [1e-3, 1e-2]})
+    summary = Study("objectives", tuned, tmp_path / "out", Local(1)).run(lambda runs: lambda progress: None)
     assert (summary.outcome.name, summary.evaluated, summary.others) == ("continuation", None, [])
     assert all(len(arm.values) == 2 and None not in arm.values.values() for arm in summary.arms)
     (note,) = (warning for warning in summary.warnings if "continue a text" in warning)

@@ -56,13 +56,13 @@ def run(
     workers
         Number of threads or processes that tokenize. Default: one per core.
     reserve
-        Special tokens to add to the tokenizer for the training objective: `mask`, `sentinels:100` for 100 sentinels,
-        `mode:R` for the mode token [R], or several of them, as in mask,sentinels:100.
+        Special tokens to add to the tokenizer for the training objective: `mask`, `sentinels:100` for 100 sentinels, or
+        `mode:R` for the mode token [R]. Separate several of them by commas, as in mask,sentinels:100.
     pairs
         Read pairs of a source and a target from two fields of the records, as in en,de. In a .tsv file, the fields are
         names in the first line. Two numbers, as in 1,2, are columns of a .tsv file that has no line of names.
     seq_len
-        Length of the windows (train.seq_len) that every pair must fit into, half for each side. A longer pair is
+        Length of the windows (train.seq_len). Source and target must each fit into half a window; a longer pair is
         invalid. Default: no limit.
     """
     texts = _template(field, template) if pairs is None else _pairs(pairs, field, template)

@@ -38,7 +38,8 @@ def run(
     prompt
         The text to continue. With an encoder, it begins the target text and may be left out.
     source
-        The text that the encoder reads, in a model with an encoder such as T5. The prompt then begins the target text.
+        The text that the encoder reads, in a model with an encoder such as T5, or the source of a run that was trained
+        on pairs. The prompt then begins the target text.
     max_new_tokens
         Maximum number of new tokens.
     beams

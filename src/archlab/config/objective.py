@@ -70,10 +70,11 @@ class Objective(Registered):
         """Return the numbers of tokens that the model reads for a window of `n_tokens` tokens."""
         return TokensRead(n_tokens, n_tokens if has_encoder else 0)
 
-    def tokens_predicted(self, n_tokens: int) -> float | None:
-        """Return the mean number of tokens that count in the loss of a window of `n_tokens` tokens. Training computes
-        logits only for them. None: all tokens of the stack or of the decoder."""
-        return None
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float | None:
+        """Return the mean number of tokens that count in the loss of a window of `n_tokens` tokens, of which
+        `n_answers` are answers of a task. Training computes logits only for them. None: all tokens of the stack or of
+        the decoder."""
+        return n_answers
 
 
 def score_meaning(objective: Objective) -> dict[str, Any]:
@@ -120,8 +121,8 @@ class Masked(Objective):
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return (MASK,)
 
-    def tokens_predicted(self, n_tokens: int) -> float:
-        return max(round(self.rate * n_tokens), 1)
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
+        return max(round(self.rate * (n_tokens if n_answers is None else n_answers)), 1)
 
 
 class Prefix(Mixable):
@@ -141,7 +142,7 @@ class Prefix(Mixable):
     chooses_tokens: ClassVar[bool] = True
 
     def most_predicted(self, n_tokens: int) -> int:
-        """Return the largest number of tokens that may be predicted in a window of `n_tokens` tokens."""
+        """Return the largest number of predicted tokens in a window of `n_tokens` tokens."""
         return max(round(2 * self.rate * n_tokens) - 1, 1) if self.drawn else max(round(self.rate * n_tokens), 1)
 
     def longest_prefix(self, n_tokens: int) -> int:
@@ -153,7 +154,7 @@ class Prefix(Mixable):
             return TokensRead(n_tokens)
         return TokensRead(self.most_predicted(n_tokens), self.longest_prefix(n_tokens))
 
-    def tokens_predicted(self, n_tokens: int) -> float:
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
         most = self.most_predicted(n_tokens)
         return (1 + most) / 2 if self.drawn else most
 
@@ -189,7 +190,7 @@ class SpanCorruption(Mixable):
         hidden, text = n_hidden + n_spans + 1, n_tokens - n_hidden + n_spans + 1
         return TokensRead(hidden, text) if has_encoder else TokensRead(text + hidden - 1)
 
-    def tokens_predicted(self, n_tokens: int) -> float:
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
         return sum(self.spans(n_tokens)) + 1
 
 
@@ -208,8 +209,8 @@ class Seq2Seq(Objective):
         half = longest_side(n_tokens)
         return TokensRead(half, half) if has_encoder else TokensRead(n_tokens)
 
-    def tokens_predicted(self, n_tokens: int) -> float:
-        return longest_side(n_tokens)
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
+        return longest_side(n_tokens) if n_answers is None else n_answers
 
 
 def longest_side(n_tokens: int) -> int:
@@ -236,7 +237,7 @@ class Part(Settings):
     def _has_no_own_loss(cls, objective: Mixable) -> Mixable:
         if is_users(type(objective)):
             allowed = ", ".join(name for name, kind in kinds(Mixable).items() if not is_users(kind))
-            raise ValueError(f"{objective.kind} is of a plug-in, and may have a loss of its own; allowed: {allowed}")
+            raise ValueError(f"{objective.kind} comes from a plug-in and may have its own loss; allowed: {allowed}")
         return objective
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
@@ -271,8 +272,8 @@ class Mixture(Objective):
 
     @property
     def continuing(self) -> Part:
-        """Part as which the model continues a text: of the parts that train it for this, the one with the largest
-        share. If no part does, the part with the largest share of all."""
+        """Part whose input format is used when the model continues a text. It has the largest share of all parts that
+        train the model to continue a text, or of all parts if none of them does."""
         parts = [part for _, part in self.in_order]
         return max([part for part in parts if part.objective.continues_text] or parts, key=lambda part: part.share)
 
@@ -285,8 +286,8 @@ class Mixture(Objective):
         return {f"train.objective.parts.{name}.objective": part.objective for name, part in self.in_order}
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
-        needed = [what for _, part in self.in_order for what in part.objective.reserved(n_tokens)]
-        most = max((int(what.removeprefix(SENTINELS)) for what in needed if what.startswith(SENTINELS)), default=0)
+        entries = [entry for _, part in self.in_order for entry in part.objective.reserved(n_tokens)]
+        most = max((int(entry.removeprefix(SENTINELS)) for entry in entries if entry.startswith(SENTINELS)), default=0)
         modes = [f"{MODE}{part.mode}" for _, part in self.in_order if part.mode]
         return ((f"{SENTINELS}{most}",) if most else ()) + tuple(dict.fromkeys(modes))
 
@@ -294,7 +295,7 @@ class Mixture(Objective):
         read = [part.tokens_read(n_tokens, has_encoder=has_encoder) for part in self.parts.values()]
         return TokensRead(*(max(numbers) for numbers in zip(*read, strict=True)))
 
-    def tokens_predicted(self, n_tokens: int) -> float:
+    def tokens_predicted(self, n_tokens: int, n_answers: float | None = None) -> float:
         shares = sum(part.share for part in self.parts.values())
         predicted = ((part.share, part.objective.tokens_predicted(n_tokens)) for part in self.parts.values())
         return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares

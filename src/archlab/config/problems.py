@@ -175,6 +175,8 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
     synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
+    if first["type"] == "union_tag_invalid" and path.startswith(("train.", "data.")) and "write model." in synonym:
+        synonym = ""  # the word has another meaning for this kind, such as mixture for objectives
     field = re.sub(r"^(model\.)layers\.\w+\.", r"\1", path)
     hint = near if near and field not in synonym else _hint(synonym)  # prefer names of this field to other fields
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"

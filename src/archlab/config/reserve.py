@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field
 MASK = "mask"
 """Entry for one mask token."""
 SENTINELS = "sentinels:"
-"""Beginning of the entry for sentinels. Their number follows."""
+"""Prefix of the entry for sentinels. Their number follows it."""
 MODE = "mode:"
-"""Beginning of the entry for one mode token. The name of the mode follows."""
+"""Prefix of the entry for one mode token. The name of the mode follows it."""
 
 
 def _mode(name: str) -> str:
@@ -25,14 +25,14 @@ Mode = Annotated[str, AfterValidator(_mode)]
 """Name of a mode. The name of its token is in brackets, such as `[R]`."""
 
 
-def _reserved(what: str) -> str:
-    if what.startswith(MODE):
-        _mode(what.removeprefix(MODE))
-    elif not re.fullmatch(rf"{MASK}|{SENTINELS}[1-9]\d{{0,3}}", what):
+def _entry(entry: str) -> str:
+    if entry.startswith(MODE):
+        _mode(entry.removeprefix(MODE))
+    elif not re.fullmatch(rf"{MASK}|{SENTINELS}[1-9]\d{{0,3}}", entry):
         raise ValueError(
-            f"{what!r}; allowed: mask, sentinels:N with N from 1 to 9999, or mode:NAME with the name of a mode"
+            f"{entry!r}; allowed: mask, sentinels:N with N from 1 to 9999, or mode:NAME with the name of a mode"
         )
-    return what
+    return entry
 
 
 def _once(entries: tuple[str, ...]) -> tuple[str, ...]:
@@ -43,5 +43,5 @@ def _once(entries: tuple[str, ...]) -> tuple[str, ...]:
     return entries
 
 
-Reserve = Annotated[tuple[Annotated[str, AfterValidator(_reserved)], ...], Field(strict=False), AfterValidator(_once)]
+Reserve = Annotated[tuple[Annotated[str, AfterValidator(_entry)], ...], Field(strict=False), AfterValidator(_once)]
 """Special tokens that a tokenizer reserves for an objective."""

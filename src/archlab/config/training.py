@@ -9,6 +9,7 @@ from archlab.config.objective import Mixable, Mixture, Objective, TokensRead
 from archlab.config.optimizer import Schedule
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
+from archlab.config.tasks import Task
 
 ABOUT_A_BATCH = 8192
 """Minimum of the default of batch_tokens. The default is this number, rounded up to whole sequences."""
@@ -37,9 +38,9 @@ def check_objective(model: ModelConfig, objective: Objective) -> None:
         fit = " or ".join(name for name, kind in kinds(root).items() if kind.fits_encoder)
         raise_problems(
             [
-                Problem(f"{field}.kind", f"{one.kind} has no source text for model.encoder to read; allowed: {fit}")
-                for field, one in objective.by_field().items()
-                if not one.fits_encoder
+                Problem(f"{field}.kind", f"{own.kind} has no source text for model.encoder to read; allowed: {fit}")
+                for field, own in objective.by_field().items()
+                if not own.fits_encoder
             ],
             "the config",
         )
@@ -60,6 +61,14 @@ def tokens_read(config: Config) -> TokensRead:
     """Return the numbers of tokens that the model reads for each training window."""
     train = resolve_train(config)
     return train.objective.tokens_read(train.seq_len, has_encoder=config.model.encoder is not None)
+
+
+def tokens_predicted(config: Config) -> float | None:
+    """Return the mean number of tokens of a training window that get logits. None: all tokens of the stack or of the
+    decoder. For pairs of texts, this is the largest number, because the lengths of their targets are in the data."""
+    train, task = resolve_train(config), config.data.task
+    n_answers = task.answers_per_window(train.seq_len) if isinstance(task, Task) else None
+    return train.objective.tokens_predicted(train.seq_len, n_answers)
 
 
 def resolve_train(config: Config) -> TrainConfig:

@@ -37,7 +37,7 @@ class Continued:
         """Return the batch in which a model reads `source` and `lead`, and predicts the rest of each window.
 
         An encoder reads `source`, and the decoder reads `lead` after the token that begins a document. One stack reads
-        both. It reads `source` as a visible prefix if `has_prefix`. Only tokens that count in every objective count.
+        `source`, as a visible prefix if `has_prefix`, and then `lead`.
         """
         windows, rows = self.windows, len(self.windows.tokens)
         start = np.full((rows, 1), self.special.documents[0]) if self.has_encoder else source
@@ -60,20 +60,22 @@ class Continued:
         )
 
 
-def continuations(batches: Batches, seq_len: int, n_tokens: int | None, given: float) -> HeldOut:
-    """Return held-out windows of text in which the model reads the fraction `given`, and predicts the other tokens.
+def continuations(batches: Batches, seq_len: int, n_tokens: int | None, share_read: float) -> HeldOut:
+    """Return held-out windows of text. The model reads the fraction `share_read` of each, and predicts the rest.
 
     The same tokens count for every objective. Raise UserError if the data consists of pairs.
     """
     batches.check(seq_len)
     if batches.data.has_pairs:
-        problem = "the data consists of pairs of a source and a target, which windows do not continue"
-        raise UserError(f"measure: continuation needs text, but {problem}; allowed: bits_per_byte")
+        raise UserError(
+            "measure: continuation needs plain text, but the data consists of pairs of a source and a target; allowed: "
+            "bits_per_byte"
+        )
     windows = batches.data.held_out(seq_len, n_tokens)
-    n_given = min(round(given * seq_len), seq_len - 1)
+    n_read = min(round(share_read * seq_len), seq_len - 1) + 1  # with the token before the window
     special = batches.data.special
     separator = special.documents[0] if batches.document_mask else None
-    continued = Continued(windows, n_given + 1, special, separator, batches.has_encoder)
+    continued = Continued(windows, n_read, special, separator, batches.has_encoder)
     return HeldOut(continuation(batches.objective, continued), windows)
 
 
@@ -101,7 +103,7 @@ def _as_a_hidden_span(objective: SpanCorruption, continued: Continued) -> Batch:
 
 @continuation.register
 def _as_one_part(objective: Mixture, continued: Continued) -> Batch:
-    """Let the model continue the windows as the part of the mixture that trains this, after its mode token."""
+    """Let the model continue the windows in the format of `Mixture.continuing`, after its mode token."""
     part, n_modes = objective.continuing, int(objective.continuing.mode is not None)
     made = continuation(part.objective, continued)
     n_read, n_source = made.tokens.shape[1], 0 if made.source is None else made.source.shape[1]

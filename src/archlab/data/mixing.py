@@ -17,8 +17,8 @@ from archlab.data.tasks.dice import Dice
 def windows_of_parts(objective: Mixture, dice: Dice) -> dict[str, np.ndarray]:
     """Return the indices of the windows of each part that has any, int64, by name of the part.
 
-    Any run of consecutive windows is divided nearly in proportion to the shares. The choice has no period. Otherwise,
-    the windows from one source of `data.mixture`, which have a period, could all get the same part.
+    Any run of consecutive windows is divided nearly in proportion to the shares. The choice has no period, because the
+    windows from one source of `data.mixture` may have one, and could then all get the same part.
     """
     shares = np.array([part.share for _, part in objective.in_order])
     ends = np.cumsum(shares) / shares.sum()
@@ -32,7 +32,7 @@ def fitted(batch: Batch, read: TokensRead, mode: int | None) -> Batch:
 
     Args:
         read: Numbers of tokens of each window after padding.
-        mode: Mode token. It precedes the source, or the prefix of the one stack. None: no token.
+        mode: Mode token. It precedes the source, or the prefix in a model with one stack. None: no token.
     """
     n_windows, n_tokens = batch.targets.shape
     n_modes = int(mode is not None)

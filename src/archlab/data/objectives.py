@@ -42,34 +42,40 @@ class Batches:
         return cls(data, config.train.objective, config.train.document_mask, config.model.encoder is not None)
 
     def check(self, seq_len: int) -> None:
-        """Raise UserError if the data lacks pairs or special tokens that the objective needs for windows of `seq_len`
-        tokens, or if the data has pairs that the objective or `train.document_mask` would tear apart."""
+        """Raise UserError if the objective cannot read windows of `seq_len` tokens of this data.
+
+        The data may lack pairs or special tokens that the objective needs. It may have pairs, which not every objective
+        can read. Bits per byte may be inexact.
+        """
         self._check_pairs()
         if self.data.inexact and not self.objective.hides_tokens:
             allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.denoises)
             raise UserError(
                 f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which would not be exact: "
-                f"{self.data.inexact}; allowed: {allowed}; or a data folder made with a byte-level or "
-                "SentencePiece-style tokenizer that keeps every byte"
+                f"{self.data.inexact}; allowed: {allowed}, or another tokenizer: byte-level or SentencePiece-style, "
+                "without changes to the text"
             )
         self._check_reserved(seq_len)
 
     def _check_reserved(self, seq_len: int) -> None:
-        reserved = self.objective.reserved(seq_len)
-        for what in reserved:
-            names, present = reserved_names([what]), self.data.special.n_present(what)
-            if present >= len(names):
+        entries = self.objective.reserved(seq_len)
+        for entry in entries:
+            names, n_available = reserved_names([entry]), self.data.special.n_available(entry)
+            if n_available >= len(names):
                 continue
             needed = "a mask token"
-            if what.startswith(SENTINELS):
+            if entry.startswith(SENTINELS):
                 needed = f"{len(names)} sentinels for windows of {seq_len} tokens"
-            elif what.startswith(MODE):
+            elif entry.startswith(MODE):
                 needed = f"the mode token {names[0]}"
-            every = ",".join(reserved)
+            all_entries = ",".join(entries)
+            has = f"the data's tokenizer has {n_available or 'none'}"
+            folder = f", or a folder made by `archlab data --reserve {all_entries}`"
+            if self.data.tokenizer is None:
+                has, folder = "the vocabulary of the task has none", ""
             raise UserError(
-                f"train.objective.kind: {self.objective.kind} needs {needed}; the data's tokenizer has "
-                f"{present or 'none'}; allowed: data.reserve=[{every}], or a folder made by "
-                f"`archlab data --reserve {every}`"
+                f"train.objective.kind: {self.objective.kind} needs {needed}; {has}; allowed: "
+                f"data.reserve=[{all_entries}]{folder}"
             )
 
     def _check_pairs(self) -> None:
@@ -212,7 +218,7 @@ def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, d
     n_tokens = windows.tokens.shape[1] - 1
     predicted_N = _predicted(objective, n_tokens, dice)
     longest_source, longest = objective.longest_prefix(n_tokens), objective.most_predicted(n_tokens)
-    return _cut(windows, n_tokens + 1 - predicted_N, predicted_N, longest_source, longest, special)
+    return _encoder_decoder_batch(windows, n_tokens + 1 - predicted_N, predicted_N, longest_source, longest, special)
 
 
 @make_pairs.register
@@ -221,14 +227,14 @@ def _source_to_target(objective: Seq2Seq, windows: Windows, special: SpecialIds,
     assert windows.given is not None
     assert windows.lengths is not None
     most = longest_side(windows.tokens.shape[1] - 1)
-    return _cut(windows, windows.given, windows.lengths - windows.given, most, most, special)
+    return _encoder_decoder_batch(windows, windows.given, windows.lengths - windows.given, most, most, special)
 
 
-def _cut(
+def _encoder_decoder_batch(
     windows: Windows, source_N: np.ndarray, target_N: np.ndarray, longest_source: int, longest: int, special: SpecialIds
 ) -> Batch:
     """Return the batch in which the encoder reads the first `source_N` tokens of each window, and the decoder writes
-    the next `target_N` tokens. Both are padded to the longest."""
+    the next `target_N` tokens. Sources are padded to `longest_source` tokens, and targets to `longest`."""
     n_tokens = windows.tokens.shape[1] - 1
     index_NT = source_N[:, None] - 1 + np.arange(longest)
     counted_NT = np.arange(longest) < target_N[:, None]
@@ -237,7 +243,7 @@ def _cut(
     if windows.scored is not None:
         counted_NT = counted_NT & np.take_along_axis(windows.scored, index_NT, axis=1)
     return Batch(
-        _one_late(targets_NT, special),
+        _shifted_right(targets_NT, special),
         targets_NT,
         counted_NT,
         lengths=target_N,
@@ -251,10 +257,10 @@ def _cut(
 def _text_and_spans(objective: SpanCorruption, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     """Let the encoder read the text without its hidden spans, and the decoder write the spans (Raffel 2020)."""
     text, hidden = corrupted(objective, windows.tokens[:, 1:], special, dice)
-    return Batch(_one_late(hidden, special), hidden, source=text)
+    return Batch(_shifted_right(hidden, special), hidden, source=text)
 
 
-def _one_late(targets_NT: np.ndarray, special: SpecialIds) -> np.ndarray:
+def _shifted_right(targets_NT: np.ndarray, special: SpecialIds) -> np.ndarray:
     first = special.documents[0] if special.documents else BLANK
     return np.pad(targets_NT[:, :-1], ((0, 0), (1, 0)), constant_values=first)
 
@@ -312,7 +318,7 @@ def _mixture_of_pairs(objective: Mixture, windows: Windows, special: SpecialIds,
 
 
 def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice, *, has_encoder: bool) -> Batch:
-    """Let each window have one objective (Tay 2022). Without its mode token and its padding, it is the window that its
+    """Give each window one objective (Tay 2022). Apart from its mode token and padding, the window is the one that its
     objective alone would make."""
     read = objective.tokens_read(windows.tokens.shape[1] - 1, has_encoder=has_encoder)
     rows, batches = windows_of_parts(objective, dice), list[Batch]()
@@ -321,7 +327,7 @@ def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice
         made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
         batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
     mixed = interleaved(batches, list(rows.values()))
-    return replace(mixed, index=None) if objective.hides_tokens else mixed  # sentinels are no tokens of a window
+    return replace(mixed, index=None) if objective.hides_tokens else mixed  # the window does not contain sentinels
 
 
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:

@@ -10,6 +10,7 @@ from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Task
+from archlab.config.tasks.transduction import Transduction
 from archlab.data.corpus import HUB
 from archlab.data.pair_data import PairData
 from archlab.data.prepare import corpus_of, open_data, split_of
@@ -44,6 +45,15 @@ def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
         return TaskData(config.task, vocab_size, config.fold, config.reserve)
     sources = tuple(_sources(config, vocab_size))
     return PairData(sources) if sources[0].folder.manifest.pairs else TextData(sources)
+
+
+def has_pairs(config: DataConfig) -> bool:
+    """Return whether the data consists of pairs of a source and a target, without encoding any text."""
+    if isinstance(config.task, Task):
+        return isinstance(config.task, Transduction)
+    path = expand_user(config.path)
+    is_folder = not config.mixture and (path / MANIFEST).is_file()
+    return config.pairs is not None or (is_folder and DataFolder.open(path).manifest.pairs is not None)
 
 
 def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:

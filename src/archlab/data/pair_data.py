@@ -19,8 +19,8 @@ from archlab.data.shards import Tokens
 from archlab.data.text_data import BEGINNING, TextData, distribute_samples, samples
 from archlab.data.training_data import Windows
 
-_WIDTHS = (1, 2, 4)
-"""Parts of `seq_len` that windows of a training step may be wide. Each width is a shape that is compiled."""
+_DIVISORS = (1, 2, 4)
+"""Divisors of `seq_len` that give the widths of training windows. torch.compile compiles each width separately."""
 
 _SCANNED = 1 << 24
 """Number of tokens that are searched at a time for the beginnings of documents."""
@@ -38,8 +38,8 @@ class PairData(TextData):
         """Return the windows of a training step: `batch_size` windows of `seq_len` tokens, or two or four times as many
         shorter ones. All tokens of the targets count.
 
-        In turn, the steps take pairs of each width, as often as its share of the pairs requires. Each pair is read once
-        before a pair of the same width is read again.
+        The widths take turns, each as often as its pairs require. Each pair is read once before a pair of the same
+        width is read again.
         """
         widths = self._widths(batch_size, seq_len)
         (chosen,), (number,) = distribute_samples([width.steps_per_epoch for width in widths], samples(step, 1))
@@ -164,15 +164,15 @@ class Width:
 def divided_by_width(needed: np.ndarray, batch_size: int, seq_len: int) -> Sequence[Width]:
     """Divide pairs by the width of their windows, from the widest to the narrowest.
 
-    A pair is read in the narrowest windows that hold it, with one exception: shorter pairs join a width that has fewer
-    pairs than a step has windows.
+    A pair is read in the narrowest windows that hold it. There is one exception: if a width has fewer pairs than a step
+    has windows, shorter pairs join it.
 
     Args:
         needed: Smallest width that holds each pair, int64.
         batch_size: Number of windows of a step of the widest windows, which have `seq_len` tokens.
     """
     ascending, end = np.argsort(needed, kind="stable"), len(needed)
-    widths = [seq_len // part for part in _WIDTHS if seq_len % part == 0]
+    widths = [seq_len // divisor for divisor in _DIVISORS if seq_len % divisor == 0]
     n_windows = [batch_size * seq_len // width for width in widths]
     divided = list[Width]()
     for width, n, narrower, n_narrower in zip(widths, n_windows, [*widths[1:], 0], [*n_windows[1:], 0], strict=True):

@@ -7,14 +7,14 @@ from pathlib import Path
 from archlab.config.objective import longest_side
 from archlab.data.corpus import Corpus
 from archlab.data.encoding import Encoded
-from archlab.data.shards import LongestText, Pairs
+from archlab.data.shards import LongestText, PairFacts
 from archlab.data.template import PairFields
 from archlab.errors import UserError
 
 SIDES = ("source", "target")
 
 
-def check_lengths(pairs: Pairs, n_document_tokens: int, seq_len: int) -> None:
+def check_lengths(pairs: PairFacts, n_document_tokens: int, seq_len: int) -> None:
     """Raise UserError if a pair of a folder does not fit into windows of `seq_len` tokens."""
     limits = longest_texts(seq_len, n_document_tokens)
     texts = (pairs.longest_source, pairs.longest_target)
@@ -43,7 +43,7 @@ def longest_texts(seq_len: int, n_document_tokens: int) -> tuple[int, int]:
 
 @dataclass
 class FittingPairs:
-    """Pairs of a corpus without those that are too long, and their longest source and target."""
+    """Filter that leaves out the pairs of a corpus that are too long, and remembers the longest source and target."""
 
     corpus: Corpus
     n_document_tokens: int
@@ -51,8 +51,8 @@ class FittingPairs:
     """Length of the windows that every pair must fit into; None if pairs may have any length."""
     _longest: list[LongestText] = field(default_factory=lambda: [LongestText(where="", tokens=0) for _ in SIDES])
 
-    def of(self, encoded: Iterable[Encoded]) -> Iterator[Encoded]:
-        """Yield the source and the target of each pair that fits. `encoded` are sources and targets in turn.
+    def kept(self, encoded: Iterable[Encoded]) -> Iterator[Encoded]:
+        """Yield the source and the target of each pair that fits. `encoded` yields sources and targets in turn.
 
         Raise UserError if a pair is too long and the corpus does not leave out invalid records.
         """
@@ -81,8 +81,8 @@ class FittingPairs:
                 return _too_long(LongestText(where=text.name, tokens=len(text.ids)), side, self.seq_len, limits)
         return None
 
-    def facts(self) -> Pairs:
+    def facts(self) -> PairFacts:
         """Return the facts for the manifest, after all pairs have been read."""
         assert isinstance(self.corpus.template, PairFields)
         source, target = self._longest
-        return Pairs(fields=self.corpus.template.fields, longest_source=source, longest_target=target)
+        return PairFacts(fields=self.corpus.template.fields, longest_source=source, longest_target=target)

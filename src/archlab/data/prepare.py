@@ -258,7 +258,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     inexact: str | None = None
     fitting = FittingPairs(recipe.corpus, len(before), recipe.seq_len) if recipe.has_pairs else None
     with closing(encode_pieces(tokenizer, pieces, characters, workers)) as encoded, progress(characters) as seen:
-        for part in fitting.of(encoded) if fitting else encoded:
+        for part in fitting.kept(encoded) if fitting else encoded:
             if contained := [token for token in before if (part.ids == token).any()]:
                 token = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
                 raise UserError(f"{part.name} contains {token}; remove it from the text, or use another tokenizer")

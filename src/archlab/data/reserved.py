@@ -39,12 +39,13 @@ class SpecialIds:
         ids = {name: vocab_size - len(names) + number for number, name in enumerate(names)}
         return cls(vocab_size, (0,), ids.get(MASKS[0]), _sentinels(ids.get), _modes(ids))
 
-    def n_present(self, what: str) -> int:
-        """Return how many of the tokens that an entry of `data.reserve` describes are present, or more."""
-        if what.startswith(SENTINELS):
+    def n_available(self, entry: str) -> int:
+        """Return the number of tokens of the kind that an entry of `data.reserve` names. The entry may ask for fewer or
+        more."""
+        if entry.startswith(SENTINELS):
             return len(self.sentinels)
-        if what.startswith(MODE):
-            return int(what.removeprefix(MODE) in self.modes)
+        if entry.startswith(MODE):
+            return int(entry.removeprefix(MODE) in self.modes)
         return int(self.mask is not None)
 
 
@@ -74,11 +75,11 @@ def _modes(ids: Mapping[str, int]) -> dict[str, int]:
 def reserved_names(reserve: Sequence[str]) -> list[str]:
     """Return the names of the tokens that `data.reserve` describes (`config/reserve.py`)."""
     names = list[str]()
-    for what in reserve:
-        if what.startswith(SENTINELS):
-            names += map(_SENTINEL.format, range(int(what.removeprefix(SENTINELS))))
+    for entry in reserve:
+        if entry.startswith(SENTINELS):
+            names += map(_SENTINEL.format, range(int(entry.removeprefix(SENTINELS))))
         else:
-            names.append(_MODE.format(what.removeprefix(MODE)) if what.startswith(MODE) else MASKS[0])
+            names.append(_MODE.format(entry.removeprefix(MODE)) if entry.startswith(MODE) else MASKS[0])
     return list(dict.fromkeys(names))
 
 

@@ -68,7 +68,7 @@ class FoldShards(Base):
 
 
 class LongestText(Base):
-    """The longest source or target of a folder of pairs."""
+    """Longest source or longest target in a folder of pairs."""
 
     where: str
     """Name of its pair: the file, and the number of the record."""
@@ -76,7 +76,7 @@ class LongestText(Base):
     """Number of tokens, without special tokens."""
 
 
-class Pairs(Base):
+class PairFacts(Base):
     """Facts about a folder of pairs. In its shards, each source is a document, and its target is the next document."""
 
     fields: tuple[str, str]
@@ -118,8 +118,8 @@ class Manifest(Base):
     """
     rest: FoldShards
     """Shards outside all folds. They are always training data."""
-    pairs: Pairs | None = None
-    """Facts about the pairs. None if the documents are texts of their own."""
+    pairs: PairFacts | None = None
+    """Facts about the pairs. None if the folder holds plain text."""
     inexact: str | None = None
     """Reason why the tokens do not represent every byte of the text. Bits per byte can then not be computed. None if
     the tokens represent every byte."""

@@ -131,7 +131,7 @@ class TrainingData(Protocol):
 
     @property
     def inexact(self) -> str | None:
-        """Reason why the tokens do not represent every byte of a text, so that bits per byte cannot be computed.
+        """Reason why bits per byte cannot be computed: the tokens do not represent every byte of the text.
 
         None if they do, and for a task.
         """

@@ -29,7 +29,7 @@ class Assumed(Specializer):
     """Evaluator that replaces a call with its result, if the result follows from the assumptions."""
 
     layer: LayerConfig
-    hidden: MaskKind
+    mask_kind: MaskKind
     """Keys that attention hides, if they are the same in all layers of the stack: later keys (`causal`) or no keys
     (`none`). Otherwise it is `other`, and all layers get masks."""
 
@@ -58,7 +58,7 @@ class Assumed(Specializer):
                 bias = [] if plain(keywords["bias"]) else [ast.keyword("bias", ast.Constant(False))]
                 return Record("nn.Linear", creation=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
             case "is_plain_causal", _:
-                return Known(self.hidden == "causal")
+                return Known(self.mask_kind == "causal")
             case (("is_compiled_row" | "is_step"), _):
                 return Known(False)
             case "has_format_of", _:
@@ -95,7 +95,7 @@ class Assumed(Specializer):
         if plain(function.owner.attributes["is_padded"]):
             return self.call(self.top("mask_with_padding", module(SKELETON)), [rule, query], {})
         masks = module("archlab.model.masks")
-        if self.hidden == "none" and not is_biased:
+        if self.mask_kind == "none" and not is_biased:
             return self.call(self.top("NoMask", masks), [Known(None)] * 3, {})  # its size is not read
         call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
         return self.evaluate(call, {"rule": rule, "query": query, "key": key}, masks)

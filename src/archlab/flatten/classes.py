@@ -21,9 +21,9 @@ from archlab.flatten.values import Class, Code, Function, Known, Record, Value, 
 class Writer(Assumed):
     """Evaluator that adds constants, functions and classes to a Page. Each kind of layer has its own Writer."""
 
-    def __init__(self, page: Page, kind: str, layer: LayerConfig, hidden: MaskKind = "causal") -> None:
+    def __init__(self, page: Page, kind: str, layer: LayerConfig, mask_kind: MaskKind = "causal") -> None:
         super().__init__()
-        self.page, self.kind, self.layer, self.hidden = page, kind, layer, hidden
+        self.page, self.kind, self.layer, self.mask_kind = page, kind, layer, mask_kind
         self._widths: dict[int, tuple[Base, str]] = {}
 
     # --- constants ----------------------------------------------------------------------------------------------------
@@ -89,12 +89,11 @@ class Writer(Assumed):
         assert isinstance(function.node, ast.FunctionDef)
         arguments = function.node.args
         types = {argument.arg: argument.annotation for argument in (*arguments.args, *arguments.kwonlyargs)}
-        for name in [
-            kind.id for kind in types.values() if isinstance(kind, ast.Name) and kind.id in function.home.names
-        ]:
-            if isinstance(record := self.top(name, function.home), Class):
+        classes = [node.id for node in types.values() if isinstance(node, ast.Name)]
+        for name in classes:
+            if name in function.home.names and isinstance(record := self.top(name, function.home), Class):
                 types |= {field: node.annotation for field, node in record.fields.items()}
-        return {name: annotation(kind) for name, kind in types.items()}
+        return {name: annotation(node) for name, node in types.items()}
 
     def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
         """Return the final body of a function that returns `leaves`.
@@ -257,10 +256,10 @@ def result_type(several: int) -> str:
     return "Tensor" if several == 1 else f"tuple[{', '.join(['Tensor'] * several)}]"
 
 
-def annotation(kind: ast.expr | None) -> str:
+def annotation(node: ast.expr | None) -> str:
     """Return the type annotation of a parameter: that of archlab.model if it is a number or a dtype, otherwise
     Tensor."""
-    text = "" if kind is None else ast.unparse(kind)
+    text = "" if node is None else ast.unparse(node)
     return text if text in ("int", "float", "torch.dtype") else "Tensor"
 
 

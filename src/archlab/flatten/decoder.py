@@ -142,13 +142,13 @@ def _encoder(page: Page, model: ModelConfig) -> Record:
     )
 
 
-def hidden_in_all(kinds: list[LayerKind]) -> MaskKind:
+def mask_kind_of_all(kinds: list[LayerKind]) -> MaskKind:
     """Return which keys the attention of all layers hides, in sequences of any length and without padding."""
     rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
-    hidden: set[MaskKind] = {hidden_keys(rule, sys.maxsize) for rule in rules}
-    if not hidden:
+    mask_kinds: set[MaskKind] = {hidden_keys(rule, sys.maxsize) for rule in rules}
+    if not mask_kinds:
         return "causal"
-    return hidden.pop() if len(hidden) == 1 else "other"
+    return mask_kinds.pop() if len(mask_kinds) == 1 else "other"
 
 
 class _Stack:
@@ -177,19 +177,19 @@ class _Stack:
 
     def made(self, record: Record, last: str) -> tuple[list[str], list[str]]:
         """Return the lines that create the modules of a record. The lines for the module `last` come separately."""
-        lines_ = self.writer.init_lines(record)
-        is_last = [line.startswith(f"        self.{last} =") for line in lines_]
-        first = is_last.index(True) if any(is_last) else len(lines_)
-        return lines_[:first], lines_[first:]
+        all_lines = self.writer.init_lines(record)
+        is_last = [line.startswith(f"        self.{last} =") for line in all_lines]
+        first = is_last.index(True) if any(is_last) else len(all_lines)
+        return all_lines[:first], all_lines[first:]
 
     def add_layers(self, kinds: list[LayerKind], lengths_B: Value, source: Value) -> None:
         """Write the classes of the layers. `lengths_B` and `source` are arguments of `Stack.context`."""
         # With biases, attention needs masks as tensors anyway. The decoder can then use the encoder's attention.
         is_biased = any(kind.layer.position.acts_on == "scores" for kind in kinds)
         is_masked = isinstance(lengths_B, Code) or (isinstance(source, Record) and is_biased)
-        hidden = "other" if is_masked else hidden_in_all(kinds)
-        given: dict[str, Value] = {"stack": self.root, "lengths_B": lengths_B, "source": source}
-        self.layers = [_Layer(self.page, kind, given, hidden) for kind in kinds]
+        mask_kind = "other" if is_masked else mask_kind_of_all(kinds)
+        names: dict[str, Value] = {"stack": self.root, "lengths_B": lengths_B, "source": source}
+        self.layers = [_Layer(self.page, kind, names, mask_kind) for kind in kinds]
 
     def through_layers(self) -> list[str]:
         """Return the lines of a forward pass through all layers."""
@@ -204,9 +204,9 @@ class _Layer:
     """Code for one kind of layer: the name of its class, and the statements that compute the arguments of its
     `forward`."""
 
-    def __init__(self, page: Page, kind: LayerKind, given: dict[str, Value], hidden: MaskKind) -> None:
-        self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, hidden)
-        names = {**given, "positions_BT": Code(named("positions_BT")), "layer": Known(kind.layer)}
+    def __init__(self, page: Page, kind: LayerKind, names: dict[str, Value], mask_kind: MaskKind) -> None:
+        self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, mask_kind)
+        names = {**names, "positions_BT": Code(named("positions_BT")), "layer": Known(kind.layer)}
         frame = Frame(module(SKELETON), names)
         self.writer.body = Body(frames=[frame])
         context = self.writer.evaluate(

@@ -185,7 +185,9 @@ class Evaluator:
         if isinstance(made_by, str):
             return Code(ast.Attribute(lift(record), name, ast.Load()))
         if method := made_by.method(name):
-            return Function(method, made_by.home, owner=record)
+            function = Function(method, made_by.home, owner=record)
+            is_property = any(ast.unparse(decorator) == "property" for decorator in method.decorator_list)
+            return self.call(function, [], {}) if is_property else function
         for node in made_by.node.body:
             if isinstance(node, ast.Assign):
                 assigned = bound(node.targets[0], self.evaluate(node.value, {}, made_by.home))

@@ -1,8 +1,8 @@
 """Code that a flattened file contains instead of some parts of archlab.model.
 
-It is the forward pass without cache, document boundaries and padding of the tokens, and plain code for a matrix product
-that is a custom operator in archlab.model. `flatten` reads and evaluates this module like those of archlab.model. The
-module itself never runs.
+It is the forward pass without cache, document boundaries and padding of the tokens. It also has plain code for a matrix
+product that is a custom operator in archlab.model. `flatten` reads and evaluates this module like those of
+archlab.model. The module itself never runs.
 """
 
 import sys

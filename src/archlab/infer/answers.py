@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.config.components.position import DynamicNTK, Longrope, Rope
+from archlab.config.layers import sees_as
 from archlab.config.pieces import rows_at_once
 from archlab.config.problems import nearest
 from archlab.errors import UserError
@@ -43,7 +44,10 @@ Likelihood = tuple[float, bool]
 
 @dataclass(frozen=True)
 class Answers:
-    """A model's answers to scoring and generation requests. Do not train the model while this object is in use."""
+    """A model's answers to scoring and generation requests. Do not train the model while this object is in use.
+
+    If the model has layers with a visible prefix, the prefix is the context or the prompt of a request.
+    """
 
     model: Decoder
     tokenizer: Tokenizer
@@ -98,7 +102,8 @@ class Answers:
             yield batch
 
     def _in_one_pass(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        hidden_BTD = self.model.hidden(self._padded([pair.read for pair in pairs]))
+        inputs = Inputs(prefix=self._prefix([pair.context for pair in pairs]))
+        hidden_BTD = self.model.hidden(self._padded([pair.read for pair in pairs]), inputs)
         return self._scored(hidden_BTD, [len(pair.context) - 1 for pair in pairs], pairs)
 
     def _after(
@@ -108,7 +113,7 @@ class Answers:
         longest = max(lengths[i] for i in indices)
         read_1T = torch.tensor([context], device=self._device)
         context_cache = self._cache(1, len(context) + longest)
-        last_1D = self.model.hidden(read_1T, Inputs(cache=context_cache))[:, -1]
+        last_1D = self.model.hidden(read_1T, Inputs(prefix=self._prefix([context]), cache=context_cache))[:, -1]
         for batch in self._batches(indices, [len(context) + n for n in lengths]):
             chosen = [pairs[i] for i in batch]
             hidden_BTD = last_1D.expand(len(batch), 1, -1)
@@ -165,6 +170,11 @@ class Answers:
     def _text(self, tokens: Sequence[int]) -> str:
         kept = tokens[:-1] if tokens and tokens[-1] in self.ends else tokens
         return self.tokenizer.decode(list(kept), skip_special_tokens=True)
+
+    def _prefix(self, contexts: Sequence[Sequence[int]]) -> Tensor | None:
+        """Return the length of each context, [B], if the model has layers with a visible prefix."""
+        has_prefix = sees_as(self.model.config, "prefix")
+        return torch.tensor([len(context) for context in contexts], device=self._device) if has_prefix else None
 
     def _padded(self, texts: Sequence[Sequence[int]]) -> Tensor:
         longest = max(map(len, texts))

@@ -46,6 +46,7 @@ def beam_search(
     forced_first: int | None = None,
     forced_last: int | None = None,
     padding: Tensor | Sequence[int] | None = None,
+    prefix: Tensor | Sequence[int] | None = None,
     source: Tensor | None = None,
     source_lengths: Tensor | None = None,
     excluded: Sequence[int] = (),
@@ -72,6 +73,7 @@ def beam_search(
         tokens_BT.repeat_interleave(K, 0),
         T + max_new_tokens,
         padding=_repeated(None if padding is None else torch.as_tensor(padding), K),
+        prefix=_repeated(None if prefix is None else torch.as_tensor(prefix), K),
         source=_repeated(source, K),
         source_lengths=_repeated(source_lengths, K),
     )

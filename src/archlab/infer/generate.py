@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
+from archlab.config.layers import sees_as
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
@@ -60,8 +61,9 @@ def generate(
     - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. By default, decoding is
       greedy (temperature 0).
     - `padding`: [B], number of padding tokens before each sequence (see `left_pad`).
-    - `prefix`: [B], number of tokens at the start of each sequence that attend to each other in both directions. The
-      model must have prefix layers (see `Decoder.forward`).
+    - `prefix`: [B], number of tokens at the start of each sequence that attend to each other in both directions, in
+      layers whose `attention.visibility` is prefix. None means the whole prompt, as in training with a visible prefix.
+      Zeros mean that the model reads the prompt causally. A model without prefix layers accepts only None.
     - `source`, `source_lengths`: source texts, [B, S], that an encoder reads, and their lengths without the padding
       after them, [B] (see `Decoder.forward`). The sequences then begin with the token that begins a target text.
     - `end_of_text`: one or several EOS tokens. After any of them, the rest of the row is filled with the first one in
@@ -71,8 +73,8 @@ def generate(
       one new token, it is this one.
     - `excluded`: tokens that are never chosen. Their probability counts as 0.
     - `prefill_chunk`: maximum number of prompt tokens per forward pass. It limits memory and does not change the
-      result. None means that one pass reads the whole prompt. The argument is ignored with a prefix, and if RoPE's
-      angles depend on the sequence length.
+      result. None means that one pass reads the whole prompt. The argument is ignored for a model with prefix layers,
+      and if RoPE's angles depend on the sequence length.
     - `compile`: see `Session`.
 
     Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
@@ -168,6 +170,8 @@ def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
 class Session:
     """A batch of sequences that a model continues. Calls to `read` and `write` may alternate; they share a cache.
 
+    The prefix of a sequence ends with its prompt. Tokens that `read` and `write` append later are read causally.
+
     >>> session = Session(model, prompts_BT, capacity=512)
     >>> new_BN = torch.stack(list(session.write(32)), dim=1)
     >>> session.read(answers_BN)
@@ -217,6 +221,8 @@ class Session:
             )
         padded_B = self.padding_B if self.padding_B.any() else None
         like = {"dtype": weight.dtype, "device": weight.device}
+        if prefix is None and sees_as(model.config, "prefix"):
+            prefix = T - self.padding_B
         self.prefix_B = None if prefix is None else torch.as_tensor(prefix, device=weight.device)
         slots = capacity if not compile else ceil(capacity / COMPILED_SLOTS) * COMPILED_SLOTS
         self._source = (source, source_lengths)
@@ -261,6 +267,7 @@ class Session:
         self._tokens_BS = self._tokens_BS[rows_B]
         self.tokens_BT = self._tokens_BS[:, : self.tokens_BT.shape[1]]
         self.padding_B = self.padding_B[rows_B]
+        self.prefix_B = None if self.prefix_B is None else self.prefix_B[rows_B]
         self.cache.reorder(rows_B)
 
     def _append(self, tokens_BN: Tensor) -> None:

@@ -21,7 +21,8 @@ from lm_eval.utils import (  # pyright: ignore[reportMissingImports]
 from tokenizers import Tokenizer
 
 from archlab.config.core.yaml_text import to_yaml
-from archlab.config.objective import NextToken
+from archlab.config.layers import sees_as
+from archlab.config.objective import NextToken, Prefix
 from archlab.config.training import check_objective
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
@@ -70,7 +71,7 @@ class ArchlabLM(TemplateLM):
         device = None if device in (None, "auto") else device
         self._device = torch.device(device or resolve_device_type("auto", "device"))
         model, codec = _loaded(path, tokenizer, dtype, self._device)
-        check_objective(model.config, NextToken())
+        check_objective(model.config, Prefix() if sees_as(model.config, "prefix") else NextToken())
         self.max_length = max_length or model.config.max_seq_len
         self.max_gen_toks, self.add_bos_token, self._path = max_gen_toks, add_bos_token, path
         first, stops = codec.special.first, codec.special.stops

@@ -170,10 +170,16 @@ def load_codec(folder: Path) -> Codec:
         )
     record = imported(folder)
     if is_run_folder(folder) and not record:
-        return RunCodec(load_tokenizer(folder), reads_pairs=load_config(folder).train.objective.needs_pairs)
+        return RunCodec(load_tokenizer(folder), reads_pairs=_reads_pairs(folder))
     origin = _origin(folder, record) if record else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
     return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))
+
+
+def _reads_pairs(run: Path) -> bool:
+    config = load_config(run)
+    is_known = config.train.objective.needs_pairs or config.data.pairs is not None
+    return is_known or RunFolder(run).environment().get("pairs", False)  # a data folder may be gone
 
 
 def inspect_run(folder: Path) -> Inspection:

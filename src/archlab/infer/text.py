@@ -3,12 +3,13 @@
 import codecs
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.data.reserved import mode_tokens
 from archlab.data.spelling import byte_of_name, bytes_of_name, not_spelled, spelling
@@ -25,17 +26,20 @@ class Codec(Protocol):
 
     special: SpecialTokens
     """Special tokens. A text ends at any of `special.ends` (EOS tokens)."""
+    reads_pairs: bool
+    """Whether a model without an encoder was trained on pairs. Its sources then end with the tokens that begin a
+    target, `special.before`."""
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, including those that precede every text."""
         ...
 
     def source(self, text: str) -> list[int]:
-        """Return the tokens of a text that the encoder of a model reads."""
+        """Return the tokens of a source text."""
         ...
 
     def target(self, prompt: str) -> list[int]:
-        """Return the tokens of the beginning of a target text, which the decoder of a model with an encoder writes."""
+        """Return the tokens of the beginning of a target text, which a model writes for a source text."""
         ...
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
@@ -59,10 +63,12 @@ def stream_text(
 ) -> Iterator[str]:
     """Yield the continuation of a prompt in pieces, each as soon as later tokens cannot change it.
 
-    `source` is the text that the encoder of the model reads, if it has one. The prompt is then the beginning of the
-    target text, and may be empty. Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS
-    token precedes the text, so the prompt may be empty. A custom `Codec` decides which tokens precede a text. For
-    `compile`, see `Session`.
+    `source` is the text that the encoder of the model reads, if it has one, or the source of a run that was trained on
+    pairs. The prompt is then the beginning of the target text, and may be empty. If the model has layers with a visible
+    prefix, the source is the prefix, or the prompt if there is no source.
+
+    Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS token precedes the text, so the
+    prompt may be empty. A custom `Codec` decides which tokens precede a text. For `compile`, see `Session`.
 
     The text ends after `max_new_tokens`, at the next EOS token, when all learned positions are used, or before the
     first stop string in the new text. An incomplete last character is dropped. Bytes that are not valid UTF-8 become
@@ -71,12 +77,13 @@ def stream_text(
     Raise UserError for invalid arguments before the model computes anything.
     """
     codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
-    prompt_1T, source_1S = _encoded(model, codec, prompt, source)
+    read = _encoded(model, codec, prompt, source)
     until = StopStrings(stop)
-    n_new = _n_new(model, prompt_1T, max_new_tokens)
-    session = Session(model, prompt_1T, prompt_1T.shape[1] + max(n_new, 0), source=source_1S, compile=compile)
-    tokens = session.write(n_new, sampling, **_endings(model, codec, prompt_1T))
-    return filter(None, _pieces(tokens, codec.decoder(prompt_1T[0].tolist()), until))
+    n_new = _n_new(model, read, max_new_tokens)
+    capacity = read.tokens_1T.shape[1] + max(n_new, 0)
+    session = Session(model, read.tokens_1T, capacity, prefix=read.prefix, source=read.source_1S, compile=compile)
+    tokens = session.write(n_new, sampling, **_endings(model, codec, read))
+    return filter(None, _pieces(tokens, codec.decoder(read.target), until))
 
 
 def best_text(
@@ -91,23 +98,49 @@ def best_text(
 ) -> str:
     """Return the continuation with the best score that beam search finds. For the arguments, see `stream_text` and
     `beam_search`."""
-    prompt_1T, source_1S = _encoded(model, codec, prompt, source)
-    n_new, endings = _n_new(model, prompt_1T, max_new_tokens), _endings(model, codec, prompt_1T)
-    (found,) = beam_search(model, prompt_1T, n_new, beams=beams, alpha=alpha, source=source_1S, **endings)
-    decode = codec.decoder(prompt_1T[0].tolist())
+    read = _encoded(model, codec, prompt, source)
+    n_new, endings = _n_new(model, read, max_new_tokens), _endings(model, codec, read)
+    settings = {"beams": beams, "alpha": alpha, "prefix": read.prefix, "source": read.source_1S}
+    (found,) = beam_search(model, read.tokens_1T, n_new, **settings, **endings)
+    decode = codec.decoder(read.target)
     return "".join(map(decode, found[0].tokens)) if found else ""
 
 
-def _encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> tuple[Tensor, Tensor | None]:
-    """Return the tokens of a prompt, [1, T], and those of a source text, [1, S]. Raise UserError if a text is wrong, or
-    if only one of model and caller knows a source text."""
-    if model.config.encoder is None:
-        if source is not None:
-            raise UserError("source: the model has no encoder that could read a source text; leave it out")
-        return _tokens(model, "prompt", prompt, codec.encode), None
+class _Read(NamedTuple):
+    """Everything that a model reads before it writes."""
+
+    tokens_1T: Tensor
+    """Tokens of the one stack, or of the decoder."""
+    target: list[int]
+    """Tokens whose text the new tokens continue: all of them, or those of the target."""
+    source_1S: Tensor | None = None
+    """Tokens of the encoder."""
+    prefix: list[int] | None = None
+    """Length of the visible prefix. None: all tokens, or the model has no layers with a visible prefix."""
+
+
+def _encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> _Read:
+    """Return the tokens of the texts. Raise UserError if a text is wrong, or if only one of model and caller knows a
+    source text."""
     if source is None:
-        raise UserError("source: missing; the encoder of the model reads a source text")
-    return _tokens(model, "prompt", prompt, codec.target), _tokens(model, "source", source, codec.source)
+        if model.config.encoder is not None:
+            raise UserError("source: missing; the encoder of the model reads a source text")
+        tokens_1T = _tokens(model, "prompt", prompt, codec.encode)
+        return _Read(tokens_1T, tokens_1T[0].tolist())
+    if model.config.encoder is None and not codec.reads_pairs:
+        raise UserError(
+            "source: the model has no encoder that could read a source text, and is not a run that archlab trained on "
+            "pairs with a tokenizer of its own; leave it out"
+        )
+    target_1T, source_1S = (
+        _tokens(model, "prompt", prompt, codec.target),
+        _tokens(model, "source", source, codec.source),
+    )
+    if model.config.encoder is not None:
+        return _Read(target_1T, target_1T[0].tolist(), source_1S)
+    tokens_1T = torch.cat((source_1S, target_1T[:, len(codec.special.before) :]), 1)
+    prefix = [source_1S.shape[1]] if sees_as(model.config, "prefix") else None
+    return _Read(tokens_1T, target_1T[0].tolist(), prefix=prefix)
 
 
 def _tokens(model: Decoder, name: str, text: str, encode: Callable[[str], list[int]]) -> Tensor:
@@ -121,14 +154,16 @@ def _tokens(model: Decoder, name: str, text: str, encode: Callable[[str], list[i
     return torch.tensor([ids])
 
 
-def _n_new(model: Decoder, prompt_1T: Tensor, max_new_tokens: int) -> int:
+def _n_new(model: Decoder, read: _Read, max_new_tokens: int) -> int:
     """Return the number of tokens to write, which learned positions may limit. Raise UserError if none can follow."""
-    room = room_after(model, prompt_1T.shape[1])
+    n_tokens = read.tokens_1T.shape[1]
+    room = room_after(model, n_tokens)
     if room == 0:
+        name = "prompt" if len(read.target) == n_tokens else "source and prompt"
         allowed = model.config.max_seq_len - 1
         raise UserError(
-            f"prompt: {prompt_1T.shape[1] - 1} tokens; allowed: up to {allowed}, because an end-of-text token precedes "
-            f"them and learned positions end at max_seq_len = {allowed + 1}"
+            f"{name}: {n_tokens - 1} tokens; allowed: up to {allowed}, because an end-of-text token precedes them and "
+            f"learned positions end at max_seq_len = {allowed + 1}"
         )
     return max_new_tokens if room is None else min(max_new_tokens, room)
 
@@ -142,10 +177,10 @@ class _Endings(TypedDict):
     excluded: list[int]
 
 
-def _endings(model: Decoder, codec: Codec, prompt_1T: Tensor) -> _Endings:
+def _endings(model: Decoder, codec: Codec, read: _Read) -> _Endings:
     """Return the EOS tokens that the model can write, and the tokens that it must write. As in transformers, a first
     token is forced only after a single token."""
-    special, is_start = codec.special, prompt_1T.shape[1] == 1
+    special, is_start = codec.special, read.tokens_1T.shape[1] == 1
     return {
         "end_of_text": [token for token in special.ends if token < model.config.vocab_size],
         "forced_first": special.forced_first if is_start else None,
@@ -232,7 +267,7 @@ class RunCodec:
     def __init__(self, tokenizer: Tokenizer, *, reads_pairs: bool = False) -> None:
         """Make the codec of a run. `reads_pairs` says whether its data has pairs of a source and a target."""
         before = bpe.document_tokens(tokenizer)
-        self.tokenizer, self._separator = tokenizer, before if reads_pairs else ()
+        self.tokenizer, self.reads_pairs = tokenizer, reads_pairs
         self.special = SpecialTokens(
             before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=before[:1]
         )
@@ -251,7 +286,7 @@ class RunCodec:
         mode, text = self._split(text)
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
-        return [*mode, *self.special.before, *ids, *self._separator]
+        return [*mode, *self.special.before, *ids, *(self.special.before if self.reads_pairs else ())]
 
     def target(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
@@ -282,6 +317,8 @@ class PublishedCodec:
 
     The model's tokenizer decides which tokens precede a text, and recognizes special tokens by name.
     """
+
+    reads_pairs = False
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
         self.tokenizer, self.special = tokenizer, special

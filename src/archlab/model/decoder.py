@@ -22,7 +22,7 @@ from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, ForwardPass, SequenceShard, start_pass
 from archlab.model.init import initialize
-from archlab.model.inputs import NO_INPUTS, Inputs, check_ids, check_inputs, check_tensors, is_text, sees_source
+from archlab.model.inputs import NO_INPUTS, Inputs, check_ids, check_inputs, check_tensors, is_real, sees_source
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
@@ -258,7 +258,9 @@ class Decoder(Stack):
         """
         inputs = Inputs(documents, lengths, segments, prefix, source, source_lengths, source_documents, cache)
         check_tensors(tokens_BT, inputs)
-        if tokens_BT.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU, it would have to wait
+        if (
+            tokens_BT.device.type == "cpu" and not torch.compiler.is_compiling()
+        ):  # on a GPU, the check waits for the device
             check_ids(self.config, tokens_BT, source)
         return self.head(self.hidden(tokens_BT, inputs, collected), self.embedding.weight)
 
@@ -326,10 +328,10 @@ class Decoder(Stack):
         seen_BTS = None
         if inputs.documents is not None:
             seen_BTS = sees_source(inputs)
-            if is_real_BT is not None:  # a padding token sees something, because a softmax over no keys is NaN
+            if is_real_BT is not None:  # padding must see a key, because a softmax over no keys is NaN
                 seen_BTS |= ~is_real_BT[:, :, None]
         hidden_BSD = self.encode(source_BS, lengths_B, inputs.source_documents, collected)
-        source = Source(is_text(source_BS, lengths_B), lengths_B is not None, hidden_BSD, seen_BTS)
+        source = Source(is_real(source_BS, lengths_B), lengths_B is not None, hidden_BSD, seen_BTS)
         if cache is not None:
             cache.source = replace(source, hidden_BSD=None)
         return source

@@ -15,7 +15,7 @@ from archlab.model.state import Cache
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that a forward pass reads besides the tokens. `Decoder.forward` explains each field."""
+    """Inputs of a forward pass besides the tokens. `Decoder.forward` explains each field."""
 
     documents: Tensor | None = None
     lengths: Tensor | None = None
@@ -49,7 +49,7 @@ def check_ids(config: ModelConfig, *tokens: Tensor | None) -> None:
             raise UserError(f"token {wrong[0].item()}: not in the model's vocabulary; allowed: {allowed}")
 
 
-def is_text(tokens_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
+def is_real(tokens_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     """Return whether each token is not padding: boolean, [B, T]. Padding comes after the first `lengths_B` tokens."""
     if lengths_B is None:
         return torch.ones_like(tokens_BT, dtype=torch.bool)
@@ -57,13 +57,13 @@ def is_text(tokens_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
 
 
 def sees_source(inputs: Inputs) -> Tensor:
-    """Return whether each token sees each source token in packed documents: boolean, [B, T, S]. It sees those whose
-    document has the same number, without padding."""
+    """Return whether each token sees each source token in packed documents: boolean, [B, T, S]. A token sees all source
+    tokens of its document, but no padding."""
     assert inputs.documents is not None
     assert inputs.source is not None
     assert inputs.source_documents is not None
     is_same_BTS = inputs.documents[:, :, None] == inputs.source_documents[:, None]
-    return is_same_BTS & is_text(inputs.source, inputs.source_lengths)[:, None]
+    return is_same_BTS & is_real(inputs.source, inputs.source_lengths)[:, None]
 
 
 def check_inputs(config: ModelConfig, encoder: ModelConfig | None, tokens_BT: Tensor, inputs: Inputs) -> None:
@@ -99,12 +99,14 @@ def check_inputs(config: ModelConfig, encoder: ModelConfig | None, tokens_BT: Te
         _check_prefix(config, tokens_BT, inputs.documents, inputs.lengths, inputs.prefix, cache)
 
 
-def _check_documents(name: str, documents: Tensor | None, of: str, tokens_BT: Tensor, cache: Cache | None) -> None:
+def _check_documents(
+    name: str, documents: Tensor | None, tokens_name: str, tokens_BT: Tensor, cache: Cache | None
+) -> None:
     if documents is None:
         return
     if documents.shape != tokens_BT.shape or documents.dtype not in WHOLE:
         found, shape = f"{list(documents.shape)} of {documents.dtype}", list(tokens_BT.shape)
-        raise UserError(f"{name}: {found}; allowed: the shape of {of}, {shape}, of int64 or int32")
+        raise UserError(f"{name}: {found}; allowed: the shape of {tokens_name}, {shape}, of int64 or int32")
     if cache is not None:
         raise UserError(f"{name} and cache were both passed; allowed: one of them (a cache holds one text per row)")
 
@@ -155,7 +157,7 @@ def _check_source(encoder: ModelConfig, tokens_BT: Tensor, inputs: Inputs) -> No
 
 
 def _check_sources_of_documents(tokens_BT: Tensor, documents_BT: Tensor, inputs: Inputs) -> None:
-    lacks_source_BT = is_text(tokens_BT, inputs.lengths) & ~sees_source(inputs).any(-1)
+    lacks_source_BT = is_real(tokens_BT, inputs.lengths) & ~sees_source(inputs).any(-1)
     if lacks_source_BT.any():
         row, column = lacks_source_BT.nonzero()[0].tolist()
         number = documents_BT[row, column].item()

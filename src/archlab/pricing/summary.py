@@ -9,7 +9,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import sees_as, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train, tokens_read
+from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
@@ -199,7 +199,7 @@ def training_pass(config: Config, dtype: Format) -> Pass:
         bytes_each=BYTES[dtype],
         is_training=True,
         source=source,
-        predicted=train.objective.tokens_predicted(train.seq_len),
+        predicted=tokens_predicted(config),
     )
 
 

@@ -17,7 +17,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train, tokens_read
+from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
@@ -217,7 +217,7 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
         )
     own = texts // parallel.replicas
     micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if written.micro_batch_tokens else 1
-    return _Batch(own, *tokens_read(config), train.objective.tokens_predicted(train.seq_len), micro)
+    return _Batch(own, *tokens_read(config), tokens_predicted(config), micro)
 
 
 def _micro_batch(batch: _Batch) -> Pass:

@@ -25,7 +25,7 @@ from archlab.config.layers import distinct_layers, encoder_of, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train, tokens_read
+from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.machine import LARGEST_KEPT
 from archlab.pricing.params import before_head, parameters, positions_of_stack, widening
 from archlab.pricing.source import source_tokens, stack_passes
@@ -284,8 +284,11 @@ def forward_flops(
     source: int | None = None,
     predicted: float | None = None,
 ) -> FlopsPerToken:
-    """Return the FLOPs per token of a forward pass. `source` is the number of source tokens (see `source_tokens`), and
-    `predicted` the mean number of tokens that get logits. None: all tokens."""
+    """Return the FLOPs per token of a forward pass.
+
+    `source` is the number of source tokens (see `source_tokens`). `predicted` is the mean number of tokens that get
+    logits. None: all tokens.
+    """
     source = source_tokens(model, seq_len, source)
     parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting, source=source, predicted=predicted)))
     head = parts.pop("head")
@@ -320,5 +323,5 @@ def computed_training_flops(config: Config) -> float:
 def _training_flops(config: Config, counting: Counting) -> float:
     train = resolve_train(config)
     stack, source = tokens_read(config)
-    predicted = train.objective.tokens_predicted(train.seq_len)
+    predicted = tokens_predicted(config)
     return training_flops(config.model, stack, counting, source, predicted) * (stack / train.seq_len)

@@ -11,6 +11,7 @@ from archlab.config.objective import Objective, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
+from archlab.data.open import has_pairs
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
 from archlab.study.outcome_schema import (
@@ -182,6 +183,8 @@ _TEXT_OUTCOMES = (*_OWN_SCORES, Continuation)
 _TASK_OUTCOMES = (Accuracy, AnyAnswers, LinearProbe)
 _NEXT_TOKEN_OUTCOMES = (WindowPart, Beyond, Repetition)
 """Outcomes that predict each token of a text from the tokens before it."""
+_WINDOW_OUTCOMES = (*_NEXT_TOKEN_OUTCOMES, Continuation)
+"""Outcomes of a part of a window, or of text after it. A window of a pair has a source, a target and padding."""
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
@@ -263,8 +266,9 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
             field,
             f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}",
         )
-    elif isinstance(outcome, Continuation) and needs_pairs:
-        yield Problem(field, "needs text without pairs, but train.objective needs pairs; allowed: bits_per_byte")
+    elif isinstance(outcome, _WINDOW_OUTCOMES) and not is_task and has_pairs(arms[0].config.data):
+        allowed = "bits_per_byte, or data of plain text"
+        yield Problem(field, f"needs text without pairs, but the data consists of pairs; allowed: {allowed}")
     elif isinstance(outcome, _OWN_SCORES) and denoises:
         yield Problem(
             field, "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"

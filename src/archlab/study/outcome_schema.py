@@ -282,8 +282,8 @@ class TokensPerByte(Outcome):
 
 
 class AnyAnswers(Outcome):
-    """Base class of the outcomes of a task that may differ from the training task, for example in its distance or in
-    the length of its sources. The model is trained and evaluated with the same objective. The number of windows is
+    """Base class of the outcomes of a task. It may differ from the training task, for example in its distance or in the
+    length of its sources. The model is trained and evaluated with the same objective. The number of windows is
     `train.eval_tokens`, divided by the tokens of a window."""
 
     task: Task
@@ -296,7 +296,7 @@ class AnyAnswers(Outcome):
 
 
 class Answers(AnyAnswers):
-    """Fraction of correct answers on a task that may differ from the training task, for example in its distance or in
+    """Fraction of correct answers on a task. It may differ from the training task, for example in its distance or in
     the length of its sources."""
 
     kind: Literal["answers"] = "answers"
@@ -305,8 +305,8 @@ class Answers(AnyAnswers):
 
 class WholeAnswers(AnyAnswers):
     """Fraction of windows whose answers are all correct, on a task that may differ from the training task. For tasks of
-    pairs, this is the fraction of exact targets. The model reads the correct answers before each answer, but a window
-    with correct answers only is also what greedy decoding writes."""
+    pairs, this is the fraction of exact targets. Greedy decoding gives the same fraction, although the model here reads
+    the correct answers before each answer."""
 
     kind: Literal["whole_answers"] = "whole_answers"
     heading: ClassVar[str] = "windows with right answers only"

@@ -31,8 +31,8 @@ class Score:
     measure: Measure = "bits_per_byte"
     """Name of the score."""
     loss_of_parts: Mapping[str, float] = field(default_factory=dict)
-    """Loss in nats per token that counts in the windows of each part of a mixture of objectives, by name of the part;
-    empty without a mixture."""
+    """Loss of each part of a mixture of objectives, in nats per token that counts, by name of the part. Empty without a
+    mixture."""
 
     @property
     def accuracy(self) -> float | None:

@@ -22,7 +22,7 @@ class Measure(NamedTuple):
     takes_largest: bool = False
     """Whether charts over time show the maximum over the layers instead of the mean."""
     of_attention: bool = False
-    """Whether the measure describes attention weights. Cross-attention has these measures, too."""
+    """Whether the measure describes attention weights. Cross-attention also has these measures."""
     layer: str = "layer"
     """Name of a layer with this measure: `encoder layer` for layers of the encoder."""
 
@@ -123,9 +123,9 @@ _OF_ONE_STACK: dict[str, Measure] = {
 """Measures of the layers of one stack, by name and in display order."""
 
 CROSS = "cross_attention."
-"""Beginning of the names of measures of cross-attention, which reads the encoder's output in each decoder layer."""
+"""Prefix of the names of measures of cross-attention, which reads the encoder's output in each decoder layer."""
 ENCODER = "encoder."
-"""Beginning of the names of measures of the encoder in a model that also has a decoder."""
+"""Prefix of the names of measures of the encoder, in a model that also has a decoder."""
 
 OF_LAYERS: dict[str, Measure] = {
     **_OF_ONE_STACK,
@@ -141,7 +141,7 @@ OF_LAYERS: dict[str, Measure] = {
 }
 """Measures with one number per layer, by name and in display order.
 
-Names without a beginning such as `encoder.` are measures of the decoder, or of the only stack of a model.
+Names without such a prefix are measures of the decoder, or of the only stack of a model.
 """
 
 LOG_Z = Measure(

@@ -168,7 +168,7 @@ def per_layer(model: Decoder, measures: Sequence[Mapping[str, Tensor]]) -> dict[
 def _by_stack(
     model: Decoder, layers: Sequence[Mapping[str, Tensor]]
 ) -> Iterator[tuple[str, Sequence[Mapping[str, Tensor]]]]:
-    """Yield the beginning of the measures' names for each stack, and the values of its layers."""
+    """Yield, for each stack, the prefix of its measures' names and the values of its layers."""
     rest = iter(layers)
     for stack in model.stacks:
         yield ("" if stack is model else ENCODER), [next(rest) for _ in stack.layers]
@@ -209,7 +209,8 @@ def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
 
 
 def _note_padding(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-    notes.is_real_BT = inputs[1].is_real_BT  # of the context
+    context = inputs[1]
+    notes.is_real_BT = context.is_real_BT
 
 
 def _note_stream(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...], y_BTD: Tensor) -> None:

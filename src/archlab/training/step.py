@@ -67,8 +67,9 @@ def update(
     activations as an uninterrupted one, with any number of processes.
     """
     loss, routers = torch.zeros((), device=device.type), Routers(model, world)
-    narrow = max(len(batch.tokens) // train.rows, 1)  # above 1 if the windows of this step are shorter than seq_len
-    for index, micro_batch, share in _micro_batches(batch, train.micro_batch_tokens // train.seq_len * narrow, world):
+    windows_per_row = max(len(batch.tokens) // train.rows, 1)  # above 1 if windows are shorter than seq_len
+    rows = train.micro_batch_tokens // train.seq_len * windows_per_row
+    for index, micro_batch, share in _micro_batches(batch, rows, world):
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
         part = world.context_group.shard(micro_batch.tokens.shape[1]) if world.context_group else None

@@ -135,6 +135,8 @@ def _record(setup: RunSetup) -> dict[str, Any]:
     }
     if before := setup.batches.data.special.documents:
         env["document_token"] = before[0]
+    if setup.batches.data.has_pairs:
+        env["pairs"] = True
     if loss_depends_on_micro_batches(setup.config.model):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
     if code := sources(setup.config):

@@ -52,6 +52,13 @@ class Task(Kinded, TaskOrText, ABC):
         equally frequent everywhere in the window."""
         return 1 / self.answers(vocab_size)
 
+    def answers_per_window(self, seq_len: int) -> float | None:
+        """Return the mean number of answers in a window of `seq_len` tokens, for which training computes logits.
+
+        None: unknown, and the price of training counts logits for all tokens.
+        """
+        return None
+
     @abstractmethod
     def describe(self) -> str:
         """Return a description of the task in one sentence, for reports."""
@@ -144,6 +151,9 @@ class AnyRecall(Task):
         (MAD)."""
         return (vocab_size - self.shape.noise_vocab) // 2
 
+    def answers_per_window(self, seq_len: int) -> float:
+        return self.asked * self.shape.value
+
     def describe(self) -> str:
         least, most = self.distances
         far = f"{least}" if least == most else f"{least} to {most}"
@@ -221,6 +231,9 @@ class SelectiveCopy(Task):
         """Return the number of tokens except the blank, the separator and noise."""
         return vocab_size - 2 - self.noise_vocab
 
+    def answers_per_window(self, seq_len: int) -> float:
+        return self.copied
+
     def describe(self) -> str:
         return f"Copy {self.copied} tokens in order from a window of noise."
 
@@ -248,6 +261,9 @@ class Compression(Task):
     def answers(self, vocab_size: int) -> int:
         """Return the number of tokens except the blank, the separator and the positions."""
         return vocab_size - 2 - self.compressed
+
+    def answers_per_window(self, seq_len: int) -> float:
+        return self.compressed
 
     def describe(self) -> str:
         return f"Remember {self.compressed} random tokens and return each one by its position."
@@ -280,6 +296,9 @@ class Memorise(Task):
     def answers(self, vocab_size: int) -> int:
         """Return half of the number of tokens except the blank. The other half is used for keys."""
         return vocab_size // 2
+
+    def answers_per_window(self, seq_len: int) -> float:
+        return min(self.facts, (seq_len + 1) // (self.key_tokens + 1))
 
     def describe(self) -> str:
         return f"Memorise {self.facts} facts, the same in every window."
@@ -317,6 +336,13 @@ class StateTracking(Task):
     def answers(self, vocab_size: int) -> int:
         """Return the number of elements of the group, whatever the vocabulary."""
         return factorial(self.objects)
+
+    def answers_per_window(self, seq_len: int) -> float:
+        means = list[float]()  # by the number of tokens, of which an answer needs 1 to `steps` elements and two more
+        for n_tokens in range(seq_len + 2):
+            rest = range(n_tokens - 2 - self.steps, n_tokens - 2)
+            means.append(sum(1 + means[n] for n in rest if n >= 0) / self.steps)
+        return means[-1]
 
     def describe(self) -> str:
         tracked = "the parity of bits" if self.group == "parity" else f"a permutation of {self.objects} objects"

@@ -20,9 +20,9 @@ class Transduction(Task, ABC):
     """Base class of tasks of pairs. A window has a source, a separator and a target, and then blank tokens. The answers
     are the tokens of the target.
 
-    The number of symbols of a source is drawn uniformly for each window, from `shortest` to `longest`, and each symbol
-    is drawn uniformly from the tokens that can be answers. A target has as many symbols as its source, so it needs no
-    end.
+    The number of symbols of a source is drawn uniformly for each window, from `shortest` to `longest`. Each symbol is
+    drawn uniformly from the tokens that can be answers. A target has as many symbols as its source, so it needs no end
+    token.
     """
 
     shortest: Length = 4
@@ -46,6 +46,9 @@ class Transduction(Task, ABC):
         """Return the number of tokens except the blank and the separator."""
         return vocab_size - 2
 
+    def answers_per_window(self, seq_len: int) -> float:
+        return (self.shortest + self.longest) / 2
+
     @property
     def _lengths(self) -> str:
         return f"{self.longest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
@@ -67,8 +70,8 @@ class Sort(Transduction):
     kind: Literal["sort"] = "sort"
 
     def chance(self, vocab_size: int) -> float:
-        """Return the accuracy, 0 to 1, of the best guess that knows the number of symbols and the place of the answer
-        in the target, but no symbol. Small symbols are frequent at the beginning of a sorted target."""
+        """Return the accuracy, 0 to 1, of the best guess without reading the symbols. The guess knows the number of
+        symbols and the place of the answer in the target: a sorted target begins with small symbols."""
         at_most_S = np.arange(1, self.answers(vocab_size) + 1) / self.answers(vocab_size)
         counts_KS = np.ones((1, len(at_most_S)))  # chance that K of the symbols so far are at most S
         right, n_answers = 0.0, 0
@@ -101,7 +104,7 @@ class ShiftedCopy(Transduction):
 
 
 class Lexicon(Transduction):
-    """Translation with a dictionary: words are translated, and each two neighbors swap their places.
+    """Translation with a dictionary: each word is translated, and neighboring words swap places in pairs.
 
     A source consists of words, which have `word_tokens` symbols each. Every sequence of `word_tokens` symbols is a
     word. The dictionary is a random permutation of all words, the same in every window. Words 1 and 2 of the source
@@ -136,8 +139,11 @@ class Lexicon(Transduction):
         return 2 * (self.longest * self.word_tokens + 1), 2 + self.symbols
 
     def answers(self, vocab_size: int) -> int:
-        """Return the number of symbols, whatever the vocabulary."""
+        """Return the number of symbols. It does not depend on the vocabulary."""
         return self.symbols
+
+    def answers_per_window(self, seq_len: int) -> float:
+        return super().answers_per_window(seq_len) * self.word_tokens
 
     def describe(self) -> str:
         return f"Translate {self._lengths} words of {self.word_tokens} symbols, and swap neighbors."

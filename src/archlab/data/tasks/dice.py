@@ -44,9 +44,10 @@ class Dice:
         return _SomeDice(self.seed, self.split, self.first, len(rows), self, rows)
 
     def even(self, name: str) -> np.ndarray:
-        """Return numbers from 0 to below 1 as float64 [count], which any run of consecutive windows covers evenly.
+        """Return one number in [0, 1) for each window, as float64 [count].
 
-        They are a Weyl sequence with the golden ratio, from a random start.
+        The numbers of consecutive windows are evenly spread. They are a Weyl sequence with the golden ratio, from a
+        random start.
         """
         start = Dice(self.seed, self.split, 0, 1).bits(name, 1)[0, 0]
         index = np.arange(self.first, self.first + self.count, dtype=np.uint64)

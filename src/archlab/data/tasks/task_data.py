@@ -72,7 +72,8 @@ class TaskData:
         return isinstance(self.task, Transduction)
 
     @property
-    def inexact(self) -> None: ...
+    def inexact(self) -> None:
+        """None, because a task has no bytes."""
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.n_ids)
