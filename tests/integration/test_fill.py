@@ -61,6 +61,34 @@ def test_the_command_prints_a_row_for_each_prediction(folder: Path, capsys: pyte
     assert all(guess["text"] in table and f"{guess['probability']:.1%}" in table for guess in guesses)
 
 
+def test_only_tokens_of_the_tokenizer_are_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The vocabulary of a model may be larger than its tokenizer, for example to be a multiple of 64."""
+    words = ["[UNK]", "[MASK]", "the", "\n", "  ", "cat"]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, mask_token="[MASK]", unk_token="[UNK]"
+    ).save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=16, initializer_range=0.5,
+    )  # fmt: skip
+    theirs = transformers.BertForMaskedLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    with torch.no_grad():
+        p_V = theirs(torch.tensor([[2, 1]])).logits[0, 1].softmax(-1)
+    assert int(p_V.argmax()) >= len(words)
+    (guesses,) = fill(load_hf(tmp_path), load_codec(tmp_path), "the [MASK]", 20)
+    assert [guess.token for guess in guesses] == p_V[: len(words)].argsort(descending=True).tolist()
+    assert [guess.probability for guess in guesses] == pytest.approx(p_V[[g.token for g in guesses]].tolist(), rel=1e-4)
+    assert {guess.token: guess.text for guess in guesses} == dict(enumerate(words))
+    assert app.main(["fill", str(tmp_path), "--text", "the [MASK]", "--top", "20", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert r"'\n'" in out
+    assert "'  '" in out
+
+
 def test_texts_and_models_that_cannot_be_filled_are_refused(folder: Path) -> None:
     model, codec = load_hf(folder), load_codec(folder)
     with pytest.raises(UserError, match=r"the text has no mask token; write \[MASK\] where"):

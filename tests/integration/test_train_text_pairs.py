@@ -56,6 +56,8 @@ def test_an_encoder_decoder_learns_a_style_and_writes_it(
     source = ("--source", "set_item_file", "--temperature", "0")
     assert app.main(["generate", str(tmp_path / "run"), *source]) == 0
     assert capsys.readouterr().out == "SetItemFile\n"
+    assert app.main(["generate", str(tmp_path / "run"), "--prompt", "Set"]) == 2
+    assert "--source: missing; the model has an encoder" in capsys.readouterr().err
     assert app.main(["eval", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bits_per_byte"] == pytest.approx(
         score(str(tmp_path / "run"), (), None).bits_per_byte

@@ -385,7 +385,10 @@ def test_a_prompt_that_is_none_is_refused(prompt: torch.Tensor, message: str) ->
 def test_tokens_documents_and_cache_must_agree() -> None:
     model = tiny()
     for given, message in (
-        ({"documents": torch.zeros(1, 4)}, r"documents: \[1, 4\]; allowed: the shape of tokens, \[1, 5\]"),
+        (
+            {"documents": torch.zeros(1, 4)},
+            r"documents: \[1, 4\] of torch.float32; allowed: the shape of tokens, \[1, 5\]",
+        ),
         ({"cache": Cache(model.config, 2, 9)}, "cache: made for a batch of 2; the tokens are a batch of 1"),
         ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: made for a model with another config"),
     ):

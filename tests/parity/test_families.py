@@ -101,6 +101,18 @@ def test_padding_and_segments_are_the_published_ones(case: Case, saved: Callable
         assert gap(ours(tokens, segments=segments)[is_real], expected[is_real]) > 3e-4, "padding matters"
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.model_type == "roberta"], ids=lambda case: case.name)
+def test_the_padding_token_inside_a_text_has_a_position(case: Case, saved: Callable[[Case], Saved]) -> None:
+    """RoBERTa in transformers skips it by default. With explicit positions, it reads it as archlab does."""
+    _, theirs, _, ours = saved(case)
+    padding = theirs.config.pad_token_id
+    tokens = TOKENS.where(torch.arange(40) != 7, padding)
+    with torch.no_grad():
+        expected = theirs(tokens, position_ids=torch.arange(padding + 1, padding + 41).expand(2, -1)).logits
+        assert gap(ours(tokens), expected) <= 1e-4
+        assert gap(theirs(tokens).logits, expected) > 3e-4, "positions matter"
+
+
 SEQ2SEQ = pytest.mark.parametrize(
     "case", [case for case in CASES if FAMILIES[case.model_type].has_encoder],
     ids=lambda case: f"{case.model_type}-{case.name}",

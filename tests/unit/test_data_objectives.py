@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from archlab.cli import app
 from archlab.config.objective import Masked, NextToken, Objective, Prefix, SpanCorruption, score_meaning
 from archlab.config.training import resolve_train
 from archlab.data import tokenizer as bpe
@@ -173,7 +174,9 @@ def test_micro_batches_make_the_same_update_as_the_whole_batch(fields: tuple[str
     assert [result.grad_norm for result in results] == pytest.approx([results[0].grad_norm] * 3, rel=1e-5)
 
 
-def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(text: Path, tmp_path: Path) -> None:
+def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = config(*MASKED, "train.checkpoint_every=3", "train.tokens=1280", "train.lr=1e-2", data=text)
     whole = train(settings, tmp_path / "whole", Callback())
     with pytest.raises(RuntimeError, match="killed"):
@@ -188,6 +191,15 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(text: Path, tmp_path
     assert again.denoising_loss == pytest.approx(whole.denoising_loss, rel=1e-6)
     assert "nats per hidden token" in again.result
     assert again.bits_per_byte is None
+    hidden = Batches.of(settings, open_training_data(settings.data, 300)).held_out(16, 256).batch.counted
+    assert hidden is not None
+    assert again.tokens == hidden.sum() < 256 / 4
+    capsys.readouterr()
+    assert app.main(["eval", str(tmp_path / "whole"), "--tokens", "256"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"{again.denoising_loss:.4f} nats per hidden token, {again.denoising_accuracy:.2%} of them correct",
+        f"after 20 steps, on {hidden.sum()} predicted tokens in windows of 16",
+    ]
     _, model = load_run(tmp_path / "whole")
     text = "the cat <mask> on a mat"
     codec = load_codec(tmp_path / "whole")

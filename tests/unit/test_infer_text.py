@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer import text as codec
 from archlab.infer import text as text_module
-from archlab.infer.generate import Session
+from archlab.infer.beams import beam_search
+from archlab.infer.generate import Session, generate
 from archlab.infer.sampling import Sampling
-from archlab.infer.text import PublishedCodec, StopStrings, best_text, stream_text
+from archlab.infer.text import PublishedCodec, RunCodec, StopStrings, best_text, stream_text
 from archlab.model.decoder import Decoder
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
@@ -55,6 +56,36 @@ def pieces(tokens: list[int], stop: str | list[str] = ()) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         writing(tokens, patch)
         return list(stream_text(tiny(), TOKENIZER, "", 1000, stop=stop))
+
+
+def test_tokens_that_the_tokenizer_does_not_have_are_never_chosen() -> None:
+    """The text is that of a model whose vocabulary ends with the tokenizer's."""
+    larger = tiny("model.vocab_size=900", "model.head.tied=false")
+    exact = tiny(f"model.vocab_size={TOKENIZER.get_vocab_size()}", "model.head.tied=false")
+    for row, whole in zip(exact.parameters(), larger.parameters(), strict=True):
+        row.data = whole.data[: len(row)].clone()
+    prompt = torch.tensor([[END]])
+    assert generate(larger, prompt, 20).max() >= TOKENIZER.get_vocab_size()
+    for sampling in (Sampling(), Sampling(1.0, seed=1), Sampling(0.9, top_p=0.8, repetition_penalty=1.3, seed=2)):
+        texts = ["".join(stream_text(model, TOKENIZER, "the", 20, sampling)) for model in (larger, exact)]
+        assert texts[0] == texts[1] != ""
+    codec = RunCodec(TOKENIZER)
+    found = [best_text(model, codec, "the", 12, alpha=9) for model in (larger, exact)]
+    assert found[0] == found[1] != ""
+    unknown = list(range(TOKENIZER.get_vocab_size(), 900))
+    assert torch.equal(generate(larger, prompt, 20, excluded=unknown), generate(exact, prompt, 20))
+
+
+@pytest.mark.parametrize("write", [generate, beam_search])
+@pytest.mark.parametrize(
+    ("excluded", "message"),
+    [([300], "token 300: not in the model's vocabulary"), (range(300), "excluded: all tokens of the vocabulary")],
+)
+def test_exclusions_that_cannot_be_are_refused(
+    write: Callable[..., object], excluded: Sequence[int], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        write(tiny(), torch.tensor([[END]]), 4, excluded=excluded)
 
 
 def by_bytes(text: str) -> list[int]:

@@ -173,10 +173,21 @@ SOURCE, TOKENS = torch.arange(10).reshape(2, 5), torch.zeros(2, 3, dtype=torch.i
         ({"source": SOURCE, "source_lengths": torch.tensor([5])}, "source_lengths: [1]"),
         ({"source": SOURCE, "documents": TOKENS}, "documents and source_documents: only one"),
         ({"source": SOURCE, "source_documents": SOURCE}, "documents and source_documents: only one"),
-        ({"source": SOURCE, "source_documents": TOKENS}, "source_documents: [2, 3]; allowed: the shape of source"),
+        (
+            {"source": SOURCE, "source_documents": TOKENS},
+            "source_documents: [2, 3] of torch.int64; allowed: the shape of source",
+        ),
         ({"source": SOURCE, "source_documents": SOURCE, "documents": TOKENS}, "row 1 has document 0"),
         ({"source_lengths": torch.tensor([5, 5])}, "source_lengths: passed without source"),
         ({"source_documents": SOURCE}, "source_documents: passed without source"),
+        ({"source": [[1], [2]]}, "source: list; allowed: a tensor of int64 or int32"),
+        ({"source": SOURCE, "source_lengths": [3, 3]}, "source_lengths: list; allowed: a tensor"),
+        ({"source": SOURCE, "lengths": (3, 3)}, "lengths: tuple; allowed: a tensor"),
+        ({"source": SOURCE, "documents": TOKENS.float()}, "documents: [2, 3] of torch.float32; allowed: the shape of"),
+        (
+            {"source": SOURCE, "documents": TOKENS, "source_documents": SOURCE.double()},
+            "source_documents: [2, 5] of torch.float64; allowed: the shape of source, [2, 5], of int64 or int32",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(inputs, words):
@@ -184,6 +195,11 @@ def test_inputs_that_do_not_fit_are_refused(inputs, words):
     with pytest.raises(UserError) as error:
         model(TOKENS, **inputs)
     assert words in str(error.value)
+
+
+def test_tokens_that_are_not_a_tensor_are_refused():
+    with pytest.raises(UserError, match="tokens: list; allowed: a tensor of int64 or int32"):
+        Decoder(config().model)([[1, 2]])
 
 
 def test_a_source_is_refused_without_an_encoder():

@@ -842,7 +842,7 @@ PREFIX = {"model.attention.visibility": "prefix", "train.objective.kind": "prefi
 
 
 def test_arms_whose_scores_mean_different_things_are_refused():
-    with pytest.raises(UserError, match=r"arms.other.train.objective  other predicts other tokens than base, so their"):
+    with pytest.raises(UserError, match=r"measure  other predicts other tokens than base, so their"):
         arms(two({"train.objective.rate": 0.4}, set=MASKED))
     norms = two({"model.norm.kind": "layernorm"}, set=MASKED)
     assert list(named_outcomes(norms, arms(norms))) == ["denoising_loss"]

@@ -160,10 +160,10 @@ def study(text: Path, **values: Any) -> StudyConfig:
     [
         (
             {},
-            r"arms\.prefix\.train\.objective +prefix predicts other tokens than causal, so their scores mean different "
-            r"things; allowed: objectives that differ only in the loss, or an outcome for any objective: continuation",
+            r"measure +prefix and spans predict other tokens than causal, so their scores mean different things; allowed: "
+            r"an outcome for any objective \(continuation\), or arms whose objectives predict the same tokens$",
         ),
-        ({"measure": ["state_bytes"]}, r"spans predicts other tokens than causal"),
+        ({"measure": ["state_bytes"]}, r"prefix and spans predict other tokens than causal"),
         (
             {"measure": ["continuation", "gap"]},
             r"measure\.gap +means different things .*; allowed: continuation, or an outcome that is timed or computed",
@@ -182,7 +182,10 @@ def study(text: Path, **values: Any) -> StudyConfig:
             {"measure": ["linear_probe"], "arms": {"a": {}, "b": {"train.lr": 1}}},
             r"measure\.linear_probe +needs a task",
         ),
-        ({"set": RECALL, "arms": {"causal": {}, "masked": MASKED}}, r"or an outcome for any objective: linear_probe"),
+        (
+            {"set": RECALL, "arms": {"causal": {}, "masked": MASKED}},
+            r"masked predicts other .*any objective \(linear_probe\)",
+        ),
         (
             {"set": {**RECALL, **MASKED}, "measure": ["accuracy"], "arms": {"a": {}, "b": {"train.lr": 1}}},
             r"measure\.accuracy +needs an objective that predicts all answers; allowed: denoising_accuracy",
@@ -196,6 +199,16 @@ def test_scores_that_mean_different_things_are_not_compared(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         arms(study(text, **values))
+
+
+def test_an_outcome_that_compares_nothing_has_one_problem(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        arms(study(text, measure=["bits_per_byte", "continuation"]))
+    assert str(error.value).count("measure.bits_per_byte") == 1
+    assert "measure.bits_per_byte  means different things for these arms" in str(error.value)
 
 
 def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def evaluate(
     overrides
         Fields to change, as in data.path=FOLDER or train.seq_len=512.
     tokens
-        Number of held-out tokens to score. Default: all.
+        Number of held-out tokens to read. Objectives that hide tokens predict only some of them. Default: all.
     int8
         Quantize the weight matrices of the layers and of the head to 8 bits, with one scale per row.
     json
@@ -32,10 +32,14 @@ def evaluate(
     if json:
         print_json(scored.model_dump())
         return
-    state = f"after {scored.trained_steps} steps" if scored.trained_steps else "with the weights of this folder"
-    state = state if scored.trained else "untrained"
-    print(f"{scored.result} ({scored.loss:.4f} nats per token), {state}")
-    print(f"on {scored.tokens:,} held-out tokens in windows of {scored.context}: {scored.corpus}")
+    loss = f" ({scored.loss:.4f} nats per token)" if scored.denoising_loss is None else ""
+    state = f"after {scored.trained_steps:,} steps" if scored.trained_steps else "with the folder's weights"
+    print(f"{scored.result}{loss}")
+    print(
+        f"{state if scored.trained else 'untrained'}, on {scored.tokens:,} predicted tokens in windows of "
+        f"{scored.context:,}"
+    )
+    print(f"data: {scored.corpus}")
 
 
 def lm_eval(

@@ -41,4 +41,9 @@ def run(
         return
     for n, guesses in enumerate(masks, 1):
         heading = "token" if len(masks) == 1 else f"mask {n}"
-        print_table((heading, "probability"), [(guess.text, f"{guess.probability:.1%}") for guess in guesses])
+        print_table((heading, "probability"), [(_visible(guess.text), f"{guess.probability:.1%}") for guess in guesses])
+
+
+def _visible(text: str) -> str:
+    """Return a text with quotes and escapes if it could not be seen without them, such as a line break."""
+    return text if text.strip() and text.isprintable() else repr(text)

@@ -36,7 +36,7 @@ def run(
     folder
         A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     prompt
-        The text to continue.
+        The text to continue. With an encoder, it begins the target text and may be left out.
     source
         The text that the encoder reads, in a model with an encoder such as T5, or the source of a run that was trained
         on pairs. The prompt then begins the target text.
@@ -96,6 +96,10 @@ def run(
     dtype = "bfloat16" if int8 else dtype
     codec, torch_dtype = load_codec(home), getattr(torch, dtype) if dtype else None
     model = from_pretrained(home, torch_dtype, device_type)
+    if model.config.encoder is not None and source is None:
+        raise UserError(
+            "--source: missing; the model has an encoder, which reads this text (--prompt only begins the target text)"
+        )
     model = to_int8(model) if int8 else model
     if beams:
         pieces = [

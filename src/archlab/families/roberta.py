@@ -12,7 +12,12 @@ from archlab.hf.weights import Row, linear
 
 @dataclass(frozen=True)
 class PositionsAfterPadding:
-    """Positions that begin after the id of the padding token, whose rows of the table stay unused."""
+    """Positions that begin after the id of the padding token, whose rows of the table stay unused.
+
+    archlab counts all tokens of a text. transformers counts only those that are not the padding token, and gives the
+    padding token the position of its id. The logits differ if a text contains the padding token, which tokenizers
+    write only after a text. Padding after a text has no effect, because `lengths` says where it begins.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the offset and the length of the table."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.infer.generate import Session, forced_tokens, tokens_of
+from archlab.infer.generate import Session, excluded_tokens, forced_tokens, tokens_of
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import check_ids
 
@@ -49,6 +49,7 @@ def beam_search(
     prefix: Tensor | Sequence[int] | None = None,
     source: Tensor | None = None,
     source_lengths: Tensor | None = None,
+    excluded: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """Return up to `beams` continuations of each text, [B, T], the best first.
 
@@ -78,11 +79,14 @@ def beam_search(
     )
     session.check_room(max_new_tokens)
     forced = forced_tokens(model, max_new_tokens, forced_first, forced_last)
+    excluded_N = excluded_tokens(model, excluded)
     searches = [_Search(K, alpha, max_new_tokens, ends) for _ in range(B)]
     for n in range(max_new_tokens):
         logits_NV = session.logits().double() if n not in forced else _only(forced[n], B * K, model)
         if n not in forced and not logits_NV.isfinite().all():
             raise UserError("the model's output is NaN or infinite, because its training diverged")
+        if n not in forced:
+            logits_NV = logits_NV.index_fill(1, excluded_N, -torch.inf)
         chosen = [search.step(x_KV) for search, x_KV in zip(searches, logits_NV.log_softmax(-1).split(K), strict=True)]
         if all(search.is_over for search in searches):
             break

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import torch
+from tokenizers import Tokenizer
 
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.infer.text import Codec, PublishedCodec, RunCodec
+from archlab.infer.text import Codec, PublishedCodec, RunCodec, unknown_tokens
 from archlab.model.decoder import Decoder
 
 
@@ -16,7 +17,7 @@ class Guess(NamedTuple):
 
     token: int
     text: str
-    """Text of the token, without spaces around it."""
+    """Text of the token, without spaces around it unless it has nothing else."""
     probability: float
 
 
@@ -25,8 +26,9 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
     """Return the most likely tokens for each mask token of a text, the most likely first.
 
     The tokenizer adds the tokens that begin and end a text. Each mask token is predicted from the whole text, in which
-    the other mask tokens stay masked. Raise UserError if the model is not an encoder, if its tokenizer has no mask
-    token, or if the text has none.
+    the other mask tokens stay masked. Only tokens of the tokenizer are returned. The probabilities are those of the
+    whole vocabulary of the model, which may be larger. Raise UserError if the model is not an encoder, if its tokenizer
+    has no mask token, or if the text has none.
     """
     if not sees_as(model.config, "two_sided"):
         raise UserError(
@@ -49,11 +51,15 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
     tokens_1T, segments_1T = (torch.tensor([ids], device=device) for ids in (encoded.ids, encoded.type_ids))
     segments = segments_1T if model.config.embedding.segments else None
     logits_MV = model(tokens_1T, segments=segments)[0, masked].float()
-    most_likely = logits_MV.softmax(-1).topk(min(n_guesses, logits_MV.shape[-1]))
+    unknown = unknown_tokens(model, codec)
+    p_MV = logits_MV.softmax(-1).index_fill(1, torch.tensor(unknown, dtype=torch.int64, device=device), -1)
+    most_likely = p_MV.topk(min(n_guesses, p_MV.shape[1] - len(unknown)))
     return [
-        [
-            Guess(token, codec.tokenizer.decode([token], skip_special_tokens=False).strip(), p)
-            for token, p in zip(tokens, p_of, strict=True)
-        ]
+        [Guess(token, _text_of(codec.tokenizer, token), p) for token, p in zip(tokens, p_of, strict=True)]
         for tokens, p_of in zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)
     ]
+
+
+def _text_of(tokenizer: Tokenizer, token: int) -> str:
+    text = tokenizer.decode([token], skip_special_tokens=False)
+    return text.strip() or text

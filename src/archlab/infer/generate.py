@@ -52,6 +52,7 @@ def generate(
     end_of_text: int | Sequence[int] | None = None,
     forced_first: int | None = None,
     forced_last: int | None = None,
+    excluded: Sequence[int] = (),
     prefill_chunk: int | None = None,
     compile: bool = False,
 ) -> Tensor:
@@ -70,6 +71,7 @@ def generate(
     - `forced_first`: token to write first. It counts as a new token.
     - `forced_last`: token to write as the last of `max_new_tokens`. BART writes its EOS token there. If there is only
       one new token, it is this one.
+    - `excluded`: tokens that are never chosen. Their probability counts as 0.
     - `prefill_chunk`: maximum number of prompt tokens per forward pass. It limits memory and does not change the
       result. None means that one pass reads the whole prompt. The argument is ignored for a model with prefix layers,
       and if RoPE's angles depend on the sequence length.
@@ -91,7 +93,8 @@ def generate(
         compile=compile,
     )
     session.check_room(max_new_tokens)
-    for _ in session.write(max_new_tokens, sampling, end_of_text, forced_first=forced_first, forced_last=forced_last):
+    fixed = {"forced_first": forced_first, "forced_last": forced_last, "excluded": excluded}
+    for _ in session.write(max_new_tokens, sampling, end_of_text, **fixed):
         pass
     (end, *_) = (*tokens_of(end_of_text), 0)
     return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end)
@@ -127,6 +130,15 @@ def forced_tokens(model: Decoder, max_new_tokens: int, first: int | None, last: 
     forced |= {} if last is None else {max_new_tokens - 1: last}
     check_ids(model.config, *map(torch.tensor, forced.values()))
     return {n: token for n, token in forced.items() if 0 <= n < max_new_tokens}
+
+
+def excluded_tokens(model: Decoder, excluded: Sequence[int]) -> Tensor:
+    """Return tokens that are never chosen, [N]. Raise UserError if one is not in the vocabulary, or if none is left."""
+    excluded_N = torch.tensor([*excluded], dtype=torch.int64, device=model.embedding.weight.device)
+    check_ids(model.config, excluded_N)
+    if len(excluded_N.unique()) == model.config.vocab_size:
+        raise UserError("excluded: all tokens of the vocabulary; allowed: some of them")
+    return excluded_N
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -332,13 +344,14 @@ class Session:
         *,
         forced_first: int | None = None,
         forced_last: int | None = None,
+        excluded: Sequence[int] = (),
     ) -> Iterator[Tensor]:
         """Yield the next token of each sequence, [B], up to `max_new_tokens` times.
 
         Without `sampling`, decoding is greedy. `end_of_text` is one or several EOS tokens. A sequence that has reached
         any of them is filled with the first one in the list. The iterator stops when all sequences have ended. With the
-        same seed, two calls write the same tokens as one call with their total number of tokens. For `forced_first` and
-        `forced_last`, see `generate`.
+        same seed, two calls write the same tokens as one call with their total number of tokens. For `forced_first`,
+        `forced_last` and `excluded`, see `generate`.
         """
         if max_new_tokens < 0:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
@@ -347,17 +360,26 @@ class Session:
         ends = tokens_of(end_of_text)
         check_ids(self.model.config, torch.tensor(ends, dtype=torch.int64))
         forced = forced_tokens(self.model, max_new_tokens, forced_first, forced_last)
-        return self._write(max_new_tokens, sampling, seed, ends, forced)
+        excluded_N = excluded_tokens(self.model, excluded)
+        return self._write(max_new_tokens, sampling, seed, ends, forced, excluded_N)
 
-    def _sample(self, sampling: Sampling, seed: int) -> Tensor:
+    def _sample(self, sampling: Sampling, seed: int, excluded_N: Tensor) -> Tensor:
         logits_BV = self.logits()
         # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
         if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
             raise UserError("the model's output is NaN or infinite, because its training diverged")
+        if len(excluded_N):
+            logits_BV = logits_BV.index_fill(1, excluded_N, -torch.inf)
         return sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
 
     def _write(
-        self, max_new_tokens: int, sampling: Sampling, seed: int, ends: Sequence[int], forced: Mapping[int, int]
+        self,
+        max_new_tokens: int,
+        sampling: Sampling,
+        seed: int,
+        ends: Sequence[int],
+        forced: Mapping[int, int],
+        excluded_N: Tensor,
     ) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
         ends_N = torch.tensor(ends, device=self.padding_B.device)
@@ -365,7 +387,7 @@ class Session:
             if n in forced:
                 next_B = torch.full_like(is_over_B, forced[n], dtype=torch.int64)
             else:
-                next_B = self._sample(sampling, seed)
+                next_B = self._sample(sampling, seed, excluded_N)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, ends_N)

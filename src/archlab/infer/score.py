@@ -37,7 +37,7 @@ class HeldOutScore(Base):
     loss: float
     """Cross-entropy in nats per token that counts."""
     tokens: int
-    """Number of scored held-out tokens."""
+    """Number of held-out tokens that count: all tokens of the windows, or the hidden tokens, answers or targets."""
     context: int
     """Number of tokens that the model reads per window."""
     trained_steps: int
@@ -90,7 +90,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         denoising_loss=result.denoising_loss,
         denoising_accuracy=result.denoising_accuracy,
         loss=result.loss,
-        tokens=held_out.windows.tokens[:, 1:].size,
+        tokens=int(held_out.counted.sum()),
         context=held_out.windows.tokens.shape[1] - 1,
         trained_steps=steps,
         trained=trained,

@@ -72,7 +72,7 @@ def stream_text(
 
     The text ends after `max_new_tokens`, at the next EOS token, when all learned positions are used, or before the
     first stop string in the new text. An incomplete last character is dropped. Bytes that are not valid UTF-8 become
-    U+FFFD.
+    U+FFFD. Tokens that the tokenizer does not have are never chosen.
 
     Raise UserError for invalid arguments before the model computes anything.
     """
@@ -169,11 +169,12 @@ def _n_new(model: Decoder, read: _Read, max_new_tokens: int) -> int:
 
 
 class _Endings(TypedDict):
-    """Arguments of generation that special tokens determine."""
+    """Arguments of generation that the tokenizer determines."""
 
     end_of_text: list[int]
     forced_first: int | None
     forced_last: int | None
+    excluded: list[int]
 
 
 def _endings(model: Decoder, codec: Codec, read: _Read) -> _Endings:
@@ -184,7 +185,16 @@ def _endings(model: Decoder, codec: Codec, read: _Read) -> _Endings:
         "end_of_text": [token for token in special.ends if token < model.config.vocab_size],
         "forced_first": special.forced_first if is_start else None,
         "forced_last": special.forced_last,
+        "excluded": unknown_tokens(model, codec),
     }
+
+
+def unknown_tokens(model: Decoder, codec: Codec) -> list[int]:
+    """Return the tokens of the model that the tokenizer lacks, except EOS tokens. Empty for a custom `Codec`."""
+    if not isinstance(codec, PublishedCodec | RunCodec):
+        return []
+    ids, ends = range(model.config.vocab_size), codec.special.ends
+    return [token for token in ids if token not in ends and codec.tokenizer.id_to_token(token) is None]
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
@@ -196,11 +206,10 @@ def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "Stop
 
 
 class StopStrings:
-    """Filter that passes on the text before the first stop string.
+    """Filter that passes on the text before the first stop string, and holds back what may begin a stop string.
 
-    It holds back characters that may begin a stop string. The first stop string is the one that ends first. If several
-    end at the same character, it is the longest of them. The result does not depend on how the text is split into
-    pieces.
+    The first stop string is the one that ends first, or the longest of several that end at the same character. The
+    result does not depend on how the text is split into pieces.
     """
 
     def __init__(self, stop: str | Sequence[str]) -> None:

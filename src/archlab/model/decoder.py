@@ -22,7 +22,7 @@ from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, ForwardPass, SequenceShard, start_pass
 from archlab.model.init import initialize
-from archlab.model.inputs import NO_INPUTS, Inputs, check_ids, check_inputs, is_real, sees_source
+from archlab.model.inputs import NO_INPUTS, Inputs, check_ids, check_inputs, check_tensors, is_real, sees_source
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
@@ -257,6 +257,7 @@ class Decoder(Stack):
         Raise UserError if the arguments do not fit the model or each other.
         """
         inputs = Inputs(documents, lengths, segments, prefix, source, source_lengths, source_documents, cache)
+        check_tensors(tokens_BT, inputs)
         if (
             tokens_BT.device.type == "cpu" and not torch.compiler.is_compiling()
         ):  # on a GPU, the check waits for the device

@@ -1,6 +1,6 @@
 """Inputs of a forward pass besides the tokens, and their checks. Shapes: B batch, T tokens, S tokens of a source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -31,6 +31,16 @@ NO_INPUTS = Inputs()
 """Inputs of a pass that reads only tokens."""
 
 
+_TENSORS = tuple(field.name for field in fields(Inputs) if field.name != "cache")
+
+
+def check_tensors(tokens_BT: Tensor, inputs: Inputs) -> None:
+    """Raise UserError if an argument of a forward pass is, for example, a list instead of a tensor."""
+    for name, value in (("tokens", tokens_BT), *((name, getattr(inputs, name)) for name in _TENSORS)):
+        if value is not None and not isinstance(value, Tensor):
+            raise UserError(f"{name}: {type(value).__name__}; allowed: a tensor of int64 or int32")
+
+
 def check_ids(config: ModelConfig, *tokens: Tensor | None) -> None:
     """Raise UserError if a token is not in the vocabulary. On a GPU, the check waits for the device."""
     for ids in tokens:
@@ -58,6 +68,7 @@ def sees_source(inputs: Inputs) -> Tensor:
 
 def check_inputs(config: ModelConfig, encoder: ModelConfig | None, tokens_BT: Tensor, inputs: Inputs) -> None:
     """Raise UserError if the arguments of a forward pass do not fit the model or each other."""
+    check_tensors(tokens_BT, inputs)
     if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
         value = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
         raise UserError(f"tokens: {value}; allowed: a tensor [batch, seq] of int64 or int32")
@@ -93,10 +104,9 @@ def _check_documents(
 ) -> None:
     if documents is None:
         return
-    if documents.shape != tokens_BT.shape:
-        raise UserError(
-            f"{name}: {list(documents.shape)}; allowed: the shape of {tokens_name}, {list(tokens_BT.shape)}"
-        )
+    if documents.shape != tokens_BT.shape or documents.dtype not in WHOLE:
+        found, shape = f"{list(documents.shape)} of {documents.dtype}", list(tokens_BT.shape)
+        raise UserError(f"{name}: {found}; allowed: the shape of {tokens_name}, {shape}, of int64 or int32")
     if cache is not None:
         raise UserError(f"{name} and cache were both passed; allowed: one of them (a cache holds one text per row)")
 

@@ -193,12 +193,14 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
     things, also yield a problem for each outcome that cannot compare them."""
     if not arms:
         return
+    incomparable = list[str]()
     if not scores_mean_the_same(arms):
         shared = [name for name, outcome in study.measure.items() if outcome.is_shared and outcome.source != "config"]
         if not shared:
-            yield from _other_scores(study, arms)
+            yield _other_scores(arms)
             return
-        for name in (name for name, outcome in study.measure.items() if not outcome.is_shared):
+        incomparable = [name for name, outcome in study.measure.items() if not outcome.is_shared]
+        for name in incomparable:
             yield Problem(
                 f"measure.{name}",
                 "means different things for these arms, because their objectives predict other tokens; "
@@ -208,7 +210,8 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
     if study.primary in _DEFAULTS and study.primary not in named:
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
-        yield from _misfits(f"measure.{name}", outcome, arms)
+        if name not in incomparable:
+            yield from _misfits(f"measure.{name}", outcome, arms)
 
 
 def scores_mean_the_same(arms: Sequence[Arm]) -> bool:
@@ -230,15 +233,14 @@ def untrained_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[st
     ]
 
 
-def _other_scores(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
-    allowed = f"objectives that differ only in the loss, or an outcome for any objective: {_shared_kinds(arms)[0]}"
-    for arm in arms[1:]:
-        if not scores_mean_the_same([arms[0], arm]):
-            yield Problem(
-                f"{section_of(study, arm.name)}.train.objective",
-                f"{arm.name} predicts other tokens than {arms[0].name}, so their scores mean different things; "
-                f"allowed: {allowed} (add it to `measure`)",
-            )
+def _other_scores(arms: Sequence[Arm]) -> Problem:
+    first, *others = (arm.name for arm in arms if arm is arms[0] or not scores_mean_the_same([arms[0], arm]))
+    predict = f"{others[0]} predicts" if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]} predict"
+    return Problem(
+        "measure",
+        f"{predict} other tokens than {first}, so their scores mean different things; allowed: an outcome for any "
+        f"objective ({', '.join(_shared_kinds(arms))}), or arms whose objectives predict the same tokens",
+    )
 
 
 def _shared_kinds(arms: Sequence[Arm]) -> list[str]:
