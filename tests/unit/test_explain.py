@@ -342,6 +342,21 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("t5-11b", "archlab show t5-11b"),
+        ("T5 11B", "archlab show t5-11b"),
+        ("bart", "archlab list presets --filter family=bart"),
+        ("bert", "archlab list presets --filter family=bert"),
+    ],
+)
+def test_names_of_models_lead_to_the_command_that_shows_them(typed: str, command: str):
+    with pytest.raises(UserError, match=f"unknown topic .*; to see .*, type `{command}`"):
+        look_up(typed)
+    assert main(command.split()[1:]) == 0
+
+
+@pytest.mark.parametrize(
     ("typed", "lacking"),
     [
         ("label smoothing", "label smoothing"),
