@@ -82,9 +82,9 @@ def greedy(model: Decoder, source: list[int], n_target: int) -> list[int]:
 
 def rows(found: Windows) -> list[tuple[list[int], list[int]]]:
     """Return the source and the target of each window."""
-    assert found.given is not None
+    assert found.source_lengths is not None
     assert found.lengths is not None
-    ends = zip(found.tokens.tolist(), found.given.tolist(), found.lengths.tolist(), strict=True)
+    ends = zip(found.tokens.tolist(), found.source_lengths.tolist(), found.lengths.tolist(), strict=True)
     return [(row[:given], row[given:length]) for row, given, length in ends]
 
 

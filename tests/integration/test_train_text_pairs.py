@@ -109,9 +109,9 @@ def test_one_stack_reads_a_source_as_in_training(
     with torch.no_grad():  # after a few steps, attention hardly matters yet
         for parameter in model.parameters():
             parameter.normal_(0, 0.5, generator=torch.Generator().manual_seed(parameter.numel()))
-    assert windows.given is not None
+    assert windows.source_lengths is not None
     source = start = ""
-    for row, given in zip(windows.tokens.tolist(), windows.given.tolist(), strict=True):
+    for row, given in zip(windows.tokens.tolist(), windows.source_lengths.tolist(), strict=True):
         source, start = tokenizer.decode(row[1 : given - 1]), tokenizer.decode(row[given : given + 1])
         for prompt, n_read in (("", given), (start, given + 1)):
             read, prefix = row[:n_read], torch.tensor([given]) if stack == "prefix" else None

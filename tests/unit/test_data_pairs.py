@@ -79,8 +79,8 @@ def expected_window(data: DataFolder, pair: tuple[str, str], width: int) -> tupl
 
 
 def sources_of(data: DataFolder, windows: Windows) -> list[str]:
-    assert windows.given is not None
-    rows = zip(windows.tokens, windows.given, strict=True)
+    assert windows.source_lengths is not None
+    rows = zip(windows.tokens, windows.source_lengths, strict=True)
     return [bpe.decode(data.tokenizer, tokens[: int(n)]) for tokens, n in rows]
 
 
@@ -254,7 +254,7 @@ def test_windows_are_those_of_the_records_and_every_step_has_as_many_tokens(tmp_
     widths = Counter[int]()
     for step in range(100):
         windows = source.windows(3, step, 4, SEQ_LEN)
-        assert windows.given is not None
+        assert windows.source_lengths is not None
         assert windows.lengths is not None
         assert windows.scored is not None
         width = windows.tokens.shape[1] - 1
@@ -263,7 +263,7 @@ def test_windows_are_those_of_the_records_and_every_step_has_as_many_tokens(tmp_
         for row, text in enumerate(sources_of(data, windows)):
             tokens, n_given, length = expected_window(data, (text, pairs[text]), width)
             assert windows.tokens[row].tolist() == tokens
-            assert (windows.given[row], windows.lengths[row]) == (n_given, length)
+            assert (windows.source_lengths[row], windows.lengths[row]) == (n_given, length)
             assert windows.scored[row].tolist() == [n_given <= i < length for i in range(1, width + 1)]
     assert set(widths) == {SEQ_LEN, SEQ_LEN // 2, SEQ_LEN // 4}
 
@@ -309,7 +309,7 @@ def test_a_step_does_not_depend_on_the_steps_before(tmp_path: Path) -> None:
         pairs.windows(5, step, 4, SEQ_LEN)
     again = pairs.windows(5, 17, 4, SEQ_LEN)
     np.testing.assert_array_equal(alone.tokens, again.tokens)
-    np.testing.assert_array_equal(alone.given, again.given)
+    np.testing.assert_array_equal(alone.source_lengths, again.source_lengths)
 
 
 @given(
@@ -366,8 +366,8 @@ def test_held_out_pairs_are_spread_evenly_and_only_the_bytes_of_targets_count(ki
     assert whole.bytes.sum(1).tolist() == [len(target.encode()) for _, target in pairs]
     assert whole.scored is not None
     assert whole.lengths is not None
-    assert whole.given is not None
-    assert whole.scored.sum(1).tolist() == (whole.lengths - whole.given).tolist()
+    assert whole.source_lengths is not None
+    assert whole.scored.sum(1).tolist() == (whole.lengths - whole.source_lengths).tolist()
     assert not whole.bytes[~whole.scored].any()
     some = opened(data).held_out(256, 256 * 10 + 3)
     index = np.arange(10) * len(pairs) // 10

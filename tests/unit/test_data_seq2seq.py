@@ -77,7 +77,7 @@ def test_the_encoder_reads_the_source_and_the_decoder_writes_the_target(seq_len:
     assert made.source.shape == made.tokens.shape == (200, half)
     assert Seq2Seq().tokens_read(seq_len, has_encoder=True) == (half, half)
     for i, row in enumerate(windows.tokens.tolist()):
-        source, target = row[: windows.given[i]], row[windows.given[i] : windows.lengths[i]]
+        source, target = row[: windows.source_lengths[i]], row[windows.source_lengths[i] : windows.lengths[i]]
         assert made.source[i, : made.source_lengths[i]].tolist() == source
         assert made.source_lengths[i] == len(source)
         assert made.lengths[i] == len(target)
@@ -95,7 +95,7 @@ def test_one_stack_sees_the_source_and_predicts_the_target(seq_len: int) -> None
     assert Seq2Seq().tokens_read(seq_len) == (seq_len, 0)
     assert made.tokens.shape == (200, seq_len)
     for i, row in enumerate(windows.tokens.tolist()):
-        given, length = windows.given[i], windows.lengths[i]
+        given, length = windows.source_lengths[i], windows.lengths[i]
         assert made.prefix[i] == given
         assert made.lengths[i] == length
         assert made.tokens[i].tolist() == row[:-1]
@@ -116,7 +116,8 @@ def test_the_bytes_are_those_of_the_targets() -> None:
     windows = pairs()
     text_bytes = np.random.default_rng(1).integers(0, 5, windows.scored.shape)
     expected = [
-        text_bytes[i, g - 1 : n - 1].sum() for i, (g, n) in enumerate(zip(windows.given, windows.lengths, strict=True))
+        text_bytes[i, g - 1 : n - 1].sum()
+        for i, (g, n) in enumerate(zip(windows.source_lengths, windows.lengths, strict=True))
     ]
     windows = replace(windows, bytes=text_bytes)
     for made in batches(windows).values():
@@ -161,7 +162,7 @@ def test_a_prediction_is_that_of_the_pair_alone(name: str) -> None:
     held_out = HeldOut(batches(windows)[name], windows)
     nats = predict(model, held_out, CPU).nats
     for i, row in enumerate(torch.from_numpy(windows.tokens)):
-        given, length = int(windows.given[i]), int(windows.lengths[i])
+        given, length = int(windows.source_lengths[i]), int(windows.lengths[i])
         target = row[given:length]
         with torch.no_grad():
             if name == "encoder":
@@ -240,7 +241,7 @@ def test_random_pairs_are_the_longest_ones() -> None:
     one = random_batch(config(*ONE_STACK), Windows(tokens))
     assert one.counted.sum() == made.counted.sum()
     own = TaskData(Lexicon(longest=3, symbols=4), 300, 0).windows(0, 0, 3, 16)
-    assert (random_batch(config(*WITH_ENCODER), own).lengths == own.lengths - own.given).all()
+    assert (random_batch(config(*WITH_ENCODER), own).lengths == own.lengths - own.source_lengths).all()
 
 
 def test_the_cost_counts_half_a_window_in_each_stack() -> None:

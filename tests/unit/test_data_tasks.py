@@ -339,10 +339,10 @@ def test_a_window_is_a_source_a_separator_a_target_and_blanks(name: str):
     task, seq_len, vocab_size = CASES[name]
     assert isinstance(task, Transduction)
     found, lengths = make(CASES[name], 300), set[int]()
-    assert found.given is not None
+    assert found.source_lengths is not None
     assert found.lengths is not None
     size, first = task.word_tokens if isinstance(task, Lexicon) else 1, vocab_size - task.answers(vocab_size)
-    for row, scored, given, length in zip(found.tokens, found.scored, found.given, found.lengths, strict=True):
+    for row, scored, given, length in zip(found.tokens, found.scored, found.source_lengths, found.lengths, strict=True):
         assert row[given - 1] == 1
         assert length == 2 * given - 1
         assert (np.delete(row[:length], given - 1) >= first).all()
@@ -354,7 +354,7 @@ def test_a_window_is_a_source_a_separator_a_target_and_blanks(name: str):
 
 
 def test_only_pairs_have_a_source():
-    assert make(CASES["recall"]).given is None
+    assert make(CASES["recall"]).source_lengths is None
     assert make(CASES["recall"]).lengths is None
 
 
@@ -385,8 +385,8 @@ def test_chance_is_that_of_the_best_guess_in_all_sources(task: Transduction, n_s
 @pytest.mark.parametrize("shift", [0, 1, 7, -1, -13])
 def test_a_shifted_copy_begins_at_its_shift(shift: int):
     found = windows(ShiftedCopy(shortest=3, longest=8, shift=shift), 0, 0, 50, 20, 30)
-    assert found.given is not None
-    for row, given in zip(found.tokens.tolist(), found.given.tolist(), strict=True):
+    assert found.source_lengths is not None
+    for row, given in zip(found.tokens.tolist(), found.source_lengths.tolist(), strict=True):
         source, target = row[: given - 1], row[given : 2 * given - 1]
         assert target == np.roll(source, -shift).tolist()
 

@@ -82,11 +82,15 @@ def test_stages_of_a_pipeline_are_refused():
 
 def test_sizes_are_refused():
     raw = with_encoder().model_dump(mode="json")
-    with pytest.raises(UserError, match=r"mine cannot be scaled; allowed: .*, and no encoder"):
+    with pytest.raises(
+        UserError, match=r"mine cannot be scaled; allowed: .*, and no model.encoder \(encoder-decoders\)"
+    ):
         resized(raw, "mine", 10_000_000)
     with pytest.raises(UserError, match="mine: the model has an encoder; allowed here: models without encoder"):
         at_width(with_encoder(), "mine", 256)
-    with pytest.raises(UserError, match=r"the model cannot be scaled; allowed: .*, and no encoder"):
+    with pytest.raises(
+        UserError, match=r"the model cannot be scaled; allowed: .*, and no model.encoder \(encoder-decoders\)"
+    ):
         propose(SizeRequest("llama-3-8b", params=10**9, overrides=["model.encoder.n_layers=2"]))
 
 

@@ -266,6 +266,19 @@ def base(preset: str) -> dict[str, Any]:
         ("NTK", "ntk"),
         ("warmup", "warm-up"),
         ("WSD", "wsd"),
+        ("encoder", "encoder-decoder"),
+        ("Encoder-Decoder", "encoder-decoder"),
+        ("is_encoder_decoder", "encoder-decoder"),
+        ("cross attention", "cross-attention"),
+        ("encoder-only", "two-sided"),
+        ("MLM", "masked"),
+        ("mlm_probability", "masked"),
+        ("train.objective.kind=masked", "masked"),
+        ("span corruption", "span-corruption"),
+        ("UL2", "mixture-of-denoisers"),
+        ("seq2seq", "seq2seq"),
+        ("beam search", "beam-search"),
+        ("prefix", "prefix-lm"),
     ],
 )
 def test_what_people_type(typed: str, name: str):
@@ -329,6 +342,21 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("t5-11b", "archlab show t5-11b"),
+        ("T5 11B", "archlab show t5-11b"),
+        ("bart", "archlab list presets --filter family=bart"),
+        ("bert", "archlab list presets --filter family=bert"),
+    ],
+)
+def test_names_of_models_lead_to_the_command_that_shows_them(typed: str, command: str):
+    with pytest.raises(UserError, match=f"unknown topic .*; to see .*, type `{command}`"):
+        look_up(typed)
+    assert main(command.split()[1:]) == 0
+
+
+@pytest.mark.parametrize(
     ("typed", "lacking"),
     [
         ("label smoothing", "label smoothing"),
@@ -365,6 +393,7 @@ def test_dissimilar_words_are_not_suggested(typed: str):
         ("moe", lambda row: "mixture" in row.feed_forward.split("+")),
         ("tied-embeddings", lambda row: row.tied),
         ("hybrid", lambda row: "state+full" in row.reach),
+        ("encoder-decoder", lambda row: row.preset.startswith(("t5", "mt5", "bart", "transformer-"))),
     ],
 )
 def test_users_of_a_choice_are_those_in_the_table_of_the_atlas(name: str, holds: Any):

@@ -199,6 +199,16 @@ def test_encoders_grow_without_a_cache_and_next_to_encoders(capsys):
     assert "closest published model: GPT-2" in run(capsys, "--params", "124M", "--like", "gpt-2")
 
 
+@pytest.mark.parametrize("like", ["electra", "modernbert", "phi-2", "llama-3", "gpt-2", "bert"])
+@pytest.mark.parametrize("size", [20e6, 50e6, 300e6, 2e9])
+def test_heads_have_d_model_dimensions_together_if_those_of_the_family_have(like: str, size: float):
+    """50M like ELECTRA once had 8 heads of 64 at d_model 448."""
+    found = propose(SizeRequest(like, params=int(size), overrides=["model.vocab_size=8192"]))
+    assert all(member.n_heads * member.head_dim == member.d_model for member in found.family)
+    assert found.model.n_heads * found.model.head_dim == found.model.d_model
+    assert found.model.head_dim % 8 == 0
+
+
 @pytest.mark.parametrize("n_layers", [4, 5, 22, 28, 39])
 def test_only_the_first_layers_of_modernbert_are_special(n_layers):
     """Three layers alternate, whatever the depth. The patterns of other models are stretched."""

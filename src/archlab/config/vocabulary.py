@@ -53,6 +53,13 @@ WRITE = {
     "causal iscausal isdecoder": "model.attention.visibility=causal",
     "bidirectional twosided encoderonly usebidirectionalattention": "model.attention.visibility=two_sided",
     "prefixlm noncausal": "model.attention.visibility=prefix",
+    "encoder encoderdecoder isencoderdecoder encoderlayers numencoderlayers": (
+        "model.encoder.n_layers=4 (or another number of layers)"
+    ),
+    "crossattention addcrossattention encoderattention": "model.encoder.cross (overrides of model.attention)",
+    # objectives
+    "mlm maskedlm maskedlanguagemodeling mlmprobability": "train.objective.kind=masked",
+    "spancorruption noisedensity": "train.objective.kind=span_corruption",
     "qknorm useqknorm qklayernorm": "model.attention.qk_norm.kind=rmsnorm",
     "attentionbias qkvbias addbiaslinear": "model.attention.qkv_bias=true model.attention.out_bias=true",
     "attnlogitsoftcapping logitsoftcap": "model.attention.softcap=50",
@@ -176,7 +183,6 @@ LACKING = {
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
     "flash flashattention attnimplementation": "no choice of kernel: it uses the fastest one that supports the model",
-    "encoder encoderdecoder crossattention": "no encoder, only a decoder",
 }  # fmt: skip
 """Map from terms with the same meaning to the description of a feature that archlab lacks."""
 

@@ -181,7 +181,7 @@ def _source_and_target(
     objective: Seq2Seq, windows: Windows, special: SpecialIds, separator: int | None, dice: Dice
 ) -> Batch:
     """Let one stack read the source as a visible prefix, and predict the target."""
-    return replace(next_token(windows), prefix=windows.given)
+    return replace(next_token(windows), prefix=windows.source_lengths)
 
 
 def _predicted(objective: Prefix, n_tokens: int, dice: Dice) -> np.ndarray:
@@ -224,10 +224,12 @@ def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, d
 @make_pairs.register
 def _source_to_target(objective: Seq2Seq, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     """Let the encoder read the source, and the decoder write the target."""
-    assert windows.given is not None
+    assert windows.source_lengths is not None
     assert windows.lengths is not None
     most = longest_side(windows.tokens.shape[1] - 1)
-    return _encoder_decoder_batch(windows, windows.given, windows.lengths - windows.given, most, most, special)
+    return _encoder_decoder_batch(
+        windows, windows.source_lengths, windows.lengths - windows.source_lengths, most, most, special
+    )
 
 
 def _encoder_decoder_batch(
@@ -335,7 +337,7 @@ def random_batch(config: Config, windows: Windows, separator: int | None = None)
     needs pairs gets the longest ones that fit, unless the windows have pairs."""
     objective, dice = config.train.objective, Dice(0, "random", 0, len(windows.tokens))
     special = SpecialIds.at_the_end(config.model.vocab_size, objective.reserved(windows.tokens.shape[1] - 1))
-    if objective.needs_pairs and windows.given is None:
+    if objective.needs_pairs and windows.source_lengths is None:
         half_N = np.full(len(windows.tokens), longest_side(windows.tokens.shape[1] - 1))
         windows = Windows.of_pairs(windows.tokens, half_N, 2 * half_N)
     has_encoder = config.model.encoder is not None

@@ -75,9 +75,9 @@ class PairData(TextData):
 
     def beginnings(self, windows: Windows) -> list[str]:
         """Return the beginning of each source."""
-        assert windows.given is not None
+        assert windows.source_lengths is not None
         n_before = len(self._first.document_tokens)
-        ends = np.minimum(windows.given - n_before, n_before + BEGINNING).tolist()
+        ends = np.minimum(windows.source_lengths - n_before, n_before + BEGINNING).tolist()
         sources = [tokens[n_before:end].tolist() for tokens, end in zip(windows.tokens, ends, strict=True)]
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(sources)]
 
@@ -114,7 +114,7 @@ class _Pairs:
     """Token that ends a target, and that fills the rest of a window."""
     starts: np.ndarray
     """Index of the first token of each source, int64."""
-    given: np.ndarray
+    source_lengths: np.ndarray
     """Number of tokens of each source, with those that begin it and its target, int64."""
     lengths: np.ndarray
     """Number of tokens of each pair, with its end, int64."""
@@ -134,14 +134,14 @@ class _Pairs:
     @property
     def needed(self) -> np.ndarray:
         """Smallest width of a window that holds each pair: twice the tokens of the longer side, int64."""
-        return 2 * np.maximum(self.given, self.lengths - self.given)
+        return 2 * np.maximum(self.source_lengths, self.lengths - self.source_lengths)
 
     def windows(self, numbers: np.ndarray, width: int) -> Windows:
         """Return a window of `width` + 1 tokens for each pair of the given numbers."""
         tokens = np.full((len(numbers), width + 1), self.end, dtype=np.int64)
         for row, start, length in zip(tokens, self.starts[numbers], self.lengths[numbers], strict=True):
             row[: length - 1] = self.tokens.read(int(start), int(start + length - 1))
-        return Windows.of_pairs(tokens, self.given[numbers], self.lengths[numbers])
+        return Windows.of_pairs(tokens, self.source_lengths[numbers], self.lengths[numbers])
 
 
 @dataclass(frozen=True)

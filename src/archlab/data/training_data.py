@@ -34,7 +34,7 @@ class Windows:
     documents: np.ndarray | None = None
     """Index of the document to which each token after the first belongs, int [n, T]. None for a task, and for
     training."""
-    given: np.ndarray | None = None
+    source_lengths: np.ndarray | None = None
     """Number of tokens of the source at the beginning of each window, with its separator, int64 [n]. The target follows
     it. None unless the data consists of pairs of a source and a target."""
     lengths: np.ndarray | None = None
@@ -43,13 +43,13 @@ class Windows:
 
     @classmethod
     def of_pairs(
-        cls, tokens: np.ndarray, given: np.ndarray, lengths: np.ndarray, text_bytes: np.ndarray | None = None
+        cls, tokens: np.ndarray, source_lengths: np.ndarray, lengths: np.ndarray, text_bytes: np.ndarray | None = None
     ) -> "Windows":
-        """Return windows of pairs, in which all tokens of the targets count. `given` and `lengths` are the fields of
+        """Return windows of pairs, in which all tokens of the targets count. The arguments are the fields of
         the windows, and `text_bytes` is the field `bytes`."""
         index_T = np.arange(1, tokens.shape[1])
-        scored = (index_T >= given[:, None]) & (index_T < lengths[:, None])
-        return cls(tokens, scored, text_bytes, given=given, lengths=lengths)
+        scored = (index_T >= source_lengths[:, None]) & (index_T < lengths[:, None])
+        return cls(tokens, scored, text_bytes, source_lengths=source_lengths, lengths=lengths)
 
     @classmethod
     def of_text(
@@ -126,7 +126,7 @@ class TrainingData(Protocol):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the data consists of pairs, so that its windows have `given` and `lengths`."""
+        """Whether the data consists of pairs, so that its windows have `source_lengths` and `lengths`."""
         ...
 
     @property

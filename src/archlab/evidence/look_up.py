@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from archlab.atlas.models import entries
 from archlab.config.core.registry import Registered, kind_of, users_kinds
+from archlab.config.io import facts, presets
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
@@ -101,11 +103,23 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
 
 
 def _unknown(text: str) -> list[FieldHelp]:
+    if command := _showing_models(text):
+        raise UserError(f"unknown topic {text!r}; to see the models of this name, type `{command}`")
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
     raise UserError(
         f"unknown topic {text!r}{hint or ';'} `archlab explain` lists all topics; any field of a config is a topic, too"
     )
+
+
+def _showing_models(text: str) -> str:
+    """Return a command that shows the preset or the family of this name, or "" if there is none."""
+    known = (name for name in (*presets(), *facts()) if plain(name) == plain(text))
+    if name := next(known, None):
+        return f"archlab show {name}"
+    families = (entry.family for entry in entries() if plain(entry.family) == plain(text))
+    family = next(families, None)
+    return f"archlab list presets --filter family={family}" if family else ""
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:

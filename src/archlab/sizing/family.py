@@ -77,7 +77,10 @@ class FamilyMember:
         return self.n_heads * self.head_dim / self.d_model
 
 
-CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer, and no encoder"
+CAN_BE_SCALED = (
+    "allowed: models that have an MLP and attention with the same heads in every layer, "
+    "and no model.encoder (encoder-decoders)"
+)
 
 SizeMeasure = Literal["total", "active"]
 """Measure of a model's size: all parameters, or only those that a token uses."""

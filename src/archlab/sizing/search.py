@@ -35,6 +35,9 @@ becomes smaller or larger. A template outside these limits may stay outside.
 """
 _NARROWEST_HEADS = {True: 32, False: 64}
 """Minimum head width: 32 if d_model is below 512, as in experiments, otherwise 64."""
+_INEXACT = 10
+"""Penalty for heads that do not have d_model dimensions together, although those of the family have. It is larger than
+all other parts of a distance."""
 _FARTHEST = math.log(2.5)
 """Maximum deviation of d_model / n_layers and d_ff / d_model from the family: log(2.5), which is a factor of 2.5."""
 
@@ -58,6 +61,9 @@ class Search:
         self._aspect = family.ratio_at(target.size, lambda member: member.aspect)
         self._ff_ratio = family.ratio_at(target.size, lambda member: member.ff_ratio)
         self._attention_ratio = family.ratio_at(target.size, lambda member: member.attention_ratio)
+        self._fill_the_width = self._template.heads.n_kv is not None and all(
+            member.n_heads * member.head_dim == member.d_model for member in family.members
+        )
         self._widths = sorted({*_WIDTHS, *(member.d_model for member in family.members)})
         self._stacks: dict[int, Stack] = {}
 
@@ -148,27 +154,42 @@ class Search:
     def _heads(self, d: int) -> Heads:
         """Return the heads at d_model = `d`.
 
-        The number of heads is that of the family, or the closest number that can be divided evenly among devices
-        and by the template's number of KV heads.
+        If the heads of all members of the family have d_model dimensions together, so have these heads, if their width
+        divides d_model. Otherwise, the number of heads is that of the family, or the closest number that can be divided
+        evenly among devices and by the template's number of KV heads.
         """
-        own, width = self._template.heads, self._attention_ratio * d
-        dim = own.dim
-        while own.n_kv and width / dim < min(_FEWEST, own.n) and dim // 2 >= _NARROWEST_HEADS[d < LARGE]:
-            dim //= 2
+        own, dim = self._template.heads, self._head_dim(d)
+        if self._fill_the_width and d % dim == 0:
+            return own.like(d // dim, dim)
+        width = self._attention_ratio * d
         even = math.lcm(self._devices, own.n_kv or 1)
         counts = {max(1, round(width / dim)), max(1, round(width / dim / even)) * even}
         return min((own.like(n, dim) for n in sorted(counts)), key=lambda heads: self._off(heads, d))
+
+    def _head_dim(self, d: int) -> int:
+        """Return the width of a head at d_model = `d`: that of the template, or a half of it if there would be too few
+        heads."""
+        own, dim = self._template.heads, self._template.heads.dim
+        few = min(_FEWEST, own.n)
+        while own.n_kv and self._attention_ratio * d / dim < few and dim // 2 >= _NARROWEST_HEADS[d < LARGE]:
+            dim //= 2
+        return dim
 
     def _off(self, heads: Heads, d: int) -> float:
         """Return the distance of the heads from those of the family.
 
         If these heads cannot be divided evenly among devices but those of the template can, the penalty is larger than
-        for a total head width that deviates by 30%.
+        for a total head width that deviates by 30%. If the heads of the family have d_model dimensions together, other
+        heads are chosen only if nothing else has the target size.
         """
         own = self._template.heads
         uneven = heads.uneven(self._devices) > own.uneven(self._devices)
         groups = math.log((heads.n_kv or 1) / (own.n_kv or 1)) ** 2 if own.is_grouped else 0
-        return math.log(heads.n * heads.dim / d / self._attention_ratio) ** 2 + (uneven + groups) / 10
+        return (
+            math.log(heads.n * heads.dim / d / self._attention_ratio) ** 2
+            + (uneven + groups) / 10
+            + (_INEXACT if self._fill_the_width and heads.n * heads.dim != d else 0)
+        )
 
     @property
     def _devices(self) -> int:

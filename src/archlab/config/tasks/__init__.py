@@ -152,6 +152,7 @@ class AnyRecall(Task):
         return (vocab_size - self.shape.noise_vocab) // 2
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the number of tokens of the values that are asked for."""
         return self.asked * self.shape.value
 
     def describe(self) -> str:
@@ -232,6 +233,7 @@ class SelectiveCopy(Task):
         return vocab_size - 2 - self.noise_vocab
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the number of copied tokens."""
         return self.copied
 
     def describe(self) -> str:
@@ -263,6 +265,7 @@ class Compression(Task):
         return vocab_size - 2 - self.compressed
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the number of compressed tokens, each of which is asked for once."""
         return self.compressed
 
     def describe(self) -> str:
@@ -298,6 +301,7 @@ class Memorise(Task):
         return vocab_size // 2
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the number of facts that fit into a window."""
         return min(self.facts, (seq_len + 1) // (self.key_tokens + 1))
 
     def describe(self) -> str:
@@ -338,6 +342,7 @@ class StateTracking(Task):
         return factorial(self.objects)
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the expected number of answers: the renewals of a process whose gaps are drawn uniformly."""
         means = list[float]()  # by the number of tokens, of which an answer needs 1 to `steps` elements and two more
         for n_tokens in range(seq_len + 2):
             rest = range(n_tokens - 2 - self.steps, n_tokens - 2)

@@ -47,6 +47,7 @@ class Transduction(Task, ABC):
         return vocab_size - 2
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the mean number of items of a target."""
         return (self.shortest + self.longest) / 2
 
     @property
@@ -143,6 +144,7 @@ class Lexicon(Transduction):
         return self.symbols
 
     def answers_per_window(self, seq_len: int) -> float:
+        """Return the mean number of symbols of a target."""
         return super().answers_per_window(seq_len) * self.word_tokens
 
     def describe(self) -> str:

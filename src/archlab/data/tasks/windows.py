@@ -29,8 +29,8 @@ def windows(
     tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size, check=_check_windows)
     if not isinstance(task, Transduction):
         return Windows(tokens, is_answer[:, 1:])
-    given = is_answer.argmax(1)
-    return Windows.of_pairs(tokens, given, given + is_answer.sum(1))
+    source_lengths = is_answer.argmax(1)
+    return Windows.of_pairs(tokens, source_lengths, source_lengths + is_answer.sum(1))
 
 
 def _check_windows(
