@@ -86,7 +86,7 @@ def test_sizes_are_refused():
         UserError, match=r"mine cannot be scaled; allowed: .*, and no model.encoder \(encoder-decoders\)"
     ):
         resized(raw, "mine", 10_000_000)
-    with pytest.raises(UserError, match="mine: the model has an encoder; allowed here: models without encoder"):
+    with pytest.raises(UserError, match="mine: the model has an encoder; allowed here: models without an encoder"):
         at_width(with_encoder(), "mine", 256)
     with pytest.raises(
         UserError, match=r"the model cannot be scaled; allowed: .*, and no model.encoder \(encoder-decoders\)"

@@ -224,7 +224,7 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": [1, 10**30]}, "seeds  "),
         ({"seeds": {"at_most": 12}}, "seeds.until  missing"),
         ({"seeds": {"until": 0, "at_most": 12}}, "seeds.until  0; allowed: more than 0"),
-        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most is 4; it must be at least first, which is 5"),
+        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most is 4; allowed: 5 (the value of `first`) or more"),
         ({"seeds": {"until": 0.1, "at_most": 9, "first": 2}}, "seeds.first  2; allowed: at least 3"),
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
         ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in 'seeds=\{until: "),
@@ -334,7 +334,7 @@ def test_a_problem_of_the_base_is_reported_once():
         ),
         (
             {"arms": {"a": {}, "b": {"model.n_layers": 3}, "c": {"model.n_layers": 2}}, "against": "previous"},
-            r"arms a and c are identical: c undoes the changes of the steps after a",
+            r"arms a and c are identical: c undoes all changes that were made after a",
         ),
         (
             {"cross": {"model.attention.head_dim": [8, None], "train.lr": [1e-3, 2e-3]}},

@@ -83,7 +83,7 @@ class LayerConfig(Base):
     mlp: MLP
     dropout: Dropout
     cross: Attention = NoAttention()
-    """Cross-attention to the encoder's output. `none` in a model without encoder, and in the encoder itself."""
+    """Cross-attention to the encoder's output. `none` in a model without an encoder, and in the encoder itself."""
 
     @property
     def stages(self) -> tuple[tuple[Branch, ...], ...]:
@@ -154,7 +154,7 @@ class LayerConfig(Base):
         """Yield the operations of this pass: those of components, of the norms around them, and of additions to the
         stream.
 
-        For dropout, only the factor per element that training stores is counted.
+        The only work of dropout that counts is its mask: one factor per element, which training stores.
         """
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component, site in self._placed:

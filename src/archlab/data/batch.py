@@ -79,7 +79,7 @@ class HeldOut:
     denoises: bool = False
     """Whether the targets that count are hidden tokens."""
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Indices of the windows of each part of a mixture of objectives, int64, by name; empty without a mixture."""
+    """Indices of the windows of each part of a mixture, int64, by the name of the part. Empty without a mixture."""
 
     @property
     def measure(self) -> Measure:

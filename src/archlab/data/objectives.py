@@ -51,9 +51,9 @@ class Batches:
         if self.data.inexact and not self.objective.hides_tokens:
             allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.denoises)
             raise UserError(
-                f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which would not be exact: "
-                f"{self.data.inexact}; allowed: {allowed}, or another tokenizer: byte-level or SentencePiece-style, "
-                "without changes to the text"
+                f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which this tokenizer makes "
+                f"inexact: {self.data.inexact}; allowed: {allowed}, or a byte-level or SentencePiece-style tokenizer "
+                "that does not change the text"
             )
         self._check_reserved(seq_len)
 

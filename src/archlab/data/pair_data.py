@@ -115,9 +115,10 @@ class _Pairs:
     starts: np.ndarray
     """Index of the first token of each source, int64."""
     source_lengths: np.ndarray
-    """Number of tokens of each source, with those that begin it and its target, int64."""
+    """Number of tokens of each source, int64. It includes the tokens that precede the source and those that precede the
+    target."""
     lengths: np.ndarray
-    """Number of tokens of each pair, with its end, int64."""
+    """Number of tokens of each pair, including its end, int64."""
 
     @classmethod
     def of(cls, tokens: Tokens, before: Sequence[int]) -> "_Pairs":

@@ -151,8 +151,8 @@ def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
 def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
     """Return the topics that are named after a changed value, such as `latent`.
 
-    The config must also match all other values of the topic that are words. For example, a gated MLP with the
-    activation GELU does not match the topic GELU, because it is called GEGLU.
+    The config must also have all other named values of the topic. For example, a gated MLP with the activation GELU
+    does not match the topic GELU, whose MLP is not gated. It is called GEGLU.
     """
     by_value = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
     return [found for path, found in by_value if found and path in found[1].fields and _has_words(found[1], config)]

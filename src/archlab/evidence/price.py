@@ -57,8 +57,10 @@ def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
 
 
 def equal_size(topic: Topic) -> str:
-    """Return a line about the model without the choice that has the same parameter count, or "" if there is no such
-    model."""
+    """Return a line about a model with the same parameter count that does not make the choice of the topic.
+
+    Return "" if there is no such model.
+    """
     changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
     settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
     return f"equal size: without it, but with {settings}, for the same parameter count" if settings else ""

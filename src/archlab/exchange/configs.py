@@ -205,7 +205,7 @@ def _check_architectures(architectures: object, family: "Family", where: str) ->
         if name in classes:
             problem = f"{name}, a class of family {classes[name]}, but model_type is {family.model_type}"
         elif family.has_encoder and re.search(r"ForCausalLM|EncoderModel", name):
-            problem = f"{name}, which has only one of the encoder and the decoder"
+            problem = f"{name}, which has only an encoder or only a decoder"
         elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
             problem = f"{name}, a model for a task other than {task}"
         else:

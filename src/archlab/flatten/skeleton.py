@@ -43,7 +43,8 @@ class Vocabulary(nn.Module):
 
 
 class Stack(nn.Module):
-    """Modules around the layers of a decoder or an encoder: the positions before them, and the norm after them."""
+    """Modules around the layers of a decoder or an encoder: the position embedding before them, and the norm after
+    them."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ def cross_context(source: Source, positions_BT: Tensor) -> Context:
 
 
 def mask_with_padding(rule: Visibility, positions_BT: Tensor) -> Tensor:
-    """Return the mask of rows that end with padding: [B, T] -> [B, T, T]."""
+    """Return the attention mask of sequences with padding at their ends, from their positions: [B, T] -> [B, T, T]."""
     query, key = positions_BT[:, :, None], positions_BT[:, None, :]
     seen = key >= 0
     if not reaches_all(rule, sys.maxsize):

@@ -120,7 +120,7 @@ class Family:
     """Mapping from alternative names of keys, which some files contain, to their usual names."""
 
     def rows_of(self, parameter: str) -> list[Row]:
-        """Return the rows whose tensor contains one parameter only, which has this name in archlab."""
+        """Return the rows of `weights` whose tensor holds only one parameter of archlab, the one with this name."""
         return [row for row in self.weights if row.names == (parameter,)]
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:

@@ -109,7 +109,7 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether no unfinished continuation can still be among the best."""
+        """Whether the search has ended, because no unfinished continuation can still be among the best."""
         if len(self.finished) < self.beams:
             return False
         # A log-probability only falls, and the penalty of the greatest length reduces it the most.

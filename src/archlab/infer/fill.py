@@ -1,4 +1,4 @@
-"""Predictions for the mask tokens of a text, by a model whose tokens see both sides (Devlin 2018)."""
+"""Predictions for the mask tokens of a text by a bidirectional model (Devlin 2018)."""
 
 from typing import NamedTuple
 

@@ -59,7 +59,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
     `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of the layers and the head to
-    int8. Raise UserError if the data was encoded with another tokenizer than the model's, if the run was trained on the
+    int8. Raise UserError if the data was encoded with a tokenizer other than the model's, if the run was trained on the
     chosen held-out fold, or if the model's output is NaN or infinite.
     """
     config = load_config(source, *overrides)

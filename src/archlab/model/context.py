@@ -35,7 +35,8 @@ class SequenceShard:
     runs: tuple[range, ...]
     """Indices of this process's tokens in the sequence, in order."""
     gathered: Callable[[Tensor], Tensor]
-    """Function that gathers keys or values in sequence order: [B, heads, T, width] -> [B, heads, S, width]."""
+    """Function that gathers the keys or values of all processes in the order of the sequence: [B, heads, T, width] ->
+    [B, heads, S, width]."""
 
     def own(self, x_BS: Tensor) -> Tensor:
         """Select the tokens of this process: [B, S] -> [B, T]."""

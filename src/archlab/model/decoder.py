@@ -258,10 +258,8 @@ class Decoder(Stack):
         """
         inputs = Inputs(documents, lengths, segments, prefix, source, source_lengths, source_documents, cache)
         check_tensors(tokens_BT, inputs)
-        if (
-            tokens_BT.device.type == "cpu" and not torch.compiler.is_compiling()
-        ):  # on a GPU, the check waits for the device
-            check_ids(self.config, tokens_BT, source)
+        if tokens_BT.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_ids(self.config, tokens_BT, source)  # not on a GPU, where the check would wait for the device
         return self.head(self.hidden(tokens_BT, inputs, collected), self.embedding.weight)
 
     def hidden(

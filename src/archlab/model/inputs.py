@@ -138,7 +138,7 @@ def _check_source(encoder: ModelConfig, tokens_BT: Tensor, inputs: Inputs) -> No
         raise UserError("source: the cache already contains a source text; it is allowed only in the first pass")
     if source_BS.ndim != 2 or len(source_BS) != len(tokens_BT) or source_BS.dtype not in WHOLE or not source_BS.numel():
         found = f"{list(source_BS.shape)} of {source_BS.dtype}"
-        raise UserError(f"source: {found}; allowed: a tensor [{len(tokens_BT)}, 1 or more] of int64 or int32")
+        raise UserError(f"source: {found}; allowed: an int64 or int32 tensor of shape [{len(tokens_BT)}, 1 or more]")
     S = source_BS.shape[1]
     if isinstance(encoder.position, Learned) and encoder.max_seq_len < S:
         raise UserError(f"source: {S} tokens, but learned positions end at max_seq_len = {encoder.max_seq_len}")

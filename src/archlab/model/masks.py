@@ -125,7 +125,7 @@ class Visible:
     is_whole: bool = False
     """Whether every row is one whole sequence or several whole documents.
 
-    Nothing is then cached or padded, and the queries belong to the same tokens as the keys.
+    If so, nothing is cached or padded, and the queries belong to the same tokens as the keys.
     """
     key_starts_BS: Tensor | None = None
     """Same as `starts_BQ`, but for the keys. None if queries and keys belong to the same tokens."""

@@ -130,8 +130,8 @@ def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -
     except TypeError as error:
         raise breach(
             kind,
-            f"{str(error).lstrip('.')}; allowed: archlab.Projection, which has a role, or `roles` or `constants` of "
-            "the module (docs/plugins.md)",
+            f"{str(error).lstrip('.')}; use archlab.Projection, which has a role, or name the parameter in `roles` or "
+            "`constants` of the module (docs/plugins.md)",
         ) from None
     for name, parameter, _, constant in made:
         if not _can_start_at(parameter, constant):

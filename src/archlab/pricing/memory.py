@@ -55,8 +55,8 @@ def kv_cache_bytes(
     bytes_each: int = BYTES["bfloat16"],
     source: int | None = None,
 ) -> int:
-    """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens, including those
-    of their source texts.
+    """Return the size of the cache in bytes (keys and values, or latents) for `batch` sequences of `context` tokens. It
+    includes the keys and values of their source texts.
 
     A layer with a sliding window caches only the tokens in the window. `source` is the number of source tokens (see
     `source_tokens`).

@@ -110,7 +110,7 @@ def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
     """
     if model.encoder is not None:
         raise UserError(
-            "a model with an encoder cannot be divided into pipeline stages; allowed: models without encoder"
+            "a model with an encoder cannot be divided into pipeline stages; allowed: models without an encoder"
         )
     layers, model_pass = layer_configs(model), Pass(1, tokens)
     if n_stages > len(layers):

@@ -64,7 +64,7 @@ def at_width(config: Config, name: str, width: int) -> Config:
 
 def _check_all_follow(model: ModelConfig, name: str) -> None:
     if model.encoder is not None:
-        raise UserError(f"{name}: the model has an encoder; allowed here: models without encoder")
+        raise UserError(f"{name}: the model has an encoder; allowed here: models without an encoder")
     for layer in distinct_layers(model):
         for section in COMPONENTS:
             if not isinstance(component := getattr(layer, section), _FOLLOW):

@@ -130,7 +130,7 @@ def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Proble
         idle = _idle_overrides(arm, other, study)
         reason = "neither changes a field"
         if study.against == "previous" and arm.reference != other.name:
-            reason = f"{arm.name} undoes the changes of the steps after {other.name}"
+            reason = f"{arm.name} undoes all changes that were made after {other.name}"
         elif idle:
             fields = listed([f"{field}: {to_yaml_line(value)}" for field, value in idle.items()])
             reason = f"{fields} {'makes' if len(idle) == 1 else 'make'} no difference"

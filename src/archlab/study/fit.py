@@ -150,8 +150,8 @@ def _nearest(size: Callable[[int], float], target: float, step: int, largest: in
 
 
 def _unchecked(raw: Raw, field: str, value: int) -> Config:
-    """Return the config with this value, without the checks of `build_config`. The config is only used for counting,
-    and values during the search may break a rule."""
+    """Return the config with this value, without the checks of `build_config`. The config is used only to count
+    parameters and FLOPs, and values that the search tries may break a rule."""
     return Config.model_validate(overlay(raw, {field: value}, Config))
 
 

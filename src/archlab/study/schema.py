@@ -76,7 +76,7 @@ class AddedSeeds(Settings):
     @model_validator(mode="after")
     def _check_limit(self) -> "AddedSeeds":
         if self.at_most < self.first:
-            raise ValueError(f"at_most is {self.at_most}; it must be at least first, which is {self.first}")
+            raise ValueError(f"at_most is {self.at_most}; allowed: {self.first} (the value of `first`) or more")
         return self
 
 

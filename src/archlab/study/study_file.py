@@ -205,7 +205,7 @@ def _scales_of(raw: Raw) -> dict[str, Raw]:
 
 
 def with_kinds(raw: Raw) -> Raw:
-    """Return a study's raw values in which every outcome has a `kind`, so that error messages can name the outcome."""
+    """Return a study's raw values, and add the missing `kind` of outcomes, so that error messages can name them."""
     return {**raw, "measure": outcomes_with_kinds(raw["measure"])} if "measure" in raw else raw
 
 

@@ -213,7 +213,7 @@ def _verify(path: Path, weights_only: bool) -> None:
     except UserError:
         raise UserError(f"{path / DIGESTS}: damaged") from None
     if not names:
-        raise UserError(f"{path / DIGESTS}: missing, so damage could not be detected")
+        raise UserError(f"{path / DIGESTS}: missing, so the checkpoint cannot be checked for damage")
     needed = ([file.name for file in parts_in(path)] or [WEIGHTS]) if weights_only else names
     for name in needed:
         if name not in names or not (path / name).is_file():

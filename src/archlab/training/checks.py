@@ -128,7 +128,7 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
                 )
     if isinstance(config.data.task, Task):
         reasons.append(
-            "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with a task: 1"
+            "data.task scores only some tokens of a window, and these cannot be divided evenly; allowed with a task: 1"
         )
     if config.train.objective.chooses_tokens or config.train.objective.needs_pairs:
         reasons.append(
@@ -144,5 +144,5 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
 def check_pairs(data: TrainingData, n: int) -> None:
     """Raise ConfigError if `n` processes would have to split windows of pairs (`parallel.context`)."""
     if n > 1 and data.has_pairs:
-        message = f"{n}; only the targets of pairs count, which cannot be divided evenly; allowed with pairs: 1"
+        message = f"{n}; only the targets of pairs count, and these cannot be divided evenly; allowed with pairs: 1"
         raise ConfigError([Problem("parallel.context", message)], "the config")

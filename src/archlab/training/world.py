@@ -58,7 +58,7 @@ class World:
 
     @property
     def context(self) -> int:
-        """Number of processes that divide the tokens of the same windows."""
+        """Number of processes among which the tokens of each window are divided."""
         return self.context_group.size if self.context_group else 1
 
     @property

@@ -67,8 +67,8 @@ class Position(Registered):
         return 0
 
     def projection_of_a_layer(self, d_model: int, n_heads: int, query_width: int) -> int:
-        """Return the number of parameters in each layer's own weight matrix that projects the vectors of distances.
-        Return 0 if there is none."""
+        """Return the number of parameters of the matrix with which each layer projects the embeddings of distances.
+        Return 0 if layers have no such matrix."""
         return 0
 
     def distances(self, n_keys: int) -> int:

@@ -92,7 +92,8 @@ def _decoder_is_causal(m: ModelConfig) -> str | None:
 def _decoder_is_serial(m: ModelConfig) -> str | None:
     if m.encoder is None or m.block.parallel == "none":
         return None
-    return f"{m.block.parallel}; allowed in a model with an encoder: none, because cross-attention has its own stage"
+    allowed = "`none`, because cross-attention stands between attention and the MLP"
+    return f"{m.block.parallel}; allowed in a model with an encoder: {allowed}"
 
 
 ENCODER_LAYER_RULES: tuple[Rule[ModelConfig], ...] = (

@@ -43,7 +43,7 @@ class TaskData:
 
     @property
     def n_ids(self) -> int:
-        """Number of token ids that the task may use, which are the first ids of the vocabulary."""
+        """Number of token ids that the task may use. They are the first ids of the vocabulary."""
         return self.vocab_size - len(reserved_names(self.reserve))
 
     @property

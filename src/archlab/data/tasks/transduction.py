@@ -36,7 +36,7 @@ def transduction(task: Transduction, dice: Dice, length: int, vocab_size: int) -
 
 @singledispatch
 def _target(task: Transduction, items_NI: np.ndarray, n_items_N: np.ndarray) -> np.ndarray:
-    """Return the items of the targets, [N, I]. Those after the first `n_items_N` have no meaning."""
+    """Return the items of the targets, [N, I]. Only the first `n_items_N` items of each target are valid."""
     raise TypeError(task.describe())  # each kind that `transduction` implements has a function below
 
 

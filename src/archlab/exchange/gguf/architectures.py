@@ -200,7 +200,7 @@ def local_unscaled(model: ModelConfig) -> Iterator[str]:
     for layer in layer_configs(model):
         kind = lookup(layer, "position.scaling.kind")
         if layer.multi_head.window is not None and kind != "none":
-            yield f"model.position.scaling.kind is {kind} in a layer with a window; allowed: none"
+            yield f"model.position.scaling.kind is {kind} in a layer with a window; allowed: `none`"
 
 
 def every_other(model: ModelConfig) -> Iterator[str]:

@@ -46,7 +46,7 @@ def save_gguf(
     if model.config.encoder is not None:
         layers = f"{model.config.encoder.n_layers} layers"
         raise UserError(
-            f"model.encoder: {layers}; allowed in a GGUF file that archlab writes: null, a model without encoder"
+            f"model.encoder: {layers}; archlab can write only models without an encoder (null) to a GGUF file"
         )
     # llama.cpp's activations are float32, so it does not matter where narrower models round them.
     chosen, _ = choose_family(model.config, family, model.origin.family, wide=True, candidates=ARCHITECTURES)

@@ -92,7 +92,7 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
         *off_axis(base, x),
         *texts(rows, width),
     ]
-    description = f"{summary.outcome.title} of every arm, with the 95% interval of its mean"
+    description = f"{summary.outcome.title} of every arm, with the 95% confidence interval of the mean"
     return taller_if_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
