@@ -58,9 +58,9 @@ def check(plugins: Mapping[str, bytes | None]) -> None:
     if refused := [plugin for plugin in plugins if not _may_run(plugin, prints[plugin])]:
         it = "it" if len(refused) == 1 else "them"
         raise UserError(
-            f"plugins: {', '.join(map(_with_folder, refused))}: the config of a folder names this code, but archlab on "
-            f"this machine did not write this config. Read {it} first; to run {it}, add --trust (in Python and in "
-            f"workers: {TRUST}=1)"
+            f"plugins: {', '.join(map(_with_folder, refused))}: a folder's config names this code, but archlab on this "
+            f"machine did not write that config. Read {it} first; to run {it}, add --trust (in Python and in workers: "
+            f"{TRUST}=1)"
         )
     _ran.update(prints.values())
 
