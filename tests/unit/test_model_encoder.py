@@ -120,7 +120,7 @@ def check_packed_pairs(model: Decoder, theirs: nn.Transformer, source: Tensor, t
         (["model.encoder.cross.n_kv_heads=3"], "model.encoder.cross", ""),
         (["model.encoder.cross.n_heads=0"], "model.encoder.cross.n_heads", ""),
         (["model.encoder.dropout.embedding=0.1"], "model.encoder.dropout.embedding", "cannot differ"),
-        (["model.block.parallel=shared"], "model.block.parallel", "its own stage"),
+        (["model.block.parallel=shared"], "model.block.parallel", "stands between attention and the MLP"),
         (["model.attention.visibility=prefix"], "model.attention.visibility", "causal"),
         (["model.embedding.segments=2"], "model.embedding.segments", "0"),
         (["model.mup={base_width: 16}"], "model.mup", "null"),

@@ -224,7 +224,7 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": [1, 10**30]}, "seeds  "),
         ({"seeds": {"at_most": 12}}, "seeds.until  missing"),
         ({"seeds": {"until": 0, "at_most": 12}}, "seeds.until  0; allowed: more than 0"),
-        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most is 4; allowed: 5 (the value of `first`) or more"),
+        ({"seeds": {"until": 0.1, "at_most": 4}}, r"seeds  at_most is 4; allowed: 5 \(the value of `first`\) or more"),
         ({"seeds": {"until": 0.1, "at_most": 9, "first": 2}}, "seeds.first  2; allowed: at least 3"),
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
         ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in 'seeds=\{until: "),
