@@ -583,7 +583,7 @@ def test_what_a_module_does_not_keep_of_its_promise() -> None:
     plain = SQUARED_TEXT.replace("archlab.Projection", "nn.Linear")
     for text, message in (
         (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared states 4,608 parameters, but its module has 3,072"),
-        (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has no initial value.*; allowed: archlab.Projection"),
+        (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has no initial value.*; use archlab.Projection"),
         (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter with the role narrow; allowed: input, output "),
         (SQUARED_TEXT.split("@archlab")[0] + "archlab.implements(Squared)(lambda config, site: 3)", "mlp squared: made a int; allowed: a torch.nn.Module"),
         (SQUARED_TEXT.replace("@archlab.implements(Squared)", ""), r"mlp squared: nothing implements Squared; put @archlab\.implements\(Squared\) before"),
