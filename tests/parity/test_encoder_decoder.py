@@ -152,7 +152,11 @@ def test_a_table_of_other_positions_is_refused(model_type: str, tmp_path: Path) 
         ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder is False, which archlab cannot build; allowed: True"),
         ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder is False"),
         ("bart", {"architectures": ["BartForCausalLM"]}, "BartForCausalLM, which has only an encoder or only a"),
-        ("umt5", {"architectures": ["UMT5EncoderModel"]}, "UMT5EncoderModel, which has only an encoder or only a decoder"),
+        (
+            "umt5",
+            {"architectures": ["UMT5EncoderModel"]},
+            "UMT5EncoderModel, which has only an encoder or only a decoder",
+        ),
         ("bart", {"architectures": ["BartForSequenceClassification"]}, "a model for a task other than"),
         ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings is False, which archlab cannot build"),
         ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is False"),
