@@ -96,10 +96,6 @@ def run(
     dtype = "bfloat16" if int8 else dtype
     codec, torch_dtype = load_codec(home), getattr(torch, dtype) if dtype else None
     model = from_pretrained(home, torch_dtype, device_type)
-    if model.config.encoder is not None and source is None:
-        raise UserError(
-            "--source: missing; the model has an encoder, which reads this text (--prompt only begins the target text)"
-        )
     model = to_int8(model) if int8 else model
     if beams:
         pieces = [

@@ -4,12 +4,12 @@ Shapes: N windows, T tokens of the stack, S tokens of an encoder.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from archlab.data.training_data import Windows
+from archlab.data.training_data import Windows, rows_of
 
 Measure = Literal["bits_per_byte", "accuracy", "denoising_loss"]
 """Name of the score of a run: bits per byte of text, the fraction of a task's answers that are right, or the loss per
@@ -46,8 +46,7 @@ class Batch:
 
     def rows(self, part: slice) -> "Batch":
         """Return some of the windows."""
-        arrays = {array.name: getattr(self, array.name) for array in fields(self)}
-        return replace(self, **{name: array[part] for name, array in arrays.items() if array is not None})
+        return rows_of(self, part)
 
 
 def next_token(windows: Windows, separator: int | None = None) -> Batch:

@@ -50,7 +50,7 @@ class Document(NamedTuple):
     name: str
     text: str
     target: str | None = None
-    """Target of a pair, whose source is `text`. None if the document is no pair."""
+    """Target of a pair, whose source is `text`. None if the document is not a pair."""
 
     @property
     def texts(self) -> tuple[str, ...]:

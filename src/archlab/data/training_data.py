@@ -1,14 +1,17 @@
 """Training and held-out windows of a run, from text or from a task."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from archlab.data.reserved import SpecialIds
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,7 @@ class Windows:
 
     def rows(self, chosen: np.ndarray) -> "Windows":
         """Return some of the windows. `chosen` holds their indices, int64."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Windows(**{name: array[chosen] for name, array in arrays.items() if array is not None})
+        return rows_of(self, chosen)
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Return the first `count` tokens of each document, or fewer if the windows contain fewer; empty for a task."""
@@ -90,6 +92,15 @@ class Windows:
         numbers, tokens = self.documents.ravel(), self.tokens[:, 1:].ravel()
         ends = np.flatnonzero(np.diff(numbers, append=numbers[-1] + 1)) + 1
         return [tokens[begin : min(begin + count, end)].tolist() for begin, end in pairwise([0, *ends])]
+
+
+_Arrays = TypeVar("_Arrays", bound="DataclassInstance")
+
+
+def rows_of(arrays: _Arrays, chosen: slice | np.ndarray) -> _Arrays:
+    """Return the chosen rows of every array of a dataclass. A field may be None instead of an array."""
+    named = {field.name: getattr(arrays, field.name) for field in fields(arrays)}
+    return replace(arrays, **{name: array[chosen] for name, array in named.items() if array is not None})
 
 
 def _documents(tokens: np.ndarray, end_of_text: int, continues: np.ndarray) -> np.ndarray:

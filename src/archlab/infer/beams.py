@@ -82,11 +82,7 @@ def beam_search(
     excluded_N = excluded_tokens(model, excluded)
     searches = [_Search(K, alpha, max_new_tokens, ends) for _ in range(B)]
     for n in range(max_new_tokens):
-        logits_NV = session.logits().double() if n not in forced else _only(forced[n], B * K, model)
-        if n not in forced and not logits_NV.isfinite().all():
-            raise UserError("the model's output is NaN or infinite, because its training diverged")
-        if n not in forced:
-            logits_NV = logits_NV.index_fill(1, excluded_N, -torch.inf)
+        logits_NV = _only(forced[n], B * K, model) if n in forced else session.allowed_logits(excluded_N).double()
         chosen = [search.step(x_KV) for search, x_KV in zip(searches, logits_NV.log_softmax(-1).split(K), strict=True)]
         if all(search.is_over for search in searches):
             break

@@ -363,14 +363,16 @@ class Session:
         excluded_N = excluded_tokens(self.model, excluded)
         return self._write(max_new_tokens, sampling, seed, ends, forced, excluded_N)
 
-    def _sample(self, sampling: Sampling, seed: int, excluded_N: Tensor) -> Tensor:
+    def allowed_logits(self, excluded_N: Tensor) -> Tensor:
+        """Return the logits of the next token, [B, V]. Those of excluded tokens are -inf.
+
+        Raise UserError if the model's output is NaN or infinite.
+        """
         logits_BV = self.logits()
         # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
         if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
             raise UserError("the model's output is NaN or infinite, because its training diverged")
-        if len(excluded_N):
-            logits_BV = logits_BV.index_fill(1, excluded_N, -torch.inf)
-        return sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
+        return logits_BV.index_fill(1, excluded_N, -torch.inf) if len(excluded_N) else logits_BV
 
     def _write(
         self,
@@ -387,7 +389,7 @@ class Session:
             if n in forced:
                 next_B = torch.full_like(is_over_B, forced[n], dtype=torch.int64)
             else:
-                next_B = self._sample(sampling, seed, excluded_N)
+                next_B = sample(self.allowed_logits(excluded_N), sampling, self.tokens_BT, self.padding_B, seed)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, ends_N)

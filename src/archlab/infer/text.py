@@ -124,7 +124,10 @@ def _encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> _
     source text."""
     if source is None:
         if model.config.encoder is not None:
-            raise UserError("source: missing; the encoder of the model reads a source text")
+            raise UserError(
+                "source, --source: missing; the model has an encoder, which reads this text (a prompt only begins the "
+                "target text)"
+            )
         tokens_1T = _tokens(model, "prompt", prompt, codec.encode)
         return _Read(tokens_1T, tokens_1T[0].tolist())
     if model.config.encoder is None and not codec.reads_pairs:
@@ -132,10 +135,8 @@ def _encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> _
             "source: the model has no encoder that could read a source text, and is not a run that archlab trained on "
             "pairs with a tokenizer of its own; leave it out"
         )
-    target_1T, source_1S = (
-        _tokens(model, "prompt", prompt, codec.target),
-        _tokens(model, "source", source, codec.source),
-    )
+    target_1T = _tokens(model, "prompt", prompt, codec.target)
+    source_1S = _tokens(model, "source", source, codec.source)
     if model.config.encoder is not None:
         return _Read(target_1T, target_1T[0].tolist(), source_1S)
     tokens_1T = torch.cat((source_1S, target_1T[:, len(codec.special.before) :]), 1)
