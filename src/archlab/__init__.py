@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from archlab.model.projection import Projection
     from archlab.pricing.summary import cost
     from archlab.report.study.run_study import run_study
-    from archlab.study.outcome_schema import Outcome, register_outcome
+    from archlab.study.outcomes.schema import Outcome, register_outcome
     from archlab.study.record import load_study
     from archlab.training.train import train
 
@@ -86,7 +86,7 @@ _HOME = {
     "Objective": "archlab.config.objective",
     "Optimizer": "archlab.config.optimizer",
     "Options": "archlab.config.register",
-    "Outcome": "archlab.study.outcome_schema",
+    "Outcome": "archlab.study.outcomes.schema",
     "Position": "archlab.config.components.position",
     "Projection": "archlab.model.projection",
     "Schedule": "archlab.config.optimizer",
@@ -105,7 +105,7 @@ _HOME = {
     "register_mixer": "archlab.config.register",
     "register_mlp": "archlab.config.register",
     "register_optimizer": "archlab.config.register",
-    "register_outcome": "archlab.study.outcome_schema",
+    "register_outcome": "archlab.study.outcomes.schema",
     "run_study": "archlab.report.study.run_study",
     "save_pretrained": "archlab.exchange.save",
     "train": "archlab.training.train",

@@ -26,7 +26,7 @@ from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page, with_code
 from archlab.report.ledger.words import citation
 from archlab.study.authoring import SCHEMAS
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from plugin_state import as_a_new_process
 from schema_classes import classes_in
 

@@ -14,7 +14,7 @@ from archlab.config.core import trust
 from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import kinds, make
 from archlab.errors import UserError, user_message
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.value import check_value
 from archlab.training.callback import Callback
 from archlab.training.train import train

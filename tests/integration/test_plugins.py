@@ -43,7 +43,7 @@ from archlab.pricing.work import forward_flops
 from archlab.report.guide.reference import config_addresses
 from archlab.study.authoring import json_schema
 from archlab.study.executors.local import Local
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.runs import Run

@@ -31,7 +31,7 @@ from archlab.report.study.page import drawn, render, write_page, write_picture
 from archlab.report.study.tables import terminal_table
 from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import StudySummary, Verdict
 from html_page import Page
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from archlab.study.answer import answer
 from archlab.study.comparisons import heading, outcome_statistics
-from archlab.study.outcome_schema import BestRate, Better, BitsPerByte, LargestGradient, Outcome, TokensTo
+from archlab.study.outcomes.kinds import BestRate, BitsPerByte, LargestGradient, StateBytes, TokensTo, TrainingSpeed
+from archlab.study.outcomes.schema import Better, Outcome
 from archlab.study.record import (
     ArmSummary,
     Curve,
@@ -18,7 +19,6 @@ from archlab.study.record import (
     StudySummary,
     TuningPoint,
 )
-from archlab.study.shared_outcomes import StateBytes, TrainingSpeed
 from archlab.study.stats import compare, share
 
 TOKENS = 1_000_000

@@ -152,7 +152,7 @@ def test_the_score_is_the_loss_per_hidden_token() -> None:
     model, windows = Decoder(settings.model).eval(), random_windows(6)
     made = batch(Masked(), windows)
     assert made.counted is not None
-    found = evaluate(model, HeldOut(made, windows, denoises=True), CPU, batch_tokens=300)
+    found = evaluate(model, HeldOut(made, windows, hides_tokens=True), CPU, batch_tokens=300)
     with torch.no_grad():
         logits = model(torch.from_numpy(made.tokens)).double()[torch.from_numpy(made.counted)]
     hidden = torch.from_numpy(windows.tokens[:, 1:][made.counted])

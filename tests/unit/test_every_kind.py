@@ -17,7 +17,7 @@ from archlab.errors import UserError
 from archlab.model.layer import make_component
 from archlab.model.roles import roles_of
 from archlab.study import outcomes
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from schema_classes import COMPONENTS
 
 import_all(outcomes.__name__, outcomes.__path__)

@@ -120,6 +120,16 @@ def test_texts_in_a_batch_equal_those_generated_alone(tokenizer, stop):
         assert found[i] == text[: min((at for string in stop if (at := text.find(string)) >= 0), default=len(text))]
 
 
+def test_generated_text_has_no_tokens_that_the_tokenizer_lacks(tokenizer):
+    scorer = answers(tokenizer)
+    (free,) = (text for _, text in scorer.generated([(1, 2, 3)], 12, Sampling(), []))
+    written = tokenizer.encode(free).ids
+    excluding = answers(tokenizer, excluded=written)
+    ((_, text),) = excluding.generated([(1, 2, 3)], 12, Sampling(), [])
+    chosen = generate(scorer.model, torch.tensor([[1, 2, 3]]), 12, end_of_text=scorer.ends, excluded=written)
+    assert text == tokenizer.decode(chosen[0, 3:].tolist(), skip_special_tokens=True) != free
+
+
 def test_generation_ends_when_all_texts_have_stopped(tokenizer, monkeypatch):
     scorer, steps = answers(tokenizer), []
     monkeypatch.setattr(Answers, "_text", lambda self, tokens: steps.append(len(tokens)) or "x" * len(tokens))

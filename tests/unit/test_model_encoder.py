@@ -9,6 +9,7 @@ from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.infer.beams import beam_search
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs
@@ -200,6 +201,21 @@ def test_inputs_that_do_not_fit_are_refused(inputs, words):
 def test_tokens_that_are_not_a_tensor_are_refused():
     with pytest.raises(UserError, match="tokens: list; allowed: a tensor of int64 or int32"):
         Decoder(config().model)([[1, 2]])
+
+
+@pytest.mark.parametrize("call", [generate, beam_search])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"tokens_BT": [[1, 2]]}, "tokens: list"),
+        ({"source": [[1, 2]]}, "source: list"),
+        ({"source_lengths": [3, 3]}, "source_lengths: list"),
+    ],
+)
+def test_generation_refuses_lists_for_tensors(call, wrong, words):
+    model = Decoder(config("model.encoder.n_layers=1").model)
+    with pytest.raises(UserError, match=f"{words}; allowed: a tensor of int64 or int32"):
+        call(model, **{"tokens_BT": TOKENS, "max_new_tokens": 2, "source": SOURCE, **wrong})
 
 
 def test_a_source_is_refused_without_an_encoder():

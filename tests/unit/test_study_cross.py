@@ -13,7 +13,7 @@ from archlab.study.arm import overrides_of_arms
 from archlab.study.comparisons import contrast_summaries, factor_contrasts, heading, outcome_statistics
 from archlab.study.contrast_answer import contrast_answer
 from archlab.study.design import arms
-from archlab.study.outcome_schema import BitsPerByte
+from archlab.study.outcomes.kinds import BitsPerByte
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 from tiny import MODEL, TRAIN

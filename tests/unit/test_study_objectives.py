@@ -20,11 +20,10 @@ from archlab.report.study.page import drawn, render
 from archlab.study.checks import named_outcomes, untrained_notes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
-from archlab.study.outcome_schema import WindowPart
+from archlab.study.outcomes.kinds import Continuation, WindowPart
 from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
-from archlab.study.shared_outcomes import Continuation
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
 from archlab.training.device import Device

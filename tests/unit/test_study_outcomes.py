@@ -25,32 +25,34 @@ from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
 from archlab.study.details import compare_documents
 from archlab.study.forecast import forecast, rehearsed_clock
-from archlab.study.outcome_schema import (
+from archlab.study.outcomes import timing
+from archlab.study.outcomes.gather import StudyRuns, gather
+from archlab.study.outcomes.kinds import (
     Answers,
     BestLoss,
     BestRate,
     Beyond,
     BitsPerByte,
     Gap,
+    Intensity,
     LargestGradient,
     OnTheWay,
-    Outcome,
     Probe,
     Repetition,
     Sensitivity,
     Spikes,
+    StateBytes,
     TokensPerByte,
     TokensTo,
+    TrainingSpeed,
     WholeAnswers,
     WindowPart,
 )
-from archlab.study.outcomes import timing
-from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import from_log, from_sweep
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
-from archlab.study.shared_outcomes import Intensity, StateBytes, TrainingSpeed
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
 from archlab.training.evaluate import DocumentScore

@@ -10,7 +10,7 @@ import sample_study
 from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.page import render
 from archlab.study.details import LARGEST, OF_LAYERS, probed_arm
-from archlab.study.outcome_schema import OF_EVERY_LAYER, Probe
+from archlab.study.outcomes.kinds import OF_EVERY_LAYER, Probe
 from archlab.study.outcomes.log import from_log
 from archlab.study.runs import Ended
 from archlab.training.callback import Callback

@@ -13,7 +13,7 @@ from archlab.errors import UserError
 from archlab.pricing.params import parameters
 from archlab.study.comparisons import comparisons, outcome_statistics, planned_trends, size_trends
 from archlab.study.design import arms
-from archlab.study.outcome_schema import BitsPerByte
+from archlab.study.outcomes.kinds import BitsPerByte
 from archlab.study.schema import StudyConfig
 from tiny import MODEL, TRAIN
 

@@ -11,7 +11,7 @@ from scipy import optimize, stats
 
 import sample_study
 from archlab.study.answer import answer
-from archlab.study.outcome_schema import Source
+from archlab.study.outcomes.schema import Source
 from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
 from archlab.study.schema import AddedSeeds

@@ -12,6 +12,8 @@ from archlab.config.reserve import MASK, MODE, SENTINELS, Mode
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
 """Fraction of the tokens."""
+DataForm = Literal["text", "task", "pairs"]
+"""Form of the data: plain text, a task with answers, or pairs of a source and a target (also as a task)."""
 
 
 class TokensRead(NamedTuple):
@@ -34,28 +36,18 @@ class Objective(Registered):
     """Visibility that the attention of a model without an encoder needs."""
     fits_encoder: ClassVar[bool] = False
     """Whether the objective can train a model with an encoder, which reads a source text of each window."""
-    chooses_tokens: ClassVar[bool] = False
-    """Whether the objective itself chooses the tokens to predict. It then has no use for a task, whose answers are
-    fixed, unless `chooses_answers` is set."""
-    chooses_answers: ClassVar[bool] = False
-    """Whether the objective chooses the tokens to predict among the answers, if the data is a task."""
-    continues: ClassVar[bool] = True
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text", "task", "pairs"})
+    """Forms of data from which the objective can make batches."""
+    continues_text: ClassVar[bool] = True
     """Whether training teaches the model to continue a text from its beginning."""
-    needs_pairs: ClassVar[bool] = False
-    """Whether the objective needs data of pairs: each window has a source and a target."""
-    denoises: ClassVar[bool] = False
+    hides_tokens: ClassVar[bool] = False
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
     no meaning, because the other tokens of the text have no loss."""
 
     @property
-    def continues_text(self) -> bool:
-        """Whether training with this objective teaches the model to continue a text."""
-        return self.continues
-
-    @property
-    def hides_tokens(self) -> bool:
-        """Whether the model restores hidden tokens (`denoises`) in any window."""
-        return self.denoises
+    def needs_pairs(self) -> bool:
+        """Whether each window must have a source and a target."""
+        return self.fits_data == {"pairs"}
 
     def by_field(self) -> Mapping[str, "Objective"]:
         """Return the objectives that make batches, by their fields in a config: the objective itself, or the parts of
@@ -89,6 +81,20 @@ def score_meaning(objective: Objective) -> dict[str, Any]:
     return fields | {"kind": kind_of(base) or base.default_kind}
 
 
+def hides_tokens(objective: Objective) -> bool:
+    """Return whether the model restores hidden tokens in any window, also if only one part of a mixture hides tokens.
+
+    The score is then the loss per predicted token. Otherwise, all predicted tokens are tokens of the text, so the score
+    is in bits per byte of these tokens.
+    """
+    return any(own.hides_tokens for own in objective.by_field().values())
+
+
+def continues_text(objective: Objective) -> bool:
+    """Return whether training teaches the model to continue a text from its beginning in any window."""
+    return any(own.continues_text for own in objective.by_field().values())
+
+
 class Mixable(Objective):
     """Base class of the objectives that can be parts of a mixture. They predict tokens of any text in order."""
 
@@ -113,10 +119,9 @@ class Masked(Objective):
     are."""
 
     visibility: ClassVar[VisibilityName] = "two_sided"
-    chooses_tokens: ClassVar[bool] = True
-    chooses_answers: ClassVar[bool] = True
-    continues: ClassVar[bool] = False
-    denoises: ClassVar[bool] = True
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text", "task"})
+    continues_text: ClassVar[bool] = False
+    hides_tokens: ClassVar[bool] = True
 
     def reserved(self, n_tokens: int) -> tuple[str, ...]:
         return (MASK,)
@@ -139,7 +144,7 @@ class Prefix(Mixable):
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
-    chooses_tokens: ClassVar[bool] = True
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text"})
 
     def most_predicted(self, n_tokens: int) -> int:
         """Return the largest number of predicted tokens in a window of `n_tokens` tokens."""
@@ -173,9 +178,9 @@ class SpanCorruption(Mixable):
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
-    chooses_tokens: ClassVar[bool] = True
-    continues: ClassVar[bool] = False
-    denoises: ClassVar[bool] = True
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text"})
+    continues_text: ClassVar[bool] = False
+    hides_tokens: ClassVar[bool] = True
 
     def spans(self, n_tokens: int) -> tuple[int, int]:
         """Return how many tokens of a window are hidden, and in how many spans, as T5 computes them."""
@@ -203,7 +208,7 @@ class Seq2Seq(Objective):
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = True
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"pairs"})
 
     def tokens_read(self, n_tokens: int, *, has_encoder: bool = False) -> TokensRead:
         half = longest_side(n_tokens)
@@ -258,17 +263,7 @@ class Mixture(Objective):
 
     visibility: ClassVar[VisibilityName] = "prefix"
     fits_encoder: ClassVar[bool] = True
-    chooses_tokens: ClassVar[bool] = True
-
-    @property
-    def hides_tokens(self) -> bool:
-        """Whether any part hides tokens. The score is then the loss per predicted token of all parts. Otherwise, all
-        predicted tokens are tokens of the text, so the score is in bits per byte of these tokens."""
-        return any(part.objective.denoises for part in self.parts.values())
-
-    @property
-    def continues_text(self) -> bool:
-        return self.continuing.objective.continues_text
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text"})
 
     @property
     def continuing(self) -> Part:

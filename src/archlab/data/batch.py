@@ -75,7 +75,7 @@ class HeldOut:
     batch: Batch
     windows: Windows
     """Windows from which the batch was made."""
-    denoises: bool = False
+    hides_tokens: bool = False
     """Whether the targets that count are hidden tokens."""
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Indices of the windows of each part of a mixture, int64, by the name of the part. Empty without a mixture."""
@@ -83,7 +83,7 @@ class HeldOut:
     @property
     def measure(self) -> Measure:
         """Name of the score."""
-        if self.denoises:
+        if self.hides_tokens:
             return "denoising_loss"
         return "accuracy" if self.windows.bytes is None else "bits_per_byte"
 

@@ -12,7 +12,16 @@ from functools import singledispatch
 import numpy as np
 
 from archlab.config.core.registry import kinds
-from archlab.config.objective import Masked, Mixture, Objective, Prefix, Seq2Seq, SpanCorruption, longest_side
+from archlab.config.objective import (
+    Masked,
+    Mixture,
+    Objective,
+    Prefix,
+    Seq2Seq,
+    SpanCorruption,
+    hides_tokens,
+    longest_side,
+)
 from archlab.config.reserve import MODE, SENTINELS
 from archlab.config.schema import Config
 from archlab.config.tasks import BLANK
@@ -48,8 +57,8 @@ class Batches:
         can read. Bits per byte may be inexact.
         """
         self._check_pairs()
-        if self.data.inexact and not self.objective.hides_tokens:
-            allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.denoises)
+        if self.data.inexact and not hides_tokens(self.objective):
+            allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.hides_tokens)
             raise UserError(
                 f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which this tokenizer makes "
                 f"inexact: {self.data.inexact}; allowed: {allowed}, or a byte-level or SentencePiece-style tokenizer "
@@ -89,7 +98,7 @@ class Batches:
             )
         if not self.data.has_pairs:
             return
-        if self.objective.chooses_tokens:
+        if "pairs" not in self.objective.fits_data:
             raise UserError(
                 f"train.objective.kind: {kind} chooses the tokens to predict, but the data consists of pairs of a "
                 "source and a target; allowed: next_token, seq2seq"
@@ -111,7 +120,7 @@ class Batches:
         windows = self.data.held_out(seq_len, n_tokens)
         dice, objective = Dice(0, "held_out", 0, len(windows.tokens)), self.objective
         parts = windows_of_parts(objective, dice) if isinstance(objective, Mixture) else {}
-        return HeldOut(self._made(windows, dice), windows, denoises=objective.hides_tokens, parts=parts)
+        return HeldOut(self._made(windows, dice), windows, hides_tokens=hides_tokens(objective), parts=parts)
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
@@ -329,7 +338,7 @@ def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice
         made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
         batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
     mixed = interleaved(batches, list(rows.values()))
-    return replace(mixed, index=None) if objective.hides_tokens else mixed  # the window does not contain sentinels
+    return replace(mixed, index=None) if hides_tokens(objective) else mixed  # the window does not contain sentinels
 
 
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:

@@ -53,6 +53,8 @@ class Answers:
     tokenizer: Tokenizer
     ends: tuple[int, ...]
     """Tokens that end a sequence (EOS tokens)."""
+    excluded: Sequence[int] = ()
+    """Tokens that generated text never contains, because the tokenizer lacks them."""
     batch_tokens: int = 8192
     """Maximum number of tokens per forward pass, including padding.
 
@@ -158,7 +160,7 @@ class Answers:
         tokens_BT, padding_B = left_pad([torch.tensor(prompt, device=self._device) for prompt in prompts])
         session = Session(self.model, tokens_BT, tokens_BT.shape[1] + max_new_tokens, padding=padding_B)
         new, is_over = [list[int]() for _ in prompts], [False] * len(prompts)
-        for token_B in session.write(max_new_tokens, sampling, self.ends):
+        for token_B in session.write(max_new_tokens, sampling, self.ends, excluded=self.excluded):
             for i, token in enumerate(token_B.tolist()):
                 if not is_over[i]:
                     new[i].append(token)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.infer.generate import Session, excluded_tokens, forced_tokens, tokens_of
+from archlab.infer.generate import Session, tokens_of
+from archlab.infer.sampling import excluded_tokens, forced_tokens
 from archlab.model.decoder import Decoder
-from archlab.model.inputs import check_ids
+from archlab.model.inputs import Inputs, check_ids, check_tensors
 
 ALPHA = 0.6
 """Default exponent of the length penalty."""
@@ -65,6 +66,7 @@ def beam_search(
         raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
     if not 0 <= alpha <= MOST_ALPHA:
         raise UserError(f"length penalty: {alpha}; allowed: 0 to {MOST_ALPHA}")
+    check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
     ends = set(tokens_of(end_of_text))
     check_ids(model.config, torch.tensor([*ends], dtype=torch.int64))
     B, K, T = len(tokens_BT), beams, tokens_BT.shape[-1]

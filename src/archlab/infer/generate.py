@@ -19,11 +19,11 @@ from torch import Tensor
 from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.config.layers import sees_as
 from archlab.errors import UserError
-from archlab.infer.sampling import Sampling, sample
+from archlab.infer.sampling import Sampling, excluded_tokens, forced_tokens, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
-from archlab.model.inputs import Inputs, check_ids, check_inputs
+from archlab.model.inputs import Inputs, check_ids, check_inputs, check_tensors
 from archlab.model.state import Cache
 from archlab.model.torch_private import skip_size_checks
 
@@ -80,6 +80,7 @@ def generate(
     Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
     session = Session(
         model,
@@ -121,24 +122,6 @@ def room_after(model: Decoder, n_tokens: int) -> int | None:
         return None
     # The last written token is not read, so it does not need a position.
     return max(0, model.config.max_seq_len - n_tokens + 1)
-
-
-def forced_tokens(model: Decoder, max_new_tokens: int, first: int | None, last: int | None) -> dict[int, int]:
-    """Return the tokens that are written without a choice: index among the new tokens -> token. Raise UserError if one
-    is not in the vocabulary."""
-    forced = {} if first is None else {0: first}
-    forced |= {} if last is None else {max_new_tokens - 1: last}
-    check_ids(model.config, *map(torch.tensor, forced.values()))
-    return {n: token for n, token in forced.items() if 0 <= n < max_new_tokens}
-
-
-def excluded_tokens(model: Decoder, excluded: Sequence[int]) -> Tensor:
-    """Return tokens that are never chosen, [N]. Raise UserError if one is not in the vocabulary, or if none is left."""
-    excluded_N = torch.tensor([*excluded], dtype=torch.int64, device=model.embedding.weight.device)
-    check_ids(model.config, excluded_N)
-    if len(excluded_N.unique()) == model.config.vocab_size:
-        raise UserError("excluded: all tokens of the vocabulary; allowed: some of them")
-    return excluded_N
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -203,6 +186,7 @@ class Session:
         Raise UserError for an invalid argument.
         """
         self.model, self.prefill_chunk = model, prefill_chunk
+        check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
         self._step = _compiled_step() if compile else None
         weight = model.embedding.weight
         if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():

@@ -29,6 +29,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import kind_of, load_config
 from archlab.infer.answers import Answers, pair, sampling, shortened
 from archlab.infer.load import find_folder, from_pretrained, load_codec
+from archlab.infer.text import unknown_tokens
 from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type
 
@@ -80,7 +81,7 @@ class ArchlabLM(TemplateLM):
             raise UserError(f"{path}: no file defines bos_token and eos_token, which begin and end a text")
         self._first = first
         tokens = 8192 if batch_size == "auto" else int(batch_size) * self.max_length
-        self.answers = Answers(model, codec.tokenizer, ends, tokens)
+        self.answers = Answers(model, codec.tokenizer, ends, unknown_tokens(model, codec), tokens)
 
     @property
     def eot_token_id(self) -> int:

@@ -1,8 +1,8 @@
-"""Sampling of the next token from logits, [B, V] for B sequences and a vocabulary of V.
+"""Choice of the next token from logits, [B, V] for B sequences and a vocabulary of V.
 
 The steps are repetition penalty, temperature, top-k, top-p and min-p, each applied to the result of the previous one. A
 random draw follows. A logit of `-inf` marks a token that cannot be drawn. Every sequence has its own random numbers, so
-the sequences of a batch do not influence each other.
+the sequences of a batch do not influence each other. Tokens may also be forced or excluded.
 """
 
 import math
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from archlab.errors import UserError
+from archlab.model.decoder import Decoder
+from archlab.model.inputs import check_ids
 
 
 @dataclass(frozen=True)
@@ -154,3 +156,21 @@ def uniform(seed: int, lengths: Sequence[int]) -> Tensor:
     """
     drawn = [np.random.default_rng([seed, row, length]).random() for row, length in enumerate(lengths)]
     return torch.tensor(drawn, dtype=torch.float64)
+
+
+def forced_tokens(model: Decoder, max_new_tokens: int, first: int | None, last: int | None) -> dict[int, int]:
+    """Return the tokens that are written without a choice: index among the new tokens -> token. Raise UserError if one
+    is not in the vocabulary."""
+    forced = {} if first is None else {0: first}
+    forced |= {} if last is None else {max_new_tokens - 1: last}
+    check_ids(model.config, *map(torch.tensor, forced.values()))
+    return {n: token for n, token in forced.items() if 0 <= n < max_new_tokens}
+
+
+def excluded_tokens(model: Decoder, excluded: Sequence[int]) -> Tensor:
+    """Return tokens that are never chosen, [N]. Raise UserError if one is not in the vocabulary, or if none is left."""
+    excluded_N = torch.tensor([*excluded], dtype=torch.int64, device=model.embedding.weight.device)
+    check_ids(model.config, excluded_N)
+    if len(excluded_N.unique()) == model.config.vocab_size:
+        raise UserError("excluded: all tokens of the vocabulary; allowed: some of them")
+    return excluded_N

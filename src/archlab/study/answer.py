@@ -16,7 +16,7 @@ from archlab.study.formatting import (
     span,
     with_unit,
 )
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 

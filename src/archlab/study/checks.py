@@ -7,34 +7,36 @@ from archlab.config.core.merge import Raw, expand
 from archlab.config.core.old_form import from_old_path
 from archlab.config.core.registry import kinds
 from archlab.config.identity import flatten
-from archlab.config.objective import Objective, score_meaning
+from archlab.config.objective import Objective, continues_text, hides_tokens, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
 from archlab.data.open import has_pairs
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
-from archlab.study.outcome_schema import (
+from archlab.study.outcomes.kinds import (
     Accuracy,
     AnyAnswers,
     BestLoss,
     BestRate,
     Beyond,
     BitsPerByte,
+    Continuation,
     DenoisingAccuracy,
     DenoisingLoss,
+    LinearProbe,
     OnTheWay,
-    Outcome,
     Probe,
     Repetition,
     Sensitivity,
+    StateBytes,
     TokensPerByte,
     TokensTo,
     WindowPart,
 )
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
-from archlab.study.shared_outcomes import Continuation, LinearProbe, StateBytes
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
 """Config fields that the study sets for all arms. Each is mapped to the field of the study's file that decides its
@@ -229,7 +231,7 @@ def untrained_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[st
         f"{arm.label}: train.objective.kind={arm.config.train.objective.kind} does not train the model to continue a "
         "text, so its continuations show what it does without such training"
         for arm in arms
-        if not arm.config.train.objective.continues_text
+        if not continues_text(arm.config.train.objective)
     ]
 
 
@@ -256,7 +258,7 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
     """Yield a problem for each reason why the outcome cannot be measured. `field` is its field in the study's file."""
     objectives = [arm.config.train.objective for arm in arms]
     is_task = isinstance(arms[0].config.data.task, Task)
-    denoises = any(objective.hides_tokens for objective in objectives)
+    hide_tokens = any(hides_tokens(objective) for objective in objectives)
     two_sided = [objective.kind for objective in objectives if objective.visibility == "two_sided"]
     needs_pairs = any(objective.needs_pairs for objective in objectives)
     predict_next = all(score_meaning(objective)["kind"] == "next_token" for objective in objectives)
@@ -269,14 +271,14 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
     elif isinstance(outcome, _WINDOW_OUTCOMES) and not is_task and has_pairs(arms[0].config.data):
         allowed = "bits_per_byte, or data of plain text"
         yield Problem(field, f"needs text without pairs, but the data consists of pairs; allowed: {allowed}")
-    elif isinstance(outcome, _OWN_SCORES) and denoises:
+    elif isinstance(outcome, _OWN_SCORES) and hide_tokens:
         yield Problem(
             field, "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"
         )
     elif isinstance(outcome, _NEXT_TOKEN_OUTCOMES) and (needs_pairs or not predict_next):
         yield Problem(field, "predicts every token of a text; allowed: train.objective.kind=next_token")
-    if isinstance(outcome, DenoisingLoss | DenoisingAccuracy) and not denoises:
-        allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.denoises)
+    if isinstance(outcome, DenoisingLoss | DenoisingAccuracy) and not hide_tokens:
+        allowed = ", ".join(kind for kind, objective in kinds(Objective).items() if objective.hides_tokens)
         yield Problem(field, f"needs an objective that hides tokens; allowed: {allowed}")
     if is_task and isinstance(outcome, _TEXT_OUTCOMES):
         yield Problem(field, "needs text, but the study has a task; allowed: accuracy, answers, whole_answers")
@@ -287,7 +289,7 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
         yield Problem(f"{field}.task.kind", f"{problem}; allowed: {', '.join(kinds(Transduction))}")
     if not is_task and isinstance(outcome, Accuracy):
         yield Problem(field, "needs a task, because text has no answers; add data.task to `set`")
-    if isinstance(outcome, Accuracy) and denoises:
+    if isinstance(outcome, Accuracy) and hide_tokens:
         yield Problem(field, "needs an objective that predicts all answers; allowed: denoising_accuracy")
     if isinstance(outcome, Probe) and not all(arm.config.train.probe_every for arm in arms):
         yield Problem(field, "needs probes; add train.probe_every to `set`, for all arms")
@@ -307,7 +309,7 @@ def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLo
     config = arms[0].config
     if not scores_mean_the_same(arms):
         return None
-    if config.train.objective.hides_tokens:
+    if hides_tokens(config.train.objective):
         return DenoisingLoss()
     return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
 

@@ -29,9 +29,9 @@ from archlab.study.details import compare_documents, curve_of, probed_arm
 from archlab.study.fit import describe_equal
 from archlab.study.folder import environment_warnings
 from archlab.study.formatting import listed
-from archlab.study.outcome_schema import BY_SEED, Outcome
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
+from archlab.study.outcomes.schema import BY_SEED, Outcome
 from archlab.study.plan import StudyPlan, fold_warnings
 from archlab.study.record import ArmSummary, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from archlab.pricing.params import parameters
 from archlab.pricing.units import count
 from archlab.study.arm import Arm, setting_text, short_names
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import Comparison, FactorContrast, Heading, OutcomeStatistics, SizeTrend, Trend
 from archlab.study.stats import (
     Contrast,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from archlab.pricing.units import binary, count, plural
-from archlab.study.outcome_schema import Source, Unit
+from archlab.study.outcomes.schema import Source, Unit
 from archlab.study.record import ArmSummary, Comparison
 
 

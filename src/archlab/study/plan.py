@@ -12,7 +12,7 @@ from archlab.config.tasks import Task
 from archlab.study.arm import Arm
 from archlab.study.design import grid
 from archlab.study.folder import Corpora, judging_folds
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig

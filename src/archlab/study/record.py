@@ -13,7 +13,7 @@ from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
-from archlab.study.outcome_schema import BY_SEED, Better, Source, Unit
+from archlab.study.outcomes.schema import BY_SEED, Better, Source, Unit
 
 _FILE = "summary.json"
 _RUNS = "runs.csv"

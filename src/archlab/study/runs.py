@@ -14,7 +14,7 @@ from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.study.arm import NOT_TRAINED
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.weights import read_measured
 from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore

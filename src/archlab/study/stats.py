@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy  # loads its parts on first use
 
-from archlab.study.outcome_schema import Better
+from archlab.study.outcomes.schema import Better
 from archlab.study.power import pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison, Verdict
 from archlab.study.schema import AddedSeeds

@@ -130,7 +130,7 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
         reasons.append(
             "data.task scores only some tokens of a window, and these cannot be divided evenly; allowed with a task: 1"
         )
-    if config.train.objective.chooses_tokens or config.train.objective.needs_pairs:
+    if config.train.objective.tokens_predicted(seq_len) is not None:
         reasons.append(
             f"train.objective {config.train.objective.kind} predicts only some tokens of a window, which cannot be "
             "divided evenly; allowed: 1"

@@ -226,20 +226,15 @@ def _task_has_its_own_answers(c: Config) -> str | None:
     objective, task = c.train.objective, c.data.task
     if not isinstance(task, Task):
         return None
-    has_pairs = isinstance(task, Transduction)
-
-    def chooses_others(kind: type[Objective] | Objective) -> bool:
-        return kind.chooses_tokens and (has_pairs or not kind.chooses_answers)
-
-    fit = (name for name, kind in kinds(Objective).items() if not chooses_others(kind))
-    allowed = ", ".join(name for name in fit if has_pairs or not kinds(Objective)[name].needs_pairs)
-    if chooses_others(objective):
-        return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
-    if objective.needs_pairs and not has_pairs:
+    form = "pairs" if isinstance(task, Transduction) else "task"
+    if form in objective.fits_data:
+        return None
+    allowed = ", ".join(name for name, kind in kinds(Objective).items() if form in kind.fits_data)
+    if "pairs" in objective.fits_data:
         pairs = ", ".join(kinds(Transduction))
         problem = f"{objective.kind} needs pairs of a source and a target, but data.task = {task.kind} has none"
         return f"{problem}; allowed: {allowed}; or data.task.kind={pairs}"
-    return None
+    return f"{objective.kind} chooses tokens of a text, but data.task = {task.kind} has answers; allowed: {allowed}"
 
 
 def _prefix_is_of_one_text(c: Config) -> str | None:

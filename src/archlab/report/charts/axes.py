@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import altair as alt
 
 from archlab.study.formatting import with_unit
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import Heading
 
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"

@@ -14,7 +14,7 @@ import altair as alt
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
 from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, color, dashes, layered, tooltip
 from archlab.study.formatting import amount
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 
 _LINE = 15
 """Minimum vertical distance between two names, in pixels."""

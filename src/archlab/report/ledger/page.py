@@ -34,7 +34,7 @@ from archlab.report.charts.palette import SHAPES
 from archlab.report.html import render_page
 from archlab.report.ledger import words as ledger_words
 from archlab.study.formatting import amount, difference, interval
-from archlab.study.outcome_schema import Better, Unit
+from archlab.study.outcomes.schema import Better, Unit
 from archlab.study.record import Comparison, Heading
 from archlab.study.study_file import AS_IT_STANDS
 

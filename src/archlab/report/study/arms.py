@@ -25,7 +25,7 @@ from archlab.report.charts.comparisons import (
 from archlab.report.charts.marks import ChartRow, Width, color, layered, tooltip
 from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colors
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Comparison, Heading, StudySummary
 from archlab.study.stats import estimate, independent
 

@@ -13,7 +13,7 @@ from archlab.report.charts.marks import ChartRow, Width
 from archlab.report.probe.charts import Line, ProbePicture, depth_pictures, training_pictures
 from archlab.report.study.arms import labels
 from archlab.study.formatting import span
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 

@@ -15,7 +15,7 @@ from archlab.report.charts.lines import YAxis, never_single_out
 from archlab.report.charts.marks import ChartRow
 from archlab.report.study.grids import aligned, over_values
 from archlab.study.formatting import amount, with_unit
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, StudySummary
 
 

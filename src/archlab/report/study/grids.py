@@ -13,7 +13,7 @@ from archlab.report.charts.lines import YAxis, names, opacity, single_out, tall_
 from archlab.report.charts.marks import ChartRow, chart_of, color, dashes, layered, tooltip
 from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, span
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import StudySummary, SweepPoint, TuningPoint
 
 _HEIGHT = 220

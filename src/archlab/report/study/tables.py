@@ -11,7 +11,7 @@ from archlab.report.study.arms import labels
 from archlab.report.study.grids import sweep_rows
 from archlab.report.text_table import FIXED, fitted
 from archlab.study.formatting import amount, contrast_text, difference, diverged_seeds, interval, p_value, verdict
-from archlab.study.outcome_schema import Unit
+from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
 
 _STYLES: dict[Verdict, str] = {

@@ -9,11 +9,11 @@ from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
 from archlab.study.arm import Arm
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.kinds import Intensity, StateBytes
 from archlab.study.outcomes.log import Swept, from_log, from_sweep
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.value import check_value
 from archlab.study.runs import Ended
-from archlab.study.shared_outcomes import Intensity, StateBytes
 from archlab.study.stats import Values
 
 Timed = Mapping[Outcome, Mapping[str, Values]]

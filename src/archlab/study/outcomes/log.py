@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from archlab.config.core.registry import implements, make
-from archlab.study.outcome_schema import (
+from archlab.study.outcomes.kinds import (
     OF_EVERY_LAYER,
     Accuracy,
     BestLoss,
@@ -17,12 +17,12 @@ from archlab.study.outcome_schema import (
     Gap,
     LargestGradient,
     OnTheWay,
-    Outcome,
     Probe,
     Sensitivity,
     Spikes,
     TokensTo,
 )
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.value import check_value
 from archlab.study.record import SweepPoint
 from archlab.study.runs import Ended

@@ -19,9 +19,9 @@ from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.infer.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
 from archlab.study.arm import Arm
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.kinds import DecodingSpeed, NormShare, PeakMemory, TrainingSpeed
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.value import check_timer
-from archlab.study.shared_outcomes import DecodingSpeed, NormShare, PeakMemory, TrainingSpeed
 from archlab.study.stats import Values
 from archlab.training.code_digest import code_digest
 from archlab.training.device import choose_device

@@ -6,7 +6,7 @@ from typing import Any
 
 from archlab.config.core.contract import short
 from archlab.config.core.registry import breach
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 
 
 def check_value(kind: type[Outcome], value: Any, *_: Any) -> float | None:

@@ -28,19 +28,20 @@ from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
-from archlab.study.outcome_schema import (
+from archlab.study.outcomes.kinds import (
     Answers,
     AnyAnswers,
     Beyond,
-    Outcome,
+    Continuation,
+    LinearProbe,
     Repetition,
     TokensPerByte,
     WholeAnswers,
     WindowPart,
 )
 from archlab.study.outcomes.linear_probe import probe_accuracy
+from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.value import check_value
-from archlab.study.shared_outcomes import Continuation, LinearProbe
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
 from archlab.training.run_folder import RunFolder

@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-import archlab.study.shared_outcomes  # noqa: F401 - registers its kinds
+import archlab.study.outcomes.kinds  # noqa: F401 - registers its kinds
 from archlab.config.core.old_form import from_old_form
 from archlab.config.core.registry import KindName
 from archlab.config.core.text import Line
-from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.schema import Outcome
 
 
 def outcomes_with_kinds(value: Any) -> Any:

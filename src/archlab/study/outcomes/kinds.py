@@ -1,84 +1,18 @@
-"""Outcomes that a study can measure, and by which its arms are compared."""
+"""Outcomes that a study can measure, and by which its arms are compared.
 
-from collections.abc import Callable
-from string import Formatter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+`log.py`, `weights.py`, `timing.py` and `gather.py` compute their values.
+"""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from archlab.config.core.base import Count, Fraction, Kinded, Positive, Share
-from archlab.config.core.old_form import to_old_form
-from archlab.config.core.registry import Registered, Section, implements, is_users, kind_of, source_digest
-from archlab.config.register import Options, as_kind
-from archlab.config.sources import sources_inside
+from archlab.config.core.base import Count, Fraction, Positive, Share
 from archlab.config.tasks import Task
-from archlab.errors import UserError
+from archlab.study.outcomes.schema import Better, Outcome, Source, Unit
 from archlab.training.measures import CROSS, ENCODER, OF_LAYERS
 
-Better = Literal["lower", "higher", "neither"]
-"""Direction in which an outcome improves. `neither`: a difference is neither good nor bad."""
-
-Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s", "bytes", "count", "norm", "rate"]
-"""Unit of an outcome's values. The unit also decides how values are formatted."""
-
-Source = Literal["log", "weights", "timing", "config", "sweep"]
-"""Source of an outcome's values.
-
-`log`: the training log of a run; one value per seed. `weights`: the final weights of a run; one value per seed.
-`timing`: timing of all arms in turn, with nothing else running; one value per round. `config`: computed from the config
-without a run; one value per arm. `sweep`: the runs of a seed at all values of the swept field; one value per seed.
-"""
-
-BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
-"""Sources with one value per seed. `timing` has one value per round instead, and `config` one per arm."""
-
-
-class Outcome(Kinded, Registered):
-    """Base class of all outcomes. An outcome is a number by which arms are compared."""
-
-    section: ClassVar[Section] = "outcome"
-
-    source: ClassVar[Source] = "weights"
-    unit: ClassVar[Unit]
-    better: ClassVar[Better] = "lower"
-    any_objective: ClassVar[bool] = False
-    """Whether the outcome means the same for models that were trained with different objectives. Outcomes that are
-    timed or computed from the config always do (`is_shared`)."""
-    heading: ClassVar[str] = ""
-    """Title of the outcome. Names of fields in braces are replaced by their values. Required unless `title` is
-    overridden."""
-
-    @classmethod
-    def check_class(cls) -> None:
-        """Raise UserError if the class has an unknown source, unit or direction, or no heading."""
-        for attribute, allowed in (("source", Source), ("unit", Unit), ("better", Better)):
-            if (value := getattr(cls, attribute)) not in get_args(allowed):
-                values = ", ".join(get_args(allowed))
-                raise UserError(f"outcome {kind_of(cls)}: {attribute} is {value!r}; allowed: {values}")
-        if not cls.heading and cls.title is Outcome.title:
-            raise UserError(f"outcome {kind_of(cls)}: {cls.__name__} has no heading; define it in the class")
-        names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(cls.heading) if name}
-        if unknown := sorted(names - cls.model_fields.keys()):
-            raise UserError(f"outcome {kind_of(cls)}: its heading has {unknown[0]} in braces; allowed: its fields")
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether arms with different objectives can be compared by this outcome."""
-        return self.any_objective or self.source in ("timing", "config")
-
-    @property
-    def title(self) -> str:
-        """Short description of the outcome, without its unit."""
-        return self.heading.format(**self.model_dump())
-
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """Everything that determines the outcome's value for a given run: its fields, and digests of users' code."""
-        plain = self.model_dump()
-        if is_users(type(self)):
-            plain = {**to_old_form(plain), "source": source_digest(type(self))}
-        inside = sources_inside(self)
-        return {**plain, "plugins": inside} if inside else plain
+# --- from the training log --------------------------------------------------------------------------------------------
 
 
 class BitsPerByte(Outcome):
@@ -225,6 +159,9 @@ class Probe(Outcome):
         return " ".join(filter(None, (of_part, name, suffix, at)))
 
 
+# --- from the final weights -------------------------------------------------------------------------------------------
+
+
 class WindowPart(Outcome):
     """Bits per byte of the held-out tokens in one part of each window. Later tokens have more context."""
 
@@ -312,6 +249,37 @@ class WholeAnswers(AnyAnswers):
     heading: ClassVar[str] = "windows with right answers only"
 
 
+class Continuation(Outcome):
+    """Bits per byte of the end of each held-out window, given its beginning. The same tokens count for every objective.
+    A model that was trained with `span_corruption` restores the end of the window as one hidden span."""
+
+    kind: Literal["continuation"] = "continuation"
+    given: Annotated[Share, Field(gt=0)] = 0.5
+    """Fraction of the window that the model reads before it predicts the other tokens."""
+    any_objective: ClassVar[bool] = True
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "loss of the text after the first {given:.0%} of each window"
+
+
+class LinearProbe(Outcome):
+    """Fraction of correct answers of a linear classifier (multinomial logistic regression) that reads a task's last
+    answer from the model's hidden states before the head. A causal model has read the tokens before the answer. A model
+    trained with `masked` reads the whole window with a mask token as the answer."""
+
+    kind: Literal["linear_probe"] = "linear_probe"
+    windows: Annotated[Count, Field(ge=2)] = 4096
+    """Number of held-out windows. The classifier is fitted on the first half of them and scored on the other half."""
+    any_objective: ClassVar[bool] = True
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "share"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "answers that a linear probe reads"
+
+
+# --- from all runs of a swept field -----------------------------------------------------------------------------------
+
+
 class Sensitivity(Outcome):
     """Learning-rate sensitivity (Wortsman 2023): the mean over all swept rates of (final loss - lowest final loss). The
     loss of a run is capped at the loss of the untrained model."""
@@ -341,12 +309,78 @@ class BestRate(Outcome):
     heading: ClassVar[str] = "best rate"
 
 
-def register_outcome(
-    name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
-) -> None:
-    """Register an outcome in the older form, which uses a function instead of a class.
+# --- timed ------------------------------------------------------------------------------------------------------------
 
-    `function(run, options)` returns a finite number, or None for a run without a value.
-    """
-    outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
-    implements(outcome)(lambda config, run: function(run, config))
+
+class TrainingSpeed(Outcome):
+    """Speed of complete training updates on this machine, with nothing else running."""
+
+    kind: Literal["training_speed"] = "training_speed"
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "tokens/s"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "training speed"
+
+
+class DecodingSpeed(Outcome):
+    """Speed of greedy decoding steps on this machine, with nothing else running."""
+
+    kind: Literal["decoding_speed"] = "decoding_speed"
+    context: Count = 128
+    """Number of context tokens before the first decoding step."""
+    batch: Count = 1
+    """Number of sequences that are decoded together."""
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "tokens/s"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "decoding speed after {context:,} tokens, batch {batch}"
+
+
+class NormShare(Outcome):
+    """Fraction of the time of an uncompiled training step that is spent in normalization layers, with nothing else
+    running."""
+
+    kind: Literal["norm_share"] = "norm_share"
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "share"
+    heading: ClassVar[str] = "share of the time in norms"
+
+
+class PeakMemory(Outcome):
+    """Peak memory of a training step on this machine: GPU memory if the step runs on a GPU, otherwise memory of the
+    process."""
+
+    kind: Literal["peak_memory"] = "peak_memory"
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "bytes"
+    heading: ClassVar[str] = "peak memory of training"
+
+
+# --- computed from the config -----------------------------------------------------------------------------------------
+
+
+class StateBytes(Outcome):
+    """Bytes of the KV cache and the recurrent state of one sequence in bfloat16, computed from the config."""
+
+    kind: Literal["state_bytes"] = "state_bytes"
+    context: Count | None = None
+    """Number of tokens in the sequence. null: the smallest max_seq_len of the arms."""
+    source: ClassVar[Source] = "config"
+    unit: ClassVar[Unit] = "bytes"
+    heading: ClassVar[str] = "KV cache and state of a text of {context} tokens"
+
+
+class Intensity(Outcome):
+    """FLOPs of matrix products in a decoding step, per byte that the step reads and writes in bfloat16. The value is
+    computed from the config. Memory bandwidth limits decoding if the value is below the device's FLOPs per second
+    divided by its bytes per second (Williams 2009; `archlab hardware`)."""
+
+    kind: Literal["intensity"] = "intensity"
+    context: Count = 128
+    """Number of context tokens before the decoding step."""
+    batch: Count = 1
+    """Number of sequences that are decoded together."""
+    source: ClassVar[Source] = "config"
+    unit: ClassVar[Unit] = "rate"
+    better: ClassVar[Better] = "neither"
+    heading: ClassVar[str] = "FLOPs per byte of a decoding step after {context:,} tokens, batch {batch}"
