@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,44 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
     """
     family, published = read_model_config(folder)
     model = _without_weights(config or published, folder)
-    if problems := _fill_all(model, family, folder, dtype):
-        count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
-        raise UserError("\n  ".join([f"{folder}: {count} {family.architecture}", *_first(problems)]))
+    _raise_if_any(_fill_all(model, family, folder, dtype), family, folder)
     unfilled = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
     if dtype is None:
         _unify_dtype(model, read_json(folder / CONFIG))
     model.origin = read_origin(folder)
     return model.eval()
+
+
+def lazy_parameters(folder: Path) -> tuple[ModelConfig, dict[str, tuple[torch.Size, Callable[[], Tensor]]]]:
+    """Return the config of a Hugging Face folder, and (shape, function that reads the tensor) for each parameter.
+
+    Only headers are read before. Raise UserError as `load_hf` does.
+    """
+    family, config = read_model_config(folder)
+    model = _without_weights(config, folder)
+    _raise_if_any(_fill_all(model, family, folder, None, headers_only=True), family, folder)
+    wanted = model.state_dict()
+    tensors = _with_full_names(family, _stored(folder, None, False))
+    found: dict[str, tuple[torch.Size, Callable[[], Tensor]]] = {}
+    for row in _rows(family, config, tensors, wanted):
+        if row.theirs in family.zero_if_absent and row.theirs not in tensors:
+            found |= {name: (wanted[name].shape, partial(torch.zeros, wanted[name].shape)) for name in row.ours}
+            continue
+        parts = [tensors[name] for name in row.parts]
+        for i, name in enumerate(row.ours):
+            found[name] = (wanted[name].shape, partial(_read_parameter, row, parts, i))
+    return config, found
+
+
+def _read_parameter(row: Placed, parts: Sequence["_Lazy"], i: int) -> Tensor:
+    return _values(row, [part.read() for part in parts])[i]
+
+
+def _raise_if_any(problems: Sequence[str], family: Family, folder: Path) -> None:
+    if problems:
+        count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
+        raise UserError("\n  ".join([f"{folder}: {count} {family.architecture}", *_first(problems)]))
 
 
 def read_origin(folder: Path) -> Origin:
@@ -112,11 +142,7 @@ def _fill_all(
     wanted = model.state_dict(keep_vars=True)
     problems: list[str] = []
     used: set[str] = set()
-    alternatives = [row for row in placed(family.alternatives, config) if row.theirs in tensors]
-    covered = {name for row in alternatives for name in row.ours}
-    for row in [*placed(family.weights, config), *alternatives]:
-        if not any(name in wanted for name in row.ours) or (row not in alternatives and covered.issuperset(row.ours)):
-            continue
+    for row in _rows(family, config, tensors, wanted):
         used.update(row.parts)
         if row.theirs in family.zero_if_absent and row.theirs not in tensors:
             _fill_with_zeros(model, row.ours, wanted)
@@ -147,6 +173,15 @@ def _fill_all(
             reason = "the model class ties" if name in family.copies else "config.json ties"
             problems.append(f"{name}  differs from the embedding, although {reason} the two")
     return problems
+
+
+def _rows(family: Family, config: ModelConfig, tensors: Container[str], wanted: Container[str]) -> Iterator[Placed]:
+    """Yield the rows of the family's tables that hold parameters of the model."""
+    alternatives = [row for row in placed(family.alternatives, config) if row.theirs in tensors]
+    covered = {name for row in alternatives for name in row.ours}
+    for row in [*placed(family.weights, config), *alternatives]:
+        if any(name in wanted for name in row.ours) and (row in alternatives or not covered.issuperset(row.ours)):
+            yield row
 
 
 def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tensors | Dequantized:
@@ -199,6 +234,11 @@ def _fill_with_zeros(model: nn.Module, names: Sequence[str], wanted: dict[str, A
         setattr(model.get_submodule(owner), last, nn.Parameter(torch.zeros(wanted[name].shape)))
 
 
+def _values(row: Placed, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the parameters of a row, from its published tensors."""
+    return row.conversion.split(torch.stack(list(parts)) if row.stack else parts[0], row.layer)
+
+
 def _fill(
     model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, Any], dtype: torch.dtype | None
 ) -> list[str]:
@@ -213,12 +253,11 @@ def _fill(
     if unknown:
         allowed = ", ".join(map(format_name, FORMATS))
         return [f"{name}  has dtype {format_name(found)}; allowed: {allowed}" for name, found in unknown]
-    theirs = torch.stack(parts) if row.stack else parts[0]
-    for name, ours in zip(row.ours, row.conversion.split(theirs, row.layer), strict=True):
+    for name, ours in zip(row.ours, _values(row, parts), strict=True):
         owner, _, last = name.rpartition(".")
         is_parameter = isinstance(wanted[name], nn.Parameter)
         # Buffers, which have no gradient, are at least float32, as in the published code.
         value = (ours.to(dtype or ours.dtype) if is_parameter else at_least_float32(ours)).contiguous()
-        value = value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value
+        value = value.clone() if value.data_ptr() == parts[0].data_ptr() and len(row.ours) > 1 else value
         setattr(model.get_submodule(owner), last, nn.Parameter(value) if is_parameter else value)
     return []

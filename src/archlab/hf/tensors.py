@@ -141,6 +141,11 @@ class Tensors(Mapping[str, Tensor]):
         return len(self._file_of)
 
 
+def weights_files(folder: Path) -> list[str]:
+    """Return the names of the files that contain a folder's tensors."""
+    return sorted({opened.file.name for _, opened in _tensor_files(folder)})
+
+
 def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]:
     names = [name for form in _FORMS for name in form[:2]]
     here = next((name for name in names if (folder / name).is_file()), None)

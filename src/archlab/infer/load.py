@@ -88,7 +88,7 @@ def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
 def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Decoder]:
     """Return (steps trained, model) from a run's newest undamaged checkpoint. The run may still be training."""
     RunFolder(folder).verify()
-    step, checkpoint = _newest(folder)
+    step, checkpoint = newest_weights(folder)
     model = Decoder(config or load_config(folder).model)
     try:
         load_weights(checkpoint, model)
@@ -103,7 +103,8 @@ def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Deco
     return step, model.eval()
 
 
-def _newest(run: Path) -> tuple[int, Path]:
+def newest_weights(run: Path) -> tuple[int, Path]:
+    """Return (step, path) of a run's newest checkpoint with undamaged weights. Raise UserError if there is none."""
     newest, damaged = newest_checkpoint(run / "checkpoints", weights_only=True)
     if newest is None:
         if damaged:

@@ -5,6 +5,7 @@ each, such as shard-00001-….safetensors, with parts of all tensors. Any number
 checkpoint folder also contains metrics.jsonl and digests.json. saving.py writes checkpoints.
 """
 
+import hashlib
 import math
 import re
 import warnings
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from archlab.config.schema import Keep
-from archlab.digests import DIGESTS, names_with_digest, verify, write_digests
+from archlab.digests import DIGESTS, names_with_digest, sha256, verify, write_digests
 from archlab.errors import UserError
 from archlab.files import remove_folder
 from archlab.model.cut import part_of
@@ -54,6 +55,10 @@ class StoredTensors(Protocol):
         """
         ...
 
+    def whole(self, name: str) -> Tensor:
+        """Return a whole tensor, without other processes."""
+        ...
+
 
 class WholeTensors:
     """Tensors of a file that contains whole tensors. Raise UserError if the file is missing or damaged."""
@@ -66,6 +71,9 @@ class WholeTensors:
     def fill(self, targets: Mapping[str, Tensor]) -> None:
         for name, target in targets.items():
             target.copy_(part_of(self._tensors[name], target))
+
+    def whole(self, name: str) -> Tensor:
+        return self._tensors[name]
 
 
 class TensorParts:
@@ -82,11 +90,21 @@ class TensorParts:
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
         from torch.distributed import is_initialized
+
+        self._load(targets, alone=not is_initialized())
+
+    def whole(self, name: str) -> Tensor:
+        form = self.forms[name]
+        tensor = torch.empty(form.shape, dtype=form.dtype)
+        self._load({name: tensor}, alone=True)
+        return tensor
+
+    def _load(self, targets: Mapping[str, Tensor], *, alone: bool) -> None:
         from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
         with warnings.catch_warnings():  # a single process is meant to read all parts
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            load_parts(dict(targets), storage_reader=self._reader, no_dist=not is_initialized())
+            load_parts(dict(targets), storage_reader=self._reader, no_dist=alone)
 
 
 def parts_in(folder: Path) -> Iterator[Path]:
@@ -223,8 +241,7 @@ def _verify(path: Path, weights_only: bool) -> None:
 
 def load_weights(path: Path, model: nn.Module) -> None:
     """Load a checkpoint's weights into the model. Raise UserError if names, shapes or dtypes do not match."""
-    stored, weights = _stored(path, WEIGHTS), model.state_dict()
-    forms = {name: form for name, form in stored.forms.items() if not _is_of_optimizer(name)}
+    (stored, forms), weights = stored_weights(path), model.state_dict()
     wrong = sorted(forms.keys() ^ weights.keys())
     wrong += [name for name, x in weights.items() if name in forms and Form(x.shape, x.dtype) != forms[name]]
     if wrong:
@@ -233,6 +250,18 @@ def load_weights(path: Path, model: nn.Module) -> None:
             f"{', '.join(wrong[:8])}"
         )
     stored.fill(weights)
+
+
+def stored_weights(path: Path) -> tuple[StoredTensors, dict[str, Form]]:
+    """Return the tensors of a checkpoint, and the shape and dtype of each weight."""
+    stored = _stored(path, WEIGHTS)
+    return stored, {name: form for name, form in stored.forms.items() if not _is_of_optimizer(name)}
+
+
+def weights_digest(path: Path) -> str:
+    """Return a digest of a checkpoint's weights."""
+    files = [*parts_in(path)] or [path / WEIGHTS]
+    return hashlib.sha256("".join(sha256(file) for file in sorted(files)).encode()).hexdigest()
 
 
 def load_metrics(path: Path) -> bytes:

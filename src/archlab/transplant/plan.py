@@ -1,0 +1,98 @@
+"""Plan of the initial values of a model: which tensors trained weights provide, and by which transformations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.model.cut import part_of
+from archlab.model.decoder import Decoder
+from archlab.transplant.catalog import TRANSFORMATIONS
+from archlab.transplant.differences import with_other_kind, without_weights
+from archlab.transplant.weights import Architecture, Effect, LazyTensor, Step, Weights
+
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Initial values of a model's tensors."""
+
+    tensors: Mapping[str, LazyTensor]
+    """Tensors that come from the trained weights, by name."""
+    new: tuple[str, ...]
+    """Tensors that begin from the initial values of a new model."""
+    dropped: tuple[str, ...]
+    """Tensors of the trained weights that the model lacks."""
+    steps: tuple[Step, ...]
+    """All changes, in order. Empty if the model is the trained one."""
+
+    @property
+    def kept(self) -> list[str]:
+        """Names of the tensors that are as they were stored."""
+        return [name for name, tensor in self.tensors.items() if not tensor.steps]
+
+    @property
+    def effect(self) -> Effect:
+        """Effect of all steps together on the logits."""
+        effects = {step.effect for step in self.steps}
+        return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
+
+
+def plan(weights: Weights, model: ModelConfig) -> Plan:
+    """Return the plan of the initial values of `model`.
+
+    A tensor that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this
+    model.
+    """
+    target = Architecture.of(model)
+    for transformation in TRANSFORMATIONS:
+        weights = transformation.apply(weights, target)
+    weights = with_other_kind(weights, target)
+    with torch.device("meta"):
+        wanted = Decoder(model, seed=None).state_dict()
+    steps = [*weights.steps, *without_weights(weights, target, wanted)]
+    provided = {name: x for name, x in weights.tensors.items() if name in wanted}
+    _check_shapes(provided, wanted)
+    new = tuple(name for name in wanted if name not in provided)
+    dropped = tuple(name for name in weights.tensors if name not in wanted)
+    return Plan(provided, new, dropped, tuple(steps))
+
+
+def _check_shapes(tensors: Mapping[str, LazyTensor], wanted: Mapping[str, Tensor]) -> None:
+    wrong = [
+        f"  {name}  is {list(tensor.shape)}, and the model needs {list(wanted[name].shape)}"
+        for name, tensor in tensors.items()
+        if tensor.shape != tuple(wanted[name].shape)
+    ]
+    if wrong:
+        count = "1 tensor" if len(wrong) == 1 else f"{len(wrong)} tensors"
+        more = [f"  and {len(wrong) - _MOST_LISTED} more"] if len(wrong) > _MOST_LISTED else []
+        raise UserError(
+            "\n".join(
+                [
+                    f"train.start: no transformation makes {count} of the model from the trained weights "
+                    "(`archlab list transformations` shows what can change):",
+                    *wrong[:_MOST_LISTED],
+                    *more,
+                ]
+            )
+        )
+
+
+@torch.no_grad()
+def fill(model: torch.nn.Module, tensors: Mapping[str, LazyTensor]) -> None:
+    """Copy tensors into the model, one at a time. A sharded parameter receives only this process's part."""
+    for name, parameter in model.state_dict().items():
+        if name in tensors:
+            value = tensors[name].read().to(parameter.dtype)
+            parameter.copy_(part_of(value, parameter))
+
+
+def lines(plan: Plan) -> Sequence[tuple[str, str]]:
+    """Return (tensor, where its values come from) for each tensor of the model, and for the dropped ones."""
+    rows = [(name, ", ".join(tensor.steps) or "kept") for name, tensor in plan.tensors.items()]
+    return [*rows, *((name, "new") for name in plan.new), *((name, "dropped") for name in plan.dropped)]

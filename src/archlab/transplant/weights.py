@@ -1,0 +1,143 @@
+"""Trained weights, and the architecture that they fit.
+
+Tensors are read when they are needed, one at a time, so a process never has to hold a whole model.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from archlab.config.core.base import Base
+from archlab.config.layers import LayerConfig, encoder_of, layer_configs
+from archlab.config.model_schema import ModelConfig
+
+Effect = Literal["exact", "approximate", "new"]
+"""Effect of a step on the logits, before any training.
+
+`exact`: they stay the same, up to rounding. `approximate`: they change, but the weights still carry what they learned.
+`new`: parts of the model begin from random values, and need training.
+"""
+
+DECODER, ENCODER = "layers", "encoder.layers"
+"""Names of the stacks, which begin the names of their tensors."""
+
+
+class Step(NamedTuple):
+    """One change of trained weights."""
+
+    name: str
+    """Name of the transformation."""
+    effect: Effect
+    detail: str
+    """What was done, with numbers, as in `layers 0 to 11: 32 key/value heads to 8`."""
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """Tensor that is computed when it is read."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+    steps: tuple[str, ...] = ()
+    """Names of the transformations that have changed the tensor, in order. Empty: the tensor is as it was stored."""
+
+    def then(self, step: str, change: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "LazyTensor":
+        """Return the tensor after a change, whose result has this shape."""
+        return made(step, change, shape, self)
+
+
+def made(step: str, make: Callable[..., Tensor], shape: Sequence[int], *inputs: LazyTensor) -> LazyTensor:
+    """Return the tensor that `make` computes from other tensors. `step` is the name of the transformation."""
+    steps = tuple(dict.fromkeys((*(name for tensor in inputs for name in tensor.steps), step)))
+    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), steps)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Architecture in which every layer has its own complete config, so that a step can change single layers."""
+
+    model: ModelConfig
+    """Sections outside the layers, such as `embedding` and `head`. Those of the layers are not read."""
+    stacks: Mapping[str, tuple[LayerConfig, ...]]
+    """Layers of each stack, by the beginning of their tensors' names: DECODER and, with an encoder, ENCODER."""
+
+    @classmethod
+    def of(cls, model: ModelConfig) -> "Architecture":
+        """Return the architecture that a config describes."""
+        encoder = encoder_of(model)
+        of_encoder = {} if encoder is None else {ENCODER: layer_configs(encoder)}
+        return cls(model, {DECODER: layer_configs(model), **of_encoder})
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Trained weights with their architecture, and the steps by which they were changed."""
+
+    architecture: Architecture
+    tensors: Mapping[str, LazyTensor]
+    """Tensors by their names in `Decoder`."""
+    steps: tuple[Step, ...] = field(default=())
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.architecture.model
+
+    def pairs(self, target: Architecture) -> Iterator[tuple[str, LayerConfig, LayerConfig]]:
+        """Yield (name, own config, config in `target`) of each layer, as in `("layers.3", ..., ...)`. Both
+        architectures must have equally many layers."""
+        for stack, layers in self.architecture.stacks.items():
+            for i, (own, wanted) in enumerate(zip(layers, target.stacks[stack], strict=True)):
+                yield f"{stack}.{i}", own, wanted
+
+    def under(self, place: str) -> dict[str, LazyTensor]:
+        """Return the tensors of a module, by their names in the module."""
+        beginning = f"{place}."
+        return {name.removeprefix(beginning): x for name, x in self.tensors.items() if name.startswith(beginning)}
+
+    def changed(
+        self,
+        step: Step,
+        *,
+        tensors: Mapping[str, LazyTensor] | None = None,
+        dropped: Sequence[str] = (),
+        layers: Mapping[str, LayerConfig] | None = None,
+        model: ModelConfig | None = None,
+    ) -> "Weights":
+        """Return the weights after a step.
+
+        `tensors` are added or replaced, and `dropped` are removed. `layers` holds the new configs of layers, by name.
+        `model` replaces the sections outside the layers.
+        """
+        stacks = {
+            stack: tuple((layers or {}).get(f"{stack}.{i}", layer) for i, layer in enumerate(all_layers))
+            for stack, all_layers in self.architecture.stacks.items()
+        }
+        kept = {name: x for name, x in self.tensors.items() if name not in dropped}
+        return Weights(Architecture(model or self.model, stacks), {**kept, **(tensors or {})}, (*self.steps, step))
+
+
+def with_fields(config: LayerConfig, place: str, **fields: object) -> LayerConfig:
+    """Return a layer with other values of some fields of a section, such as `attention`."""
+    section: Base = getattr(config, place)
+    return config.model_copy(update={place: section.model_copy(update=fields)})
+
+
+def numbered(names: Sequence[str]) -> str:
+    """Return the names of layers as text: `layers.0` to `layers.2` are `layers 0 to 2`."""
+    by_stack: dict[str, list[int]] = {}
+    for name in names:
+        stack, _, index = name.rpartition(".")
+        by_stack.setdefault(stack, []).append(int(index))
+    return " and ".join(f"{stack.replace('.', ' ')} {_ranges(sorted(set(i)))}" for stack, i in by_stack.items())
+
+
+def _ranges(indices: list[int]) -> str:
+    runs: list[list[int]] = []
+    for i in indices:
+        if runs and i == runs[-1][-1] + 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
