@@ -1,4 +1,4 @@
-"""Source of a run's weights: it is printed before the first step, and weights that would be ignored are refused."""
+"""Weights from which a run begins: random ones, or those of a folder; the command prints them before the first step."""
 
 import json
 import shlex
@@ -8,15 +8,17 @@ import pytest
 
 from archlab.cli import app
 from archlab.config.core.yaml_text import to_yaml
-from archlab.files import STUDY
+from archlab.errors import UserError
+from archlab.exchange.configs import load_config
+from archlab.hf.imported import imported
+from archlab.model.decoder import Decoder
 from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
-from tiny import MODEL, TRAIN, config
+from tiny import MODEL, TRAIN, Killed, config, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 SHORT = [f"train.{key}={value}" for key, value in TRAIN.items()]
-HOLDS = "{}: has weights, but training in {} would start from random weights."
 
 
 @pytest.fixture(scope="module")
@@ -47,33 +49,79 @@ def first_loss(run):
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["held_out_loss"]
 
 
-def test_a_finished_run_is_refused_and_both_commands_work(here, capsys, text):
-    lines, (further, from_scratch) = refused(capsys, "run", "train.lr=0.002", "--out", "my other")
-    assert lines[0] == HOLDS.format("run", "my other")
-    assert not (here / "my other").exists()
-    assert app.main(from_scratch) == 0
+def test_a_new_run_begins_from_the_weights_of_a_run(here, capsys):
+    assert app.main(["train", "run", "train.lr=0.002", "--out", "my other"]) == 0
+    first, *rest = capsys.readouterr().err.splitlines()
+    n_tensors = len(Decoder(config().model, seed=None).state_dict())
+    assert first == f"weights: from {here / 'run'} (step 10); tensors: {n_tensors} kept"
+    assert not [line for line in rest if "logits" in line]
+    assert first_loss(here / "my other") == RunFolder(here / "run").summary().loss
+    assert load_config("my other").train.start == str(here / "run")
+    assert app.main(["train", "run", "train.lr=0.002", "--out", "my other"]) == 0  # finished: nothing happens
+
+
+def test_a_config_file_begins_from_random_weights(here, capsys):
+    assert app.main(["train", "run/config.yaml", "--out", "b"]) == 0
     assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
-    assert first_loss(here / "my other") == first_loss(here / "run")
-    assert "lr: 0.002" in (here / "my other" / "config.yaml").read_text()
-    train(
-        config("train.schedule=constant", "train.warmup=2", "train.tokens=1280", data=text), here / "long", Callback()
-    )
-    assert app.main(further) == 0
-    assert capsys.readouterr().err.splitlines()[0] == "weights: from run, step 10 of 20"
-    assert RunFolder(here / "run").summary().loss == RunFolder(here / "long").summary().loss
+    assert first_loss(here / "b") == first_loss(here / "run")
 
 
-def test_a_hugging_face_folder_is_refused_and_both_ways_work(here, capsys, text):
-    data = [*SHORT, f"data.path={text}"]
-    lines, (imports, further, from_scratch) = refused(capsys, "hf", *data, "--out", "b")
-    assert lines[0] == HOLDS.format("hf", "b")
-    assert [app.main(imports), app.main(further)] == [0, 0]
-    assert capsys.readouterr().err.splitlines()[0] == "weights: from b, step 0 of 10"
+def test_a_published_model_brings_its_tokenizer_and_is_exported_again(here, capsys, text):
+    assert app.main(["train", "hf", *SHORT, f"data.path={text}", "--out", "b"]) == 0
+    assert capsys.readouterr().err.splitlines()[0].startswith(f"weights: from {here / 'hf'} (published); tensors: ")
     assert first_loss(here / "b") == pytest.approx(RunFolder(here / "run").summary().loss, rel=1e-6)
-    shutil.rmtree(here / "b")
-    assert app.main(from_scratch) == 0
-    assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
-    assert first_loss(here / "b") == pytest.approx(first_loss(here / "run"), rel=1e-6)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (here / "b" / name).read_bytes() == (here / "hf" / name).read_bytes()
+    assert imported(here / "b").source == str(here / "hf")
+    assert app.main(["export", "b", "--out", "again"]) == 0
+    assert (here / "again" / "tokenizer.json").read_bytes() == (here / "hf" / "tokenizer.json").read_bytes()
+
+
+def test_data_with_another_tokenizer_is_refused(here, capsys, text):
+    assert app.main(["data", str(text), "--vocab-size", "290", "--out", "other"]) == 0
+    lines, _ = refused(capsys, "run", "data.path=other", "--out", "b")
+    assert lines[-1].startswith(f"other has a different tokenizer than {here / 'run'}; make it with")
+    lines, _ = refused(capsys, "run", "data.task={kind: recall, pairs: 2}", "--out", "b")
+    assert "was trained on text, so its tokens have another meaning" in lines[-1]
+
+
+def test_a_changed_model_begins_from_changed_weights(here, capsys):
+    assert app.main(["train", "run", "model.attention.n_kv_heads=1", "--out", "b"]) == 0
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.endswith("4 changed")
+    assert "note: fewer key/value heads (approximate): attention of layers 0 to 1: 2 heads to 1" in rest
+    assert any("differ from the trained ones by a KL divergence of" in line for line in rest)
+
+
+def test_a_file_with_a_start_needs_no_model(here, capsys, text):
+    home = here / "mine"
+    home.mkdir()
+    values = {"model": {"attention": {"window": 8}}, "train": {**TRAIN, "start": "../run"}, "data": {"path": str(text)}}
+    (home / "mine.yaml").write_text(to_yaml(values))
+    assert app.main(["train", "mine/mine.yaml", "--out", "b"]) == 0
+    found = load_config("b")
+    assert found.model == config("model.attention.window=8").model
+    assert found.data.tokenizer == found.train.start == str(here / "run")
+    assert "model.attention.window (exact): layers 0 to 1: null to 8" in capsys.readouterr().err
+
+
+def test_a_killed_run_resumes_exactly_and_only_from_the_same_weights(here, capsys, text):
+    start = "train.start=run"
+    longer = config(start, "train.tokens=1280", "train.checkpoint_every=5", data=text)
+    whole = train(longer, here / "whole", Callback())
+    with pytest.raises(RuntimeError, match="killed"):
+        train(longer, here / "b", Killed())
+    (here / "run").rename(here / "moved")
+    moved = config("train.start=moved", "train.tokens=1280", "train.checkpoint_every=5", data=text)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(moved, here / "c", Killed())
+    shutil.copytree(here / "b", here / "d")
+    assert train(moved, here / "b", Callback()).loss == whole.loss
+    assert losses(here / "b") == losses(here / "whole")
+    assert train(longer, here / "d", Callback()).loss == whole.loss  # the weights are gone, and no longer needed
+    train(config("train.tokens=1280", data=text), here / "other", Callback())
+    with pytest.raises(UserError, match=r"train\.start: moved in the folder, other in the new config"):
+        train(config("train.start=other", "train.tokens=1280", "train.checkpoint_every=5", data=text), here / "c")
 
 
 def test_a_folder_without_weights_is_a_config(here, capsys, text):
@@ -83,13 +131,12 @@ def test_a_folder_without_weights_is_a_config(here, capsys, text):
     assert app.main(["train", "run", "--out", "c"]) == 0
 
 
-@pytest.mark.parametrize("base", [False, True])
-def test_another_tools_config_yaml_does_not_hide_the_weights(here, capsys, base):
+def test_another_tools_config_yaml_does_not_hide_the_weights(here, capsys):
     (here / "hf" / "config.yaml").write_text("foo: 1\n")
     (here / "mine.yaml").write_text("base: hf\n")
-    lines, _ = refused(capsys, "mine.yaml" if base else "hf", "--out", "b")
-    assert lines[0].startswith("mine.yaml: base is hf, a folder with weights" if base else "hf: has weights")
-    assert "hf/config.json" in " ".join(lines)
+    lines, _ = refused(capsys, "mine.yaml", "--out", "b")
+    assert lines[0].startswith("mine.yaml: base is hf, a folder with weights")
+    assert "base: hf/config.json" in lines[0]
 
 
 @pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "adapter.safetensors"])
@@ -102,51 +149,12 @@ def test_a_file_that_no_loader_reads_is_not_a_models_weights(here, capsys, text,
     assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.safetensors.index.json"])
-def test_weights_of_every_format_are_seen(here, capsys, name):
-    (here / "hf" / "model.safetensors").rename(here / "hf" / name)
-    lines, _ = refused(capsys, "hf", "--out", "b")
-    assert lines[0] == HOLDS.format("hf", "b")
-
-
-def test_an_imported_model_takes_the_overrides_along(here, capsys, text):
+def test_an_imported_model_is_trained_in_place_or_elsewhere(here, capsys, text):
     assert app.main(["import", "hf", "--out", "imported"]) == 0
     data = [*SHORT, f"data.path={text}", "train.lr=0.01"]
-    _, (further, _) = refused(capsys, "imported", *data, "--out", "b")
-    assert further == ["train", "imported", *data, "--out", "imported"]
-    assert app.main(further) == 0
-
-
-def test_a_run_that_stopped_goes_on(here, capsys):
-    """`--out` names a run with a checkpoint, which has its own weights."""
-    (here / "run" / "summary.json").unlink()
-    _, (further, _) = refused(capsys, "run", "--out", "b")
-    assert further == ["train", "run", "--out", "run"]
-    assert app.main(further) == 0
-    assert capsys.readouterr().err.splitlines()[0] == "weights: from run, step 10 of 10"
-    assert app.main(["train", "run/config.yaml", "--out", "b"]) == 0
-    assert app.main(["train", "run", "--out", "b"]) == 0
-
-
-def test_the_command_has_the_number_of_tokens_that_was_asked_for(here, capsys, text):
-    train(config("train.schedule=constant", "train.warmup=2", data=text), here / "short", Callback())
-    for asked, printed in (("train.tokens=1920", 1920), ("train.lr=0.002", 1280)):
-        _, (further, _) = refused(capsys, "short", asked, "--out", "b")
-        assert further == ["train", "short", f"train.tokens={printed}", "--out", "short"]
-
-
-def test_what_cannot_be_made_longer_says_why(here, capsys, text):
-    train(config(data=text), here / "cosine", Callback())
-    lines, (from_scratch,) = refused(capsys, "cosine", "--out", "b")
-    assert lines[1].startswith(
-        "These weights cannot be trained further: cosine: the run has 640 training tokens and cannot be"
-    )
-    assert "train.schedule=cosine" in lines[1]
-    assert app.main(from_scratch) == 0
-    (here / STUDY).write_text("question: ?\n")
-    shutil.copytree(here / "run", here / "runs" / "0123456789ab")
-    lines, _ = refused(capsys, "runs/0123456789ab", "--out", "c")
-    assert "belongs to a study, which sets the length of its runs" in lines[1]
+    assert app.main(["train", "imported", *data, "--out", "b"]) == 0
+    assert app.main(["train", "imported", *data, "--out", "imported"]) == 0
+    assert RunFolder(here / "b").summary().loss == RunFolder(here / "imported").summary().loss
 
 
 @pytest.mark.parametrize("folder", ["run", "hf"])
@@ -157,26 +165,18 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
     (home / "above.yaml").write_text(to_yaml({"base": f"../{folder}", **rest}))
     (home / "mine.yaml").write_text("base: above.yaml\n")
     lines, _ = refused(capsys, "mine/mine.yaml", "--out", "b")
-    assert (
-        lines[0] == f"mine/above.yaml: base is ../{folder}, a folder with weights, but a base provides only its config."
-    )
+    problem = f"mine/above.yaml: base is ../{folder}, a folder with weights, but a base provides only its config"
+    assert lines[0].startswith(problem)
     assert not (here / "b").exists()
-    named = lines[1].rpartition("base: ")[2]
+    named = lines[0].rpartition("base: ")[2]
     (home / "above.yaml").write_text(to_yaml({"base": named, **rest}))
     assert app.main(["train", "mine/mine.yaml", "--out", "b"]) == 0
     assert first_loss(here / "b") == pytest.approx(first_loss(here / "run"), rel=1e-6)
 
 
-def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
-    lines, commands = refused(capsys, "some-one/small-1", "train.lr=0.002", "--out", "b")
-    named = "some-one/small-1: is not a folder on this machine; as a hub id, it names a model with weights"
-    assert lines[0] == f"{named}, but training in b would start from random weights."
-    assert [" ".join(command) for command in commands] == [
-        "import some-one/small-1 --out b",
-        "train b train.lr=0.002 --out b",
-        "show some-one/small-1 > small-1.yaml",
-        "train small-1.yaml train.lr=0.002 --out b",
-    ]
+def test_a_hub_id_is_a_start(here, capsys):
+    lines, _ = refused(capsys, "some-one/small-1", "train.lr=0.002", "--out", "b")
+    assert lines[-1].startswith("some-one/small-1: ")
 
 
 def test_notes_follow_the_weights(tmp_path, capsys, text):

@@ -93,7 +93,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 TAKES = {
     "demo": "no arguments", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
-    "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
+    "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "study run": "STUDY", "study report": "FOLDER",
     "study list": "no arguments", "study show": "STUDY", "ledger": "CLAIM", "guide": "no arguments",
 }  # fmt: skip
 """Arguments of the commands that do not take any number of them."""
@@ -101,7 +101,7 @@ TAKES = {
 NEEDS = {
     "show": "CONFIG", "draw": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
-    "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
+    "convert": "MODEL", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
     "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out", "report": "RUN",
     "lm-eval": "PATH",
 }  # fmt: skip
@@ -132,7 +132,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         name = NEEDS[command]
         assert refusal(capsys, *words).startswith(f"{name} is missing; `archlab {command}` needs it: ")
     if command in TAKES:
-        needed = {"diff": ["a", "b"], "convert": ["a", "--n-kv-heads", "1", "--out", "o"]}.get(command, [])
+        needed = {"diff": ["a", "b"]}.get(command, [])
         needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "no arguments"]
         needed += ["--out", "o"] if command in ("import", "export", "guide") else []
         message = f"'more' is one argument too many; `archlab {command}` takes {TAKES[command]}"

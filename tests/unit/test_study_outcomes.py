@@ -56,8 +56,7 @@ from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
 from archlab.training.evaluate import DocumentScore
-from archlab.training.run_folder import PROBES
-from archlab.training.summary import RunSummary
+from archlab.training.summary import PROBES, RunSummary
 from archlab.training.train import train
 from tiny import config, write_text
 

@@ -17,7 +17,7 @@ from archlab.version import __version__
 
 GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "Look": (
-        ("list", "list:run", "List presets, hardware, model families and studies."),
+        ("list", "list:run", "List presets, hardware, families, studies and more."),
         ("show", "configs:show", "Show a config with all defaults and derived values."),
         ("draw", "draw:run", "Draw a block diagram of a model, as SVG or PNG."),
         ("diff", "configs:diff", "Show the fields in which two configs differ."),
@@ -52,7 +52,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("import", "exchange:import_folder", "Make a run folder from a published model."),
         ("export", "exchange:export_run", "Write a run for transformers, vLLM or llama.cpp."),
         ("inspect", "exchange:inspect_folder", "Show what a model folder holds and whether it loads."),
-        ("convert", "exchange:convert_heads", "Turn multi-head into grouped-query attention."),
+        ("convert", "exchange:convert", "Change the architecture of a trained model."),
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
     ),
 }

@@ -86,7 +86,7 @@ def check_one_answer(json: bool, html: Path | None) -> None:
 
 def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
     """Load a config as `archlab.load_config` does. Return it with notes about it for the user."""
-    raw = read_named_config(config)
+    raw = read_named_config(config, overrides)
     loaded = build_config(raw, overrides, config)
     return loaded, notes(raw, overrides, loaded)
 

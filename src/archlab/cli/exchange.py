@@ -3,13 +3,11 @@
 from pathlib import Path
 
 from archlab.atlas.inspect import Inspection, inspect
-from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.arguments import Flag
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.exchange.gguf.write import Format
-from archlab.exchange.load import load_hf
-from archlab.exchange.save import save_pretrained
-from archlab.exchange.surgery import pool_kv_heads
+from archlab.infer.convert import convert_model
 from archlab.infer.import_export import export_gguf, export_model, import_model
 from archlab.infer.load import find_folder, inspect_run, is_run_folder
 from archlab.progress import doing
@@ -69,22 +67,29 @@ def export_run(
     print(out)
 
 
-def convert_heads(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> None:
-    """Turn multi-head into grouped-query attention. Each new key/value head is the mean of neighboring heads.
+@long_output
+def convert(model: str, /, *overrides: str, out: Path) -> None:
+    """Change the architecture of a trained model, without training. `archlab list transformations` shows what can
+    change.
 
-    The method is that of Ainslie et al. (2023). The new model needs some training to reach the quality of the old one.
+    The command prints where each tensor comes from, and how much the logits change. To train the result at once, give
+    the same fields to `archlab train MODEL`.
 
     Parameters
     ----------
-    hf_folder
-        A folder with config.json and weights.
-    n_kv_heads
-        Number of key/value heads in the new model. It must divide the current number.
+    model
+        A run folder, a Hugging Face folder or a hub id.
+    overrides
+        Fields of the model to change, as in model.attention.n_kv_heads=8. Also train.start_layers and train.seed.
     out
-        The Hugging Face folder to write.
+        The folder to write, in the form of MODEL: a run folder, or a Hugging Face folder.
     """
-    family = save_pretrained(pool_kv_heads(load_hf(hf_folder), n_kv_heads), out)
-    print(f"written as {family} with {n_kv_heads} key/value heads")
+    with doing(f"converting {model}"):
+        converted = convert_model(model, overrides, out)
+    print_table(("tensors", "where they come from"), converted.tensors)
+    print_table(("change", "effect", "detail"), converted.steps)
+    print(converted.change)
+    print(f"written as {converted.form}")
     print(out)
 
 

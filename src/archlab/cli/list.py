@@ -21,7 +21,7 @@ from archlab.errors import UserError
 
 @long_output
 def run(
-    what: Literal["presets", "hardware", "families", "studies"] | None = None,
+    what: Literal["presets", "hardware", "families", "studies", "transformations"] | None = None,
     /,
     *,
     filter: Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True)] = None,
@@ -29,7 +29,8 @@ def run(
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """List published architectures year by year, archlab's own presets, hardware, model families and studies.
+    """List published architectures year by year, archlab's own presets, hardware, model families, studies, and the
+    transformations of trained weights.
 
     Parameters
     ----------
@@ -71,6 +72,7 @@ def run(
         name: read_yaml(file).get("question", "") for name, file in studies().items() if what in (None, "studies")
     }
     classes = _families() if what == "families" else {}
+    changes = _transformations() if what == "transformations" else {}
     machines = hardware.listed() if what in (None, "hardware") else {}
     if json:
         published_rows = [row.model_dump(mode="json") for row in models]
@@ -78,7 +80,7 @@ def run(
         closed = {name: about.model_dump(mode="json") for name, about in without.items()}
         lists = {
             "published": published_rows, "architecture_not_published": closed, "own": own, "hardware": facts,
-            "families": classes, "studies": questions,
+            "families": classes, "studies": questions, "transformations": changes,
         }  # fmt: skip
         print_json({name: values for name, values in lists.items() if values})
         return
@@ -92,6 +94,9 @@ def run(
         hardware.print_list(machines)
     if classes:
         print_table(("family", "transformers class"), classes.items())
+    if changes:
+        rules = ((name, one["effect"], f"{one['rule']} {one['paper']}.") for name, one in changes.items())
+        print_table(("transformation", "effect", "what it does"), rules)
     if questions:
         print_table(("study", "what it asks"), questions.items())
 
@@ -100,6 +105,15 @@ def _families() -> dict[str, str]:
     from archlab.families.registry import FAMILIES
 
     return {name: family.architecture for name, family in FAMILIES.items()}
+
+
+def _transformations() -> dict[str, dict[str, str]]:
+    from archlab.transplant.catalog import TRANSFORMATIONS
+
+    return {
+        one.name: {"effect": one.effect, "fields": ", ".join(one.fields), "rule": one.rule, "paper": one.paper}
+        for one in TRANSFORMATIONS
+    }
 
 
 def _print_evolution(models: Sequence[AtlasRow], fields: Sequence[str], *, by_year: bool) -> None:

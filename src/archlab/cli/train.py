@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
@@ -31,26 +31,27 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     Parameters
     ----------
     config
-        A preset, a YAML file, or a folder. A folder with weights must be OUT itself; the run then continues. To use
-        only the config of a folder and start from random weights, name its config.yaml or config.json.
+        A preset, a YAML file, a folder or a hub id. A new run begins from the weights of a folder or hub id, if it has
+        any (train.start); if the folder is OUT itself, its run continues. To begin from random weights, name the
+        folder's config.yaml or config.json.
     overrides
-        Fields to change, as in train.lr=3e-3. A larger train.tokens extends a finished run whose schedule is constant
-        or wsd.
+        Fields to change, as in train.lr=3e-3. Fields of the model change trained weights, if the run begins from them
+        (`archlab list transformations`). A larger train.tokens extends a finished run whose schedule is constant or
+        wsd.
     out
-        The run folder to write, with config, metrics, checkpoints and summary. A folder made by `archlab import` starts
-        with the imported weights.
+        The run folder to write, with config, metrics, checkpoints and summary.
     """
     with _first_process_prints():
         return _train(config, overrides, out)
 
 
-def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
-    from archlab.cli.weights import refuse_unread_weights
+def _train(config: str, overrides: Sequence[str], out: Path) -> int:
+    from archlab.cli.weights import with_start
     from archlab.training.callback import Printing
     from archlab.training.train import train
 
     with collected_notes() as notes:
-        refuse_unread_weights(config, overrides, out)
+        overrides = with_start(config, overrides, out)
         loaded, config_notes = load_and_notes(config, overrides)
     notes += config_notes
     if texts := warnings(loaded):

@@ -1,48 +1,37 @@
-"""Check that a training run does not ignore the weights of the folder that CONFIG names."""
+"""Trained weights from which `archlab train` begins."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from archlab.config.io import read_entry
-from archlab.config.training import resolve_train
+from archlab.config.core.merge import expand
+from archlab.config.io import parse_overrides, read_entry
 from archlab.errors import UserError
-from archlab.exchange.configs import config_file, kind_of, load_config
+from archlab.exchange.configs import config_file, kind_of, start_of
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG, has_weights
 from archlab.training.checkpoint import has_checkpoint
-from archlab.training.run_folder import RunFolder
-from archlab.training.schedule import warmup_steps
 
 
-def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:
-    """Raise UserError if a new run would ignore the weights of CONFIG, or of a folder that CONFIG names as its `base`.
+def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str]:
+    """Return the overrides, with `train.start` set to CONFIG if it is a folder or hub id with weights.
 
-    A new run starts from random weights. There is no error if `out` already has a checkpoint, from which the run
-    resumes, or if CONFIG is a file (config.yaml, config.json), because a file has no weights. The message contains two
-    commands: one trains the weights of CONFIG, the other starts from random weights.
+    There is no change if CONFIG is `out` itself, whose run continues, or a file (config.yaml, config.json), because a
+    file has no weights. Raise UserError if CONFIG is a file whose `base` has weights, which would be ignored.
     """
-    if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
-        return
+    if start_of(expand(parse_overrides(overrides)[0])) or real_path(out) == real_path(Path(config)):
+        return overrides
     if _holds_weights(config):
-        problem = "has weights"
-        if kind_of(config) == "hub id":
-            problem = "is not a folder on this machine; as a hub id, it names a model with weights"
-        lines = (
-            f"{config}: {problem}, but training in {out} would start from random weights.",
-            *_to_train_these(config, overrides, out),
-            "To start from random weights, use only the config:",
-            *_to_train_random(config, overrides, out),
-        )
-        raise UserError("\n".join(lines))
+        folder = str(real_path(Path(config))) if Path(config).exists() else config
+        return (f"train.start={folder}", "train.start_layers=null", *overrides)
     for file, base in _bases(config_file(config)):
         folder = file.parent / base
         if _holds_weights(folder):
             raise UserError(
-                f"{file}: base is {base}, a folder with weights, but a base provides only its config.\n"
-                f"To start from random weights, name the config file: base: {Path(base) / config_file(folder).name}\n"
-                f"To train those weights, run `archlab train` with the folder; it then prints the command to use."
+                f"{file}: base is {base}, a folder with weights, but a base provides only its config. To begin from "
+                f"those weights, write train.start: {base} instead; to begin from random weights, name the config "
+                f"file: base: {Path(base) / config_file(folder).name}"
             )
+    return overrides
 
 
 def _bases(file: Path) -> Iterator[tuple[Path, str]]:
@@ -66,38 +55,3 @@ def _holds_weights(source: str | Path) -> bool:
             return has_weights(Path(source))
         case kind:
             return kind == "hub id"
-
-
-def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[str]:
-    heading = "To train these weights further:"
-    if kind_of(source) != "run folder":
-        return [heading, _command("import", source, "--out", out), _command("train", out, *overrides, "--out", out)]
-    run = RunFolder(Path(source))
-    if not run.environment():  # imported and not trained yet: the overrides apply
-        return [heading, _command("train", source, *overrides, "--out", source)]
-    if run.summary() is None:
-        return [heading, _command("train", source, "--out", source)]
-    old = resolve_train(load_config(source))
-    new_tokens = resolve_train(load_config(source, *overrides)).tokens
-    tokens = new_tokens if new_tokens > old.tokens else 2 * old.tokens
-    longer = old.model_copy(update={"tokens": tokens, "warmup": warmup_steps(old)})
-    try:
-        run.check_extension(old, longer)
-    except UserError as error:
-        return [f"These weights cannot be trained further: {error}"]
-    warmup = [] if isinstance(old.warmup, int) else [f"train.warmup={longer.warmup}"]
-    return [
-        f"{heading[:-1]} (the run is finished; this extends it):",
-        _command("train", source, f"train.tokens={longer.tokens}", *warmup, "--out", source),
-    ]
-
-
-def _to_train_random(source: str, overrides: Sequence[str], out: Path) -> list[str]:
-    if kind_of(source) != "hub id":
-        return [_command("train", config_file(source), *overrides, "--out", out)]
-    file = f"{Path(source).name}.yaml"
-    return [f"{_command('show', source)} > {shlex.quote(file)}", _command("train", file, *overrides, "--out", out)]
-
-
-def _command(*words: str | Path) -> str:
-    return f"  {shlex.join(('archlab', *map(str, words)))}"

@@ -1,4 +1,4 @@
-"""Paths in a config or study file: training texts and plug-ins, both relative to the folder of the file."""
+"""Paths in a config or study file: training texts, trained weights and plug-ins, relative to the folder of the file."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from archlab.files import expand_user, real_path
 _DEFAULT = DataConfig().path
 
 _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
+_FOLDER_OR_HUB_ID = ("train.start", "data.tokenizer")
+"""Fields that hold a path or a hub id."""
 
 
 def find_text(values: Any, home: Path) -> None:
@@ -25,6 +27,18 @@ def find_text(values: Any, home: Path) -> None:
         path = str(expand_user(section[key]))
         folders = (real_path(folder) for folder in (home, Path()) if _exists_in(path, folder))
         section[key] = str(next(folders, real_path(home)) / path)
+
+
+def find_folders(values: Any, home: Path) -> None:
+    """Replace paths in `train.start` and `data.tokenizer` by full paths, if they exist in `home` or in the working
+    folder. Other values may be hub ids."""
+    for field in _FOLDER_OR_HUB_ID:
+        section, key = field.split(".")
+        found = values.get(section) if isinstance(values, dict) else None
+        if isinstance(found, dict) and isinstance(path := found.get(key), str):
+            folders = (real_path(folder) for folder in (home, Path()) if (folder / expand_user(path)).exists())
+            if (folder := next(folders, None)) is not None:
+                found[key] = str(real_path(folder / expand_user(path)))
 
 
 def find_plugins(values: Any, home: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from archlab.config.about import About
-from archlab.config.beside import find_plugins, find_text, plugins_of
+from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge
 from archlab.config.core.plugins import import_if_possible
@@ -95,6 +95,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     # Paths in a run's own config are relative to the folder where it was trained.
     if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():
         find_text(raw, file.parent)
+        find_folders(raw, file.parent)
     if isinstance(file, Path):
         find_plugins(raw, file.parent)
         accept_from(file, plugins_of(raw))

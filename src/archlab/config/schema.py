@@ -9,6 +9,7 @@ from archlab.config.core.base import (
     DERIVED,
     Count,
     Derived,
+    Index,
     Length,
     Natural,
     NonNegative,
@@ -69,6 +70,14 @@ def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
 class TrainConfig(Settings):
     """Settings of training. A step is one optimizer update."""
 
+    start: str | None = None
+    """Trained weights from which training begins: those of a run folder (its last checkpoint), a Hugging Face folder or
+    a hub id. Fields of `model` that differ from theirs change the weights (docs/trained_weights.md). The optimizer
+    starts anew. null: random weights."""
+    start_layers: Annotated[tuple[Index, ...], Field(strict=False)] | Literal["similar"] | None = None
+    """Layer of the trained weights that each layer of the model begins from, as in `[0, 1, 4, 5]`. `similar`: the block
+    of layers that changes the hidden states least is left out (Gromov 2024). null: the same layers. If the model has
+    more layers, those between them add nothing at first."""
     tokens: Derived[Tokens] = DERIVED
     """Number of training tokens. A run has tokens // batch_tokens steps. null: one million, or one batch if a batch is
     larger."""
@@ -223,6 +232,9 @@ class DataConfig(Settings):
     setting has an effect only if training prepares the text itself. For a folder, use `archlab data --pairs`."""
     fold: Natural = 0
     """Index of the fold that is held out for evaluation. Training uses the other folds."""
+    tokenizer: str | None = None
+    """Tokenizer of the text: a tokenizer.json, or a folder or hub id with one. A folder made by `archlab data` must
+    have the same tokenizer. null: the tokenizer of `train.start`, or, without it, one that is learned from the text."""
     task: TaskOrText = NoTask()
     """Synthetic task whose windows replace text. The task uses the whole vocabulary except reserved tokens; path
     and held_out have no effect."""

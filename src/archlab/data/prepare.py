@@ -27,6 +27,7 @@ from archlab.data.template import TEXT, PairFields, TextTemplate
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
+from archlab.hf.folder import download, is_hub_id
 from archlab.interrupt import raise_if_interrupted
 from archlab.pricing.units import decimal
 from archlab.progress import Bar, doing
@@ -131,8 +132,10 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
             hint = "remove this setting, or make another folder with `archlab data --pairs`"
             raise UserError(f"data.pairs is {list(config.pairs)}, but {path} is a complete data folder; {hint}")
     else:
-        recipe = _Recipe(corpus_of(config), config.held_out, vocab_size, None, config.reserve)
+        recipe = _Recipe(corpus_of(config), config.held_out, vocab_size, _tokenizer_file(config), config.reserve)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
+    if (file := _tokenizer_file(config)) and (path / MANIFEST).is_file():
+        bpe.check_same(bpe.load(file), data.tokenizer, str(config.tokenizer), str(path))
     if data.manifest.vocab_size > vocab_size:
         special = special_ids(data.tokenizer, data.manifest.vocab_size, data.document_tokens)
         mask, n_sentinels = special.mask is not None, len(special.sentinels)
@@ -141,6 +144,14 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
         problem = f"{config.path} has {data.manifest.vocab_size} token ids{including}"
         raise UserError(f"model.vocab_size is {vocab_size}; {problem}; allowed: {data.manifest.vocab_size} or more")
     return data
+
+
+def _tokenizer_file(config: DataConfig) -> Path | None:
+    """Return the folder or file of `data.tokenizer`, or None. A hub id must be in the hub's cache or is downloaded."""
+    if config.tokenizer is None:
+        return None
+    path = expand_user(config.tokenizer)
+    return download(config.tokenizer) if not path.exists() and is_hub_id(config.tokenizer) else path
 
 
 def corpus_of(config: DataConfig) -> Corpus:

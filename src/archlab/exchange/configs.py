@@ -1,19 +1,20 @@
 """Load configs from presets, YAML files, run folders, Hugging Face folders and hub ids, and apply dotted overrides."""
 
 import re
+from collections.abc import Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from archlab.config.about import About
-from archlab.config.core.merge import Raw, merge
+from archlab.config.core.merge import Raw, expand, merge
 from archlab.config.core.text import note_once
 from archlab.config.core.trust import accept, accept_from
-from archlab.config.io import all_that_begin, build_config, facts, find_preset, presets, read_entry
+from archlab.config.io import all_that_begin, build_config, facts, find_preset, parse_overrides, presets, read_entry
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
-from archlab.digests import verify
+from archlab.digests import DIGESTS, verify
 from archlab.errors import UserError
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG, download_config, has_weights, is_hf_folder, is_hub_id, read_json
@@ -26,6 +27,9 @@ _MOST_NAMES = 6
 """Largest number of presets that a message lists."""
 
 RUN_CONFIG = "config.yaml"
+TOKENIZER = "tokenizer.json"
+_WHOLE = {"vocab_size", "d_model", "n_layers"}
+"""Fields of `model` without defaults. A config with all of them describes a whole model."""
 
 ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub id"]
 
@@ -69,17 +73,20 @@ def load_config(source: str | Path, *overrides: str) -> Config:
     If the config is invalid, raise a UserError that lists all problems. Plug-ins that a folder's config names run only
     if the folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
-    return build_config(read_named_config(source), overrides, str(source))
+    return build_config(read_named_config(source, overrides), overrides, str(source))
 
 
-def read_named_config(source: str | Path) -> Raw:
-    """Return the raw values of a config that the user named.
+def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
+    """Return the raw values of a config that the user named, before the overrides.
 
-    If it is a YAML file, the plug-ins that it names are trusted and may run.
+    If it is a YAML file, the plug-ins that it names are trusted and may run. If the overrides set `train.start`, the
+    tokenizer of those weights is included, and their architecture unless the config describes a whole model.
     """
     if (file := Path(source)).is_file():
         accept(file)
-    return read_config(source)
+    raw = read_config(source)
+    start = start_of(expand(parse_overrides(overrides)[0]))
+    return on_start(raw, start) if start else raw
 
 
 def read_config(source: str | Path) -> Raw:
@@ -88,6 +95,27 @@ def read_config(source: str | Path) -> Raw:
     If the config has a `base`, its values override those of the base.
     """
     return _read(_file_of(source))
+
+
+def start_of(raw: Raw) -> str | None:
+    """Return the value of `train.start`, or None if raw values do not set it."""
+    train = raw.get("train")
+    start = train.get("start") if isinstance(train, dict) else None
+    return start if isinstance(start, str) else None
+
+
+def on_start(raw: Raw, start: str) -> Raw:
+    """Return raw values with what comes along with the trained weights `start`: their tokenizer and, if `raw` does not
+    describe a whole model, their architecture."""
+    folder = config_file(start).parent
+    base: Raw = {}
+    if (folder / TOKENIZER).is_file():
+        base["data"] = {"tokenizer": str(real_path(folder))}
+    model = raw.get("model")
+    if not (isinstance(model, dict) and model.keys() >= _WHOLE):
+        base["model"] = _read(_file_of(start)).get("model", {})
+    given = {key: value for key, value in raw.get("data", {}).items() if key != "tokenizer" or value is not None}
+    return merge(base, {**raw, "data": given}, Config)
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:
@@ -110,6 +138,13 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
             f"{about.name}: archlab has only facts about this model and cannot build it: {about.cannot_build}; "
             "`archlab list presets` shows the models that it can build"
         )
+    is_of_run = isinstance(file, Path) and (file.parent / DIGESTS).is_file()
+    if (start := start_of(raw)) and not is_of_run:
+        return on_start(_on_base(file, raw, above), start)
+    return _on_base(file, raw, above)
+
+
+def _on_base(file: Path | Traversable, raw: Raw, above: tuple[Path | Traversable, ...]) -> Raw:
     if (base := raw.pop("base", None)) is None:
         return raw
     if file in above:

@@ -1,18 +1,20 @@
 """Import of published models as run folders, and export of run folders to published formats."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.io import build_config
+from archlab.config.schema import Config
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_raw_config
 from archlab.exchange.gguf.write import Format, save_gguf
-from archlab.exchange.load import load_hf
+from archlab.exchange.load import load_hf, read_origin
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
 from archlab.hf.folder import origin_of
@@ -32,28 +34,41 @@ def import_model(source: str, out: Path) -> str:
     folder = find_folder(source)
     if is_run_folder(folder):
         raise UserError(f"{folder}: already a run folder; name a Hugging Face folder or a hub id")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: already exists; name a new or an empty folder")
+    check_new(out)
     model = load_hf(folder)
     dtypes = {format_name(parameter.dtype) for parameter in model.parameters()}
     origin = model.origin
-    assert origin.family is not None
-    record = Imported(
-        family=origin.family,
-        special_ids=dict(origin.special_ids),
-        dtype=dtypes.pop() if len(dtypes) == 1 else None,
-        source=origin_of(folder, source),
-    )
+    record = imported_record(folder, source, dtypes.pop() if len(dtypes) == 1 else None)
+    config = build_config(read_raw_config(folder), (), str(folder))
+    write_untrained(out, config, model, {IMPORTED: record.model_dump_json(indent=2).encode(), **origin.files})
+    return record.family
+
+
+def write_untrained(out: Path, config: Config, model: Decoder, files: Mapping[str, bytes]) -> None:
+    """Create a run folder at step 0 with the weights of `model` in float32, and other files."""
     with folder_atomic(out) as temporary:
-        config = build_config(read_raw_config(folder), (), str(folder))
         (temporary / "config.yaml").write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8")
-        (temporary / IMPORTED).write_text(record.model_dump_json(indent=2), encoding="utf-8")
-        for name, content in origin.files.items():
+        for name, content in files.items():
             (temporary / name).write_bytes(content)
         (temporary / "checkpoints").mkdir()
         save_checkpoint(temporary / "checkpoints", 0, model.to(torch.float32), optimizer=None)
         write_digests(temporary)
-    return origin.family
+
+
+def check_new(out: Path) -> None:
+    """Raise UserError unless `out` is a new or an empty folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: already exists; name a new or an empty folder")
+
+
+def imported_record(folder: Path, source: str, dtype: str | None = None) -> Imported:
+    """Return what imported.json says about a published model. `source` is its folder or hub id, as the user wrote
+    it. `dtype` is the dtype of its weights, if they all have the same."""
+    origin = read_origin(folder)
+    assert origin.family is not None
+    return Imported(
+        family=origin.family, special_ids=dict(origin.special_ids), dtype=dtype, source=origin_of(folder, source)
+    )
 
 
 def export_model(run: Path, out: Path, family: str | None = None, dtype: Format | None = None) -> str:

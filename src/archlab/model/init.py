@@ -5,6 +5,7 @@ does not change the initial values of unrelated tensors, not even their last bit
 """
 
 import hashlib
+from collections.abc import Container
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,12 @@ from archlab.model.roles import roles_of
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
-    """Initialize every parameter with its constant, or with random values from the normal distribution of its role."""
+def initialize(model: nn.Module, config: ModelConfig, seed: int, given: Container[str] = ()) -> None:
+    """Initialize every parameter with its constant, or with random values from the normal distribution of its role.
+    `given` names parameters that get other values."""
     for name, parameter, role, constant in roles_of(model):
+        if name in given:
+            continue
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])
             parameter.copy_(part_of(_normal(parameter, deviation, f"{seed}/{name}"), parameter))

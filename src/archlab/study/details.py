@@ -15,7 +15,7 @@ from archlab.study.runs import Ended
 from archlab.study.stats import ALPHA
 from archlab.training.measures import OF_LAYERS as MEASURES
 from archlab.training.probes import Number
-from archlab.training.run_folder import PROBES
+from archlab.training.summary import PROBES
 
 _PARTS = 100
 

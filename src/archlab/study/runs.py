@@ -32,6 +32,8 @@ _NEW_FIELDS = (
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.objective.drawn", True),
+    ("train.start", None),
+    ("train.start_layers", None),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
 """Fields that were added to archlab after older runs were named, with their defaults. At its default, such a field is

@@ -37,9 +37,11 @@ from archlab.training.spikes import (
     batches_passed_over,
     rewinds_to,
 )
+from archlab.training.start import Initial, logits_of, trained_logits
 from archlab.training.step import StepResult, update
 from archlab.training.summary import NOT_FINITE, RunSummary, summarize
 from archlab.training.world import World
+from archlab.transplant.change import logits_change
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class RunSetup:
     """Longest window, in tokens, whose attention uses the kernel `products`."""
     kernels: Mapping[str, int]
     """Number of layers that use each attention kernel, by kernel name."""
+    initial: Initial | None = None
+    """Trained weights from which the run begins. None: random weights, or those of an imported run folder."""
 
 
 class Training:
@@ -67,11 +71,18 @@ class Training:
         settings, device, world = setup.settings, setup.device, setup.world
         self._setup, self._settings, self._device, self._world = setup, settings, device, world
         self._folder, self._callback = folder, callback
-        self._model = sharded(setup.config.model, settings.seed, device.type, world)
+        newest, damaged = self._newest()
+        initial = setup.initial if newest is None else None
+        is_changed = initial is not None and bool(initial.plan.steps)
+        before = trained_logits(initial, setup.held_out.batch, device, world) if initial and is_changed else None
+        given = initial.plan.tensors if initial else None
+        self._model = sharded(setup.config.model, settings.seed, device.type, world, given)
         prefer_products(self._model, setup.products_up_to)
         self._optimizer = make_optimizer(self._model, settings)
         self._done = 0
-        self._resume()
+        self._resume(newest, damaged)
+        if initial and is_changed:
+            self._note_start(initial, before)
         if world.size > 1:
             own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
@@ -191,7 +202,7 @@ class Training:
         Return False if there is no checkpoint, or if the run already went back to it MOST_REWINDS times.
         """
         self._saver.wait()
-        newest, _ = self._world.broadcast_from_first(lambda: newest_checkpoint(self._folder.checkpoints))
+        newest, _ = self._newest()
         if newest is None:
             return False
         done, path = newest
@@ -211,10 +222,12 @@ class Training:
         )
         return True
 
-    def _resume(self) -> None:
-        folder, settings = self._folder, self._settings
-        newest, damaged = self._world.broadcast_from_first(lambda: newest_checkpoint(folder.checkpoints))
-        if newest is None and imported(folder.path):
+    def _newest(self) -> tuple[tuple[int, Path] | None, list[str]]:
+        return self._world.broadcast_from_first(lambda: newest_checkpoint(self._folder.checkpoints))
+
+    def _resume(self, newest: tuple[int, Path] | None, damaged: list[str]) -> None:
+        folder, settings, initial = self._folder, self._settings, self._setup.initial
+        if newest is None and initial is None and imported(folder.path):
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
             raise UserError(f"{why}; the run cannot begin without the imported weights: import the model again")
         if newest is None and damaged:  # only a user may decide to begin again, because training is lost
@@ -222,7 +235,7 @@ class Training:
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
         if newest is None:
             folder.rewind(b"")
-            source = f"random, seed {settings.seed}"
+            source = str(initial) if initial else f"random, seed {settings.seed}"
         else:
             self._load(*newest)
             source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
@@ -230,6 +243,15 @@ class Training:
         for damage in damaged:
             self._callback.on_note(f"{damage}; an earlier checkpoint is used")
         self._note_past()
+
+    def _note_start(self, initial: Initial, before_NV: Tensor | None) -> None:
+        for step in initial.plan.steps:
+            self._callback.on_note(f"{step.name} ({step.effect}): {step.detail}")
+        if before_NV is None:
+            self._callback.on_note("the trained model cannot read these batches, so its logits are not compared")
+        else:
+            after_NV = logits_of(self._model, self._setup.held_out.batch, self._device)
+            self._callback.on_note(str(logits_change(before_NV, after_NV)))
 
     def _load(self, done: int, path: Path) -> None:
         load_weights(path, self._model)
@@ -245,7 +267,7 @@ class Training:
         self._passed_over = batches_passed_over(metrics)
 
     def _ended(self) -> RunSummary:
-        is_imported = imported(self._folder.path) is not None
+        is_imported = self._setup.initial is not None or imported(self._folder.path) is not None
         metrics = self._folder.metrics()
         summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
         self._folder.finish(summary)

@@ -27,8 +27,9 @@ from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces, objective
 from archlab.training.measures import CROSS, ENCODER, OF_LAYERS
 from archlab.training.probe_attention import Reached, WatchedAttend, measure_attention
-from archlab.training.run_folder import PROBES, RunFolder
+from archlab.training.run_folder import RunFolder
 from archlab.training.step import hidden_and_targets
+from archlab.training.summary import PROBES
 
 NEARLY_ZERO = 0.01
 """Fraction of the RMS of a layer's activations. A unit whose activation never exceeds this fraction is dead."""

@@ -5,14 +5,13 @@ digests.json contains digests of the files, so that damage is noticed. docs/run_
 
 import fcntl
 import json
-import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO
 
 from pydantic import TypeAdapter
 from tokenizers import Tokenizer
@@ -26,7 +25,6 @@ from archlab.config.problems import is_under
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.sources import deciding
 from archlab.config.training import resolve_train
-from archlab.data.batch import Measure
 from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer, read
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
@@ -47,7 +45,7 @@ from archlab.training.checkpoint import METRICS, remove_after
 from archlab.training.evaluate import DocumentScore
 from archlab.training.schedule import LENGTH, step_to_extend
 from archlab.training.sinks import Copies
-from archlab.training.summary import RunSummary
+from archlab.training.summary import RunSummary, checked
 
 _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
@@ -59,11 +57,12 @@ A run can continue if the resolved value is the same, even if the field changed.
 if the loss depends on it.
 """
 
-PROBES = "probes"
-"""Key of a probe's values in a line of metrics."""
-
-_TEXT_PATHS = ("data.path", "data.mixture", "data.held_out")
-"""Config fields that locate the text. They may change if the fingerprint shows that the tokens are the same."""
+_LOCATIONS = {
+    "corpus": ("data.path", "data.mixture", "data.held_out", "data.tokenizer"),
+    "start": ("train.start",),
+}
+"""Config fields that locate the text and the trained weights, by the entry of env.json with their digest. They may
+change if the digest is the same."""
 
 SUMMARY = "summary.json"
 DOCUMENTS = "documents.json"
@@ -95,9 +94,12 @@ class RunFolder:
         self._logged: bytearray | None = None
         self.copies = Copies({})
 
-    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
+    def claim(
+        self, config: Config, env: dict[str, Any], tokenizer: Path | None, files: Mapping[str, bytes] | None = None
+    ) -> list[str]:
         """Create the folder for this run, or check that the folder already belongs to it. Return notes for the user.
 
+        `files` come with published weights from which the run begins, and include their own tokenizer.
         A longer version extends the run in the folder. Raise UserError if the folder has another run or other files.
         """
         names = self._begin()
@@ -114,8 +116,8 @@ class RunFolder:
         elif self._check_same(old := load_config(self.path), config, env, before):
             notes.append(self._extend(old, config))
         if not before:  # also if the process was killed while writing these files
-            if IMPORTED not in names and tokenizer:
-                new["tokenizer.json"] = tokenizer.read_bytes()
+            if IMPORTED not in names:
+                new |= files or ({"tokenizer.json": tokenizer.read_bytes()} if tokenizer else {})
             new["env.json"] = json.dumps(env, indent=2)
             write_with_digests(self.path, new)
         different = [name for name in _CHANGES_ROUNDING if name in before and before[name] != env[name]]
@@ -194,13 +196,14 @@ class RunFolder:
         changed = diff(old, config)
         outcomes = {name: field for name, field in _OUTCOMES.items() if before and name in env}
         may_differ = (*NO_EFFECT_ON_RESULT, *outcomes.values(), "plugins")
-        moved = _TEXT_PATHS if before.get("corpus") == env["corpus"] else ()
+        same = [paths for name, paths in _LOCATIONS.items() if before.get(name) == env.get(name)]
+        moved = [path for paths in same for path in paths]
         refused = {field: values for field, values in changed.items() if not is_under([field], (*may_differ, *moved))}
         is_longer = resolve_train(config).steps > resolve_train(old).steps
         if is_longer := is_longer and refused.keys() <= {f"train.{name}" for name in LENGTH}:
             refused = {}
         self._refuse(refused, "contains a run with another config; choose another folder")
-        for name in ("corpus", "plugins", *outcomes):
+        for name in ("corpus", "start", "plugins", *outcomes):
             if before and name in env and (began := before.get(name, False)) != env[name]:
                 same = f"{outcomes[name]}={to_yaml_line(began)}" if name in outcomes else ""
                 if name == "micro_batch_tokens":
@@ -297,7 +300,7 @@ class RunFolder:
         """
         lines = self.logged().splitlines(keepends=True)
         try:
-            return [_checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
+            return [checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
         except (ValueError, OverflowError, RecursionError) as error:
             raise UserError(
                 f"{self._metrics}: damaged: {error}; run the command again to continue from the last checkpoint"
@@ -377,24 +380,3 @@ def _with_plugins(config: Config, folder: Path) -> dict[str, str | bytes]:
     names, copied = copies(deciding(config), folder)
     remember(deciding(config))
     return {**copied, "config.yaml": to_yaml(config.model_dump(mode="json") | {"plugins": names})}
-
-
-_REQUIRED_WITH = {
-    "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
-    **dict.fromkeys(get_args(Measure), ("tokens", "held_out_loss")),
-}
-
-
-def _checked(line: Any) -> dict[str, Any]:
-    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        raise ValueError("a line is not a JSON object with the step as an integer")
-    complete = all(other in line for key, others in _REQUIRED_WITH.items() if key in line for other in others)
-    measured = "diverged" in line or all(_is_measure(line[name]) for name in line if name != PROBES)
-    measured = measured and isinstance(line.get(PROBES, {}), dict)
-    if not (complete and measured and line.get("tokens_per_second") != 0):
-        raise ValueError(f"the line of step {line['step']} has missing or invalid values")
-    return line
-
-
-def _is_measure(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0

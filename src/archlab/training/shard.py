@@ -1,20 +1,28 @@
 """Sharding of a model over processes: components or experts first, then all tensors by `fully_shard` (FSDP2)."""
 
+from collections.abc import Mapping
+
 from archlab.config.model_schema import ModelConfig
 from archlab.model.decoder import Decoder
-from archlab.model.init import initialize
 from archlab.training.world import World
+from archlab.transplant.plan import set_values
+from archlab.transplant.weights import LazyTensor
 
 
-def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
-    """Return the model in training mode, with each process holding its part of every tensor.
+def sharded(
+    config: ModelConfig, seed: int, device_type: str, world: World, given: Mapping[str, LazyTensor] | None = None
+) -> Decoder:
+    """Return the model in training mode, with each process holding its part of every tensor. Tensors in `given` have
+    these values, and `seed` determines the others.
 
     The initial values are the same as with a single process. On a CPU, a process never has more than one whole layer
     in memory. The whole model is allocated first, but the operating system provides memory only for values that are
     written, and tensors are initialized one at a time.
     """
     if world.mesh is None:
-        return Decoder(config, seed=seed).to(device_type).train()
+        model = Decoder(config, seed=None).to(device_type)
+        set_values(model, config, seed, given or {})
+        return model.train()
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     model = Decoder(config, seed=None)
@@ -32,5 +40,5 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
     # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
-    initialize(model.to(device_type), config, seed)
+    set_values(model.to(device_type), config, seed, given or {})
     return model.train()

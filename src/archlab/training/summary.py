@@ -3,15 +3,18 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
 from archlab.config.core.base import Base, Natural, NonNegative, Positive
+from archlab.data.batch import Measure
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.spikes import SPIKE
 
+PROBES = "probes"
+"""Key of a probe's values in a line of metrics."""
 NOT_FINITE = "a loss or gradient is NaN or infinite"
 
 _UNTRAINED_MARGIN = 1.1
@@ -152,3 +155,25 @@ def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
     if first is not None and last > _NO_PROGRESS_MARGIN * first:
         return f"it ended worse than before its first step ({last:,.2f} against {first:,.2f} nats per token)"
     return None
+
+
+_REQUIRED_WITH = {
+    "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
+    **dict.fromkeys(get_args(Measure), ("tokens", "held_out_loss")),
+}
+
+
+def checked(line: Any) -> dict[str, Any]:
+    """Return a line of metrics. Raise ValueError if it is not as a run writes it."""
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        raise ValueError("a line is not a JSON object with the step as an integer")
+    complete = all(other in line for key, others in _REQUIRED_WITH.items() if key in line for other in others)
+    measured = "diverged" in line or all(_is_measure(line[name]) for name in line if name != PROBES)
+    measured = measured and isinstance(line.get(PROBES, {}), dict)
+    if not (complete and measured and line.get("tokens_per_second") != 0):
+        raise ValueError(f"the line of step {line['step']} has missing or invalid values")
+    return line
+
+
+def _is_measure(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0

@@ -16,6 +16,7 @@ from archlab.errors import UserError
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
+from archlab.training.checkpoint import has_checkpoint
 from archlab.training.checks import check_pairs, check_run, loss_depends_on_micro_batches, settings_per_process
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device, choose_device, environment, resolve_device_type
@@ -23,6 +24,7 @@ from archlab.training.loop import RunSetup, Training
 from archlab.training.out_of_memory import out_of_memory_explained
 from archlab.training.run_folder import ReadOnlyRunFolder, RunFolder
 from archlab.training.sinks import opened
+from archlab.training.start import initial_of
 from archlab.training.summary import RunSummary
 from archlab.training.world import World, joined
 
@@ -50,13 +52,13 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
         # In a new run, `auto` depends on a measurement, so only the first process decides.
         device = world.broadcast_from_first(lambda: choose_device(config.train, folder.environment().get("dtype")))
         with collected_notes() as notes:
-            setup = _set_up(config, device, world)
+            setup = _set_up(config, device, world, has_checkpoint(folder.checkpoints))
         _check_text(setup, corpus)
         notes += _notes(setup)
         return _run(setup, folder, callback, notes)
 
 
-def _set_up(config: Config, device: Device, world: World) -> RunSetup:
+def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> RunSetup:
     settings = settings_per_process(world.readers, config)
     check_run(config, settings, device, world)
     compiled = is_compiled(config, settings, device)
@@ -75,7 +77,9 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
         on_cuda=device.type == "cuda",
         products_up_to=longest_by_products,
     )
-    return RunSetup(config, settings, device, world, batches, held_out, compiled, longest_by_products, kernels)
+    with world.in_turn():
+        initial = initial_of(config, has_begun=has_begun)
+    return RunSetup(config, settings, device, world, batches, held_out, compiled, longest_by_products, kernels, initial)
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
@@ -113,7 +117,7 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
     config, device, world = setup.config, setup.device, setup.world
     with ExitStack() as stack:
         world.broadcast_from_first(lambda: stack.enter_context(folder.locked()))
-        notes += world.broadcast_from_first(lambda: folder.claim(config, _record(setup), setup.batches.data.tokenizer))
+        notes += world.broadcast_from_first(lambda: _claim(setup, folder))
         if summary := world.broadcast_from_first(folder.summary):
             return summary
         callback.on_data(str(setup.batches.data))
@@ -126,6 +130,11 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
         return Training(setup, folder, callback).run()
 
 
+def _claim(setup: RunSetup, folder: RunFolder) -> list[str]:
+    files = setup.initial.start.files if setup.initial else None
+    return folder.claim(setup.config, _record(setup), setup.batches.data.tokenizer, files)
+
+
 def _record(setup: RunSetup) -> dict[str, Any]:
     env = environment(setup.device) | {
         "compiled": setup.is_compiled,
@@ -133,6 +142,8 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         "processes": setup.world.division,
         "corpus": setup.batches.data.fingerprint,
     }
+    if setup.initial:
+        env["start"] = setup.initial.start.digest
     if before := setup.batches.data.special.documents:
         env["document_token"] = before[0]
     if setup.batches.data.has_pairs:

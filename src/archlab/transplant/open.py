@@ -2,17 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
+from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import sha256
 from archlab.exchange.configs import kind_of, load_config
 from archlab.exchange.load import lazy_parameters
-from archlab.hf.folder import own_file
+from archlab.files import read_bytes
+from archlab.hf.folder import companions, own_file
+from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import weights_files
+from archlab.infer.import_export import imported_record
 from archlab.infer.load import find_folder, newest_weights
 from archlab.training.checkpoint import stored_weights, weights_digest
 from archlab.training.run_folder import RunFolder
@@ -31,6 +36,14 @@ class Start:
     """Digest of the model's config and of its weights."""
     step: int | None
     """Number of training steps of a run. None for a published model."""
+    files: Mapping[str, bytes]
+    """Files that describe the published model from which these weights come, by name: its tokenizer and imported.json.
+    Empty for weights that archlab trained from random values."""
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the weights were trained on text."""
+        return (self.folder / TOKENIZER).is_file()
 
 
 def open_start(name: str) -> Start:
@@ -44,9 +57,10 @@ def open_start(name: str) -> Start:
         return _of_run(name, folder)
     config, parameters = lazy_parameters(folder)
     tensors = {name: LazyTensor(tuple(shape), read) for name, (shape, read) in parameters.items()}
-    files = [own_file(folder, file) for file in weights_files(folder)]
-    content = cached("weights", files, lambda: [sha256(file) for file in files])
-    return Start(name, folder, Weights(Architecture.of(config), tensors), _digest(config, content), None)
+    stored = [own_file(folder, file) for file in weights_files(folder)]
+    content = cached("weights", stored, lambda: [sha256(file) for file in stored])
+    files = {IMPORTED: imported_record(folder, name).model_dump_json(indent=2).encode(), **companions(folder)}
+    return Start(name, folder, Weights(Architecture.of(config), tensors), _digest(config, content), None, files)
 
 
 def _of_run(name: str, folder: Path) -> Start:
@@ -56,7 +70,8 @@ def _of_run(name: str, folder: Path) -> Start:
     stored, forms = stored_weights(checkpoint)
     tensors = {name: LazyTensor(tuple(form.shape), partial(stored.whole, name)) for name, form in forms.items()}
     digest = _digest(config, [weights_digest(checkpoint)])
-    return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step)
+    files = {IMPORTED: read_bytes(folder / IMPORTED), **companions(folder)} if imported(folder) else {}
+    return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
 
 
 def _digest(config: ModelConfig, content: list[str]) -> str:

@@ -1,6 +1,6 @@
 """Plan of the initial values of a model: which tensors trained weights provide, and by which transformations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.model.cut import part_of
 from archlab.model.decoder import Decoder
+from archlab.model.init import initialize
 from archlab.transplant.catalog import TRANSFORMATIONS
 from archlab.transplant.differences import with_other_kind, without_weights
 from archlab.transplant.weights import Architecture, Effect, LazyTensor, Step, Weights
@@ -84,15 +85,11 @@ def _check_shapes(tensors: Mapping[str, LazyTensor], wanted: Mapping[str, Tensor
 
 
 @torch.no_grad()
-def fill(model: torch.nn.Module, tensors: Mapping[str, LazyTensor]) -> None:
-    """Copy tensors into the model, one at a time. A sharded parameter receives only this process's part."""
+def set_values(model: Decoder, config: ModelConfig, seed: int, tensors: Mapping[str, LazyTensor]) -> None:
+    """Copy tensors into the model, one at a time, and initialize the others. A sharded parameter receives only this
+    process's part."""
+    initialize(model, config, seed, tensors)
     for name, parameter in model.state_dict().items():
         if name in tensors:
             value = tensors[name].read().to(parameter.dtype)
             parameter.copy_(part_of(value, parameter))
-
-
-def lines(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return (tensor, where its values come from) for each tensor of the model, and for the dropped ones."""
-    rows = [(name, ", ".join(tensor.steps) or "kept") for name, tensor in plan.tensors.items()]
-    return [*rows, *((name, "new") for name in plan.new), *((name, "dropped") for name in plan.dropped)]

@@ -16,7 +16,7 @@ from archlab.report.run.curves import HELD_OUT, held_out, of_updates
 from archlab.report.run.watched import Watched
 from archlab.study.details import over_layers, probes_of
 from archlab.training.measures import OF_LAYERS, ProbeValues, measured
-from archlab.training.run_folder import PROBES
+from archlab.training.summary import PROBES
 
 _MISSING = "-"
 

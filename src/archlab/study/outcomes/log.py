@@ -26,7 +26,7 @@ from archlab.study.outcomes.schema import Outcome
 from archlab.study.outcomes.value import check_value
 from archlab.study.record import SweepPoint
 from archlab.study.runs import Ended
-from archlab.training.run_folder import PROBES
+from archlab.training.summary import PROBES
 
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:

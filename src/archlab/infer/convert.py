@@ -1,0 +1,98 @@
+"""Conversion of a trained model to another architecture, without training."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.exchange.configs import load_config
+from archlab.exchange.load import read_origin
+from archlab.exchange.save import save_pretrained
+from archlab.infer.import_export import check_new, write_untrained
+from archlab.infer.load import is_run_folder
+from archlab.model.decoder import Decoder
+from archlab.transplant.change import LogitsChange, logits_change
+from archlab.transplant.open import Start, open_start
+from archlab.transplant.plan import Plan, plan, set_values
+from archlab.transplant.weights import Step, Weights, numbered
+
+_MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
+_COMPARED = 128
+"""Number of random tokens whose logits are compared."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion did."""
+
+    tensors: list[tuple[str, str]]
+    """Names of tensors, those of equal layers in one row, and where their values come from."""
+    steps: Sequence[Step]
+    """All changes, in order."""
+    change: LogitsChange
+    form: str
+    """Form in which the model was written: the name of a model family, or `a run folder`."""
+
+
+def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted:
+    """Write the model of a folder or hub id with other values of some fields, in the form of the source.
+
+    Raise UserError if a field is not one of the model, or if the weights cannot become this model.
+    """
+    if wrong := [text for text in overrides if not text.startswith(_MAY_CHANGE)]:
+        raise UserError(
+            f"{wrong[0]}: not a field of the model; allowed: model.…, train.start_layers and train.seed; "
+            "`archlab train` takes the other fields"
+        )
+    check_new(out)
+    start = open_start(source)
+    config = load_config(str(start.folder), *overrides)
+    made = plan(start.weights, config.model)
+    model = Decoder(config.model, seed=None)
+    set_values(model, config.model, config.train.seed, made.tensors)
+    change = _compared(start.weights, model, config)
+    form = _written(start, config, model.eval(), out)
+    return Converted(_rows(made), made.steps, change, form)
+
+
+def _compared(weights: Weights, model: Decoder, config: Config) -> LogitsChange:
+    before = Decoder(weights.model, seed=None)
+    set_values(before, weights.model, 0, weights.tensors)
+    vocab_size = min(weights.model.vocab_size, config.model.vocab_size)
+    length = min(_COMPARED, weights.model.max_seq_len, config.model.max_seq_len)
+    drawn = torch.randint(0, vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
+    source = None if config.model.encoder is None else drawn.flip(1)
+    return logits_change(*(_logits(one, drawn, source) for one in (before, model)))
+
+
+@torch.no_grad()
+def _logits(model: Decoder, tokens_BT: Tensor, source_BS: Tensor | None) -> Tensor:
+    return model.eval()(tokens_BT, source=source_BS)[0].float()
+
+
+def _written(start: Start, config: Config, model: Decoder, out: Path) -> str:
+    if is_run_folder(start.folder):
+        names = ("tokenizer.json",)
+        files = {name: (start.folder / name).read_bytes() for name in names if (start.folder / name).is_file()}
+        write_untrained(out, config, model, {**files, **start.files})
+        return "a run folder"
+    model.origin = read_origin(start.folder)
+    dtypes = {tensor.read().dtype for tensor in list(start.weights.tensors.values())[:1]}
+    return save_pretrained(model.to(dtypes.pop()), out)
+
+
+def _rows(made: Plan) -> list[tuple[str, str]]:
+    """Return a row for each group of tensors that differ only in the index of their layer."""
+    origins = {name: ", ".join(tensor.steps) or "kept" for name, tensor in made.tensors.items()}
+    origins |= dict.fromkeys(made.new, "new") | dict.fromkeys(made.dropped, "dropped")
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, origin in origins.items():
+        found = re.fullmatch(r"((?:encoder\.)?layers\.\d+)\.(.+)", name)
+        place, rest = (found[1], found[2]) if found else ("", name)
+        groups.setdefault((rest, origin), []).append(place)
+    return [(f"{numbered(places)}: {rest}" if places[0] else rest, origin) for (rest, origin), places in groups.items()]

@@ -1,0 +1,86 @@
+"""Trained weights from which a run begins (`train.start`), and how much the start changes their logits."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from archlab.config.schema import Config
+from archlab.config.tasks import Task
+from archlab.data.batch import Batch
+from archlab.errors import UserError
+from archlab.exchange.configs import kind_of
+from archlab.model.decoder import Decoder
+from archlab.training.device import Device
+from archlab.training.shard import sharded
+from archlab.training.step import hidden_and_targets
+from archlab.training.world import World
+from archlab.transplant.open import Start, open_start
+from archlab.transplant.plan import Plan, plan
+
+_COMPARED = 128
+"""Largest number of tokens whose logits are compared."""
+
+
+@dataclass(frozen=True)
+class Initial:
+    """Initial values of a run that begins from trained weights."""
+
+    start: Start
+    plan: Plan
+
+    def __str__(self) -> str:
+        trained = "published" if self.start.step is None else f"step {self.start.step:,}"
+        changed = len(self.plan.tensors) - len(self.plan.kept)
+        counts = {"kept": len(self.plan.kept), "changed": changed, "new": len(self.plan.new)}
+        counts |= {"dropped": len(self.plan.dropped)}
+        tensors = ", ".join(f"{n} {what}" for what, n in counts.items() if n)
+        return f"from {self.start.name} ({trained}); tensors: {tensors}"
+
+
+def initial_of(config: Config, *, has_begun: bool) -> Initial | None:
+    """Return the initial values of a run, or None if it begins from random weights.
+
+    A run that has begun no longer needs the weights, so they may be gone. Raise UserError if the weights cannot become
+    this model, or if they were trained on tokens with another meaning.
+    """
+    if config.train.start is None or (has_begun and kind_of(config.train.start) in (None, "hub id")):
+        return None
+    start = open_start(config.train.start)
+    if isinstance(config.data.task, Task) and start.has_tokenizer:
+        raise UserError(
+            f"data.task.kind: {config.data.task.kind}, but {start.name} was trained on text, so its tokens have "
+            "another meaning; allowed: text, or weights that were trained on a task"
+        )
+    return Initial(start, plan(start.weights, config.model))
+
+
+def trained_logits(initial: Initial, batch: Batch, device: Device, world: World) -> Tensor | None:
+    """Return the logits of the trained model for some tokens, [N, V] in float32, or None if it cannot read the batch.
+
+    Nothing of the trained model stays in memory.
+    """
+    weights = initial.start.weights
+    model = sharded(weights.model, 0, device.type, world, weights.tensors)
+    try:
+        return logits_of(model, batch, device)
+    except UserError:  # for example, a causal model does not read a visible prefix
+        return None
+
+
+@torch.no_grad()
+def logits_of(model: Decoder, batch: Batch, device: Device) -> Tensor:
+    """Return the logits for the first tokens of a batch that count, [N, V] in float32, without dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        hidden_ND, _ = hidden_and_targets(model, batch.rows(slice(0, _rows(batch))), device)
+        with device.autocast():
+            return model.head(hidden_ND[:_COMPARED], model.embedding.weight).float().cpu()
+    finally:
+        model.train(was_training)
+
+
+def _rows(batch: Batch) -> int:
+    counted = batch.targets.shape[1] if batch.counted is None else max(int(batch.counted[0].sum()), 1)
+    return max(1, -(-_COMPARED // counted))
