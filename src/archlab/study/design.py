@@ -27,6 +27,7 @@ from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, field_problems, overr
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
+from archlab.study.start import base_of, start_problems
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived fields that only an override may change, because they decide how the arm is evaluated. It is an error if such
@@ -53,7 +54,7 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
     """
     problems = list(field_problems(study))
     try:
-        base = overlay(read_config(study.base), study.set, Config)
+        base = base_of(study)
         base["plugins"] = [*dict.fromkeys([*base.get("plugins", ()), *study.plugins])]
     except UserError as error:
         problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
@@ -67,7 +68,7 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
             problems += problems_of_size
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
-    problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed)]
+    problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed), *start_problems(study, designed)]
     raise_problems(list(dict.fromkeys(problems)), source)
     return designed
 

@@ -105,7 +105,7 @@ def describe_text(study: StudyConfig, arms: Sequence[Arm]) -> str:
 def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
     """Return the number of folds on which runs are evaluated. Raise UserError if the corpus has too few folds. Tuning
     needs one additional fold."""
-    judging = study.folds or n_test_folds(n_folds)
+    judging = study.folds or (1 if study.start else n_test_folds(n_folds))
     largest = n_folds - bool(study.tune)
     if judging > largest:
         for_tuning = ", and the last one is for tuning" if study.tune else ""

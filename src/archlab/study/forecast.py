@@ -17,6 +17,7 @@ from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import Arm
 from archlab.study.design import arms, grid
 from archlab.study.schema import Budget, StudyConfig, most_seeds
+from archlab.study.start import start_config
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
@@ -81,6 +82,9 @@ def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Fo
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]
     times = [clock(arm.config) if clock else None for arm in arms]
+    if start := start_config(study):
+        runs, tokens = [1, *runs], [resolve_train(start).trained, *tokens]
+        flops, times = [computed_training_flops(start), *flops], [clock(start) if clock else None, *times]
     return Forecast(
         runs=sum(runs),
         flops=sum(prod(factors) for factors in zip(runs, tokens, flops, strict=True)),

@@ -16,6 +16,7 @@ from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
+from archlab.study.start import start_config
 from archlab.study.stats import Folds
 
 _FEW_FOLDS = 5
@@ -33,12 +34,23 @@ class StudyPlan:
     """Outcomes by name, with the primary outcome first."""
     threads: int
 
+    @property
+    def start(self) -> Run | None:
+        """The run that trains the base, if the study does this itself. It reads all text except the first fold."""
+        if (config := start_config(self.config)) is None:
+            return None
+        compiled = self.arms[0].config.train.compile
+        config = config.model_copy(update={"train": config.train.model_copy(update={"compile": compiled})})
+        corpus = self.corpora[self.arms[0].name].fingerprint
+        return Run("the base", config, corpus, self.threads, phase="start")
+
     def compared(self, arm: Arm, seed: int) -> Run:
         """Return the run of the comparison for an arm and a seed. With n folds for evaluation, the run is evaluated on
         fold `seed % n`."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
-        return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
+        corpus = self.corpora[arm.name].fingerprint
+        return Run(f"{arm.label}, seed {seed}", config, corpus, self.threads, measures, start=self.start)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
         """Return the sweep runs of an arm and a seed, by value of the swept field. Empty if the study has no sweep."""
@@ -86,7 +98,8 @@ class StudyPlan:
     def _with(self, arm: Arm, values: Raw, seed: int, fold: int) -> Run:
         suffix = "".join(f", {field}={value}" for field, value in values.items())
         config = arm.with_values(values).seeded(seed, fold)
-        return Run(f"{arm.label}{suffix}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads)
+        corpus = self.corpora[arm.name].fingerprint
+        return Run(f"{arm.label}{suffix}, seed {seed}", config, corpus, self.threads, start=self.start)
 
     def _judging_folds(self, arm: Arm) -> int:
         corpus = self.corpora[arm.name]

@@ -16,7 +16,7 @@ _COLUMNS = 80
 
 
 class StudyProgress:
-    """Show the progress of a study, phase by phase: tuning, comparison, timing."""
+    """Show the progress of a study, phase by phase: start, tuning, comparison, timing."""
 
     def __init__(self) -> None:
         self._bar = Bar(seconds_between_lines=None)
@@ -24,9 +24,9 @@ class StudyProgress:
 
     def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
         """Begin a phase with these runs, and return its progress display."""
-        phase = runs[0].phase
+        phase, has_start = runs[0].phase, runs[0].start or runs[0].config.train.start
         self._bar.begin(phase)
-        self._bar.print(f"{phase}: {plural(len(runs), 'run')}, from random weights")
+        self._bar.print(f"{phase}: {plural(len(runs), 'run')}, from {'trained' if has_start else 'random'} weights")
         return PhaseProgress(self._bar, runs, self._noted)
 
     def timing(self, title: str) -> Callable[[int], None]:

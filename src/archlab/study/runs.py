@@ -9,6 +9,7 @@ from typing import Any, Literal
 from archlab.config.core.merge import Raw
 from archlab.config.core.old_form import in_old_form
 from archlab.config.identity import config_hash, resolved
+from archlab.config.io import build_config, overlay
 from archlab.config.objective import NextToken
 from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.schema import Config
@@ -20,6 +21,7 @@ from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
+from archlab.transplant.open import open_start
 
 _NEW_FIELDS = (
     ("model.mup", None),
@@ -61,8 +63,10 @@ class Run:
     """Number of threads for training. It is not part of the run's name."""
     measures: tuple[Outcome, ...] = ()
     """Outcomes that are measured on the final weights. They are not part of the run's name."""
-    phase: Literal["tuning", "comparing"] = "comparing"
+    phase: Literal["start", "tuning", "comparing"] = "comparing"
     """Phase of the study that the run belongs to. It is not part of the run's name."""
+    start: "Run | None" = None
+    """Run of the same study from whose last weights this run begins."""
 
     @cached_property
     def name(self) -> str:
@@ -71,7 +75,7 @@ class Run:
         The machine and the version of the code are not part of the name. The run folder records them.
         """
         plain = in_old_form(resolved(self.config))
-        values = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
+        values: Raw = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
         values |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,
@@ -79,7 +83,17 @@ class Run:
         }
         if code := sources(self.config):
             values["plugins"] = code
+        if self.start:
+            values["train"]["start"] = self.start.name
+        elif self.config.train.start:
+            values["train"]["start"] = open_start(self.config.train.start).digest
         return config_hash(values)
+
+    def trained(self, study: Path) -> Config:
+        """Return the config with which the run is trained in a study's folder."""
+        if self.start is None:
+            return self.config
+        return build_config(overlay(self.config.model_dump(), {"train.start": str(self.start.folder(study))}, Config))
 
     def folder(self, study: Path) -> Path:
         """Return the run's folder in a study's folder."""

@@ -106,10 +106,21 @@ def most_seeds(seeds: Seeds) -> int:
             return len(named)
 
 
+class StartTraining(Settings):
+    """Training of the base from random weights, once. All arms then begin from these weights."""
+
+    tokens: Tokens
+    """Number of training tokens."""
+    set: Overrides = Field(default_factory=dict)
+    """Changes to the base that apply only to this training, such as `train.schedule: constant`."""
+
+
 def _required_unless_extending(schema: dict[str, Any]) -> None:
-    """Tell editors that a file with `extends` needs no other field, and that no file may have both arms and cross."""
-    required = schema.pop("required")
-    complete = [{"required": [*required, design]} for design in ("arms", "cross")]
+    """Tell editors that a file with `extends` needs no other field, that a file with `start` needs no base, and that no
+    file may have both arms and cross."""
+    required = [field for field in schema.pop("required") if field != "base"]
+    bases = ("base", "start")
+    complete = [{"required": [*required, base, design]} for base in bases for design in ("arms", "cross")]
     schema["anyOf"] = [{"required": ["extends"]}, *complete]
     schema["not"] = {"required": ["arms", "cross"]}
 
@@ -134,12 +145,18 @@ class StudyConfig(Settings):
     claim: Text | None = None
     """Common opinion that the study tests, with its source."""
     base: FileName
-    """Config that every arm starts from: a preset, a YAML file, a run folder or a Hugging Face folder."""
+    """Config that every arm changes: a preset, a YAML file, a run folder or a Hugging Face folder. If it is left out,
+    it is that of the folder or hub id in `start`."""
     plugins: PlugIns = ()
     """Your Python files or modules that add components, optimizers, outcomes or other kinds. They apply to all arms."""
     set: Overrides = Field(default_factory=dict)
     """Changes to the base that apply to all arms. A relative `data.path` is first looked up next to the study's file.
     null removes a key that the extended study sets or, in a scale, that this study sets."""
+    start: str | StartTraining | None = None
+    """Trained weights from which all arms begin: a run folder, a Hugging Face folder, a hub id, or a training of the
+    base that the study does itself, as in `{tokens: 20M}`. The overrides of an arm change the weights
+    (docs/trained_weights.md). The runs are then evaluated on a single fold, which this training has not read. null:
+    random weights."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
     """Rule that picks the reference of each arm. `base`: each arm adds only its own changes to the base, and its
     reference is the first arm. `previous`: a ladder, in which each arm adds its changes to those of the arm above. Its
@@ -188,6 +205,13 @@ class StudyConfig(Settings):
     margin: Positive | None = None
     """Largest difference that does not matter, in bits per byte. Two arms are equivalent if a test shows that their
     difference is smaller. null: equivalence is not tested."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_base_of_start(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "base" not in raw and isinstance(raw.get("start"), str):
+            return {**raw, "base": raw["start"]}
+        return raw
 
     @field_validator("scales")
     @classmethod

@@ -215,8 +215,8 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
     Files are looked up next to the study's file. The text (`data.path`) is also looked up in the current folder.
     """
     files: list[str | Path] = []
-    for field in ("base", "extends"):
-        path = home / str(raw.get(field) or "?")
+    for field in ("base", "extends", "start"):
+        path = home / (named if isinstance(named := raw.get(field), str) else "?")
         if path.exists():
             raw[field] = str(real_path(path))
             files.append(path)

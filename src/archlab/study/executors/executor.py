@@ -70,7 +70,7 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
     torch.set_num_threads(run.threads)
     try:
         folder = run.folder(study)
-        summary = train(run.config, folder, callback, run.corpus)
+        summary = train(run.trained(study), folder, callback, run.corpus)
         if summary.status == "finished":
             measure(run.measures, run.config, folder)
         return RunProgress(run, 1.0, summary)

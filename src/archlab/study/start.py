@@ -1,0 +1,65 @@
+"""Trained weights from which all arms of a study begin."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from archlab.config.core.merge import Raw
+from archlab.config.io import build_config, overlay
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import Problem
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.exchange.configs import on_start, read_config
+from archlab.model.decoder import Decoder
+from archlab.study.arm import Arm, section_of
+from archlab.study.schema import StartTraining, StudyConfig
+from archlab.transplant.open import open_start
+from archlab.transplant.plan import plan
+from archlab.transplant.weights import Architecture, LazyTensor, Weights
+
+
+def base_of(study: StudyConfig) -> Raw:
+    """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names."""
+    if not isinstance(study.start, str):
+        return overlay(read_config(study.base), study.set, Config)
+    base = on_start(read_config(study.base), study.start)
+    return overlay(overlay(base, {"train.start": study.start}, Config), study.set, Config)
+
+
+def start_config(study: StudyConfig) -> Config | None:
+    """Return the config with which the study trains the base itself, or None if it does not."""
+    start = study.start
+    if not isinstance(start, StartTraining):
+        return None
+    raw = overlay(overlay(base_of(study), start.set, Config), {"train.tokens": start.tokens}, Config)
+    return build_config(raw, source="start")
+
+
+def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
+    """Yield a problem for each arm that the trained weights cannot become."""
+    if study.start is None:
+        return
+    try:
+        config = start_config(study)
+        weights = _unread(config.model) if config else open_start(str(study.start)).weights
+    except UserError as error:
+        yield Problem("start", str(error))
+        return
+    for arm in arms:
+        if config and arm.config.model.vocab_size != config.model.vocab_size:
+            problem = "the tokenizer of weights that the study trains itself has the vocabulary of the base"
+            yield Problem(f"{section_of(study, arm.name)}.model.vocab_size", f"{problem}; allowed: a folder as start")
+            continue
+        try:
+            plan(weights, arm.config.model)
+        except UserError as error:
+            yield Problem(section_of(study, arm.name), str(error))
+
+
+def _unread(model: ModelConfig) -> Weights:
+    """Return the weights of a model without their values."""
+    with torch.device("meta"):
+        tensors = Decoder(model, seed=None).state_dict()
+    lazy = {name: LazyTensor(tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
+    return Weights(Architecture.of(model), lazy)

@@ -1,0 +1,107 @@
+"""Studies whose arms begin from trained weights."""
+
+import pytest
+
+from archlab.config.check import validate
+from archlab.errors import UserError
+from archlab.study.executors.local import Local
+from archlab.study.runner import Study
+from archlab.study.schema import StudyConfig
+from archlab.training.run_folder import RunFolder
+from tiny import MODEL, TRAIN, config, run_here
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
+START = {"tokens": 1280, "set": {"train.schedule": "constant"}}
+ARMS = {"mha": {}, "mqa": {"model.attention.n_kv_heads": 1}}
+
+
+def study_of(home, start, text, arms=ARMS, **more) -> Study:
+    fixed = {f"train.{name}": value for name, value in TRAIN.items() if name != "tokens"}
+    values = {
+        "question": "Do pooled heads recover?",
+        "set": {"data.path": str(text), **fixed},
+        "start": start,
+        "arms": arms,
+        "budget": {"tokens": 640},
+        "seeds": 2,
+        **more,
+    }
+    if not isinstance(start, str):
+        values["base"] = "tiny-llama"
+        values["set"]["model"] = MODEL
+    return Study("pooled", validate(StudyConfig, values, "test"), home / "study")
+
+
+@pytest.fixture
+def trained_here(monkeypatch):
+    """Runs are trained in this process. Return the list of their labels, which grows."""
+    labels = list[str]()
+
+    def run_all(self, runs, study, on_progress):
+        labels.extend(run.label for run in runs)
+        return run_here(self, runs, study, on_progress)
+
+    monkeypatch.setattr(Local, "run_all", run_all)
+    return labels
+
+
+def silent(runs):
+    return lambda progress: None
+
+
+def test_the_base_is_trained_once_and_all_arms_begin_from_it(tmp_path, text, trained_here):
+    study = study_of(tmp_path, START, text)
+    found = study.run(silent)
+    assert trained_here == ["the base", "mha, seed 0", "mqa, seed 0", "mha, seed 1", "mqa, seed 1"]
+    base = RunFolder(study.plan.start.folder(study.folder))
+    first = {arm.name: [study.plan.compared(arm, seed) for seed in (0, 1)] for arm in study.arms}
+    begun = [RunFolder(run.folder(study.folder)).metrics()[0]["held_out_loss"] for run in first["mha"]]
+    assert begun == [base.summary().loss] * 2
+    pooled = RunFolder(first["mqa"][0].folder(study.folder)).metrics()[0]["held_out_loss"]
+    assert pooled != pytest.approx(base.summary().loss, rel=1e-4)
+    assert [arm.name for arm in found.arms] == ["mha", "mqa"]
+    trained_here.clear()
+    study_of(tmp_path, START, text, seeds=3).run(silent)
+    assert trained_here == ["mha, seed 2", "mqa, seed 2"]
+
+
+def test_a_run_is_named_after_its_weights(tmp_path, text):
+    def name(start):
+        study = study_of(tmp_path, start, text)
+        return study.plan.compared(study.arms[0], 0).name
+
+    names = [name(None), name(START), name({"tokens": 640})]
+    assert len({*names}) == 3
+    assert name(START) == names[1]
+
+
+def test_a_folder_is_a_start(tmp_path, text, trained_here):
+    from archlab.training.callback import Callback
+    from archlab.training.train import train
+
+    train(config(data=text), tmp_path / "run", Callback())
+    study = study_of(tmp_path, str(tmp_path / "run"), text)
+    named = study.plan.compared(study.arms[0], 0).name
+    study.run(silent)
+    assert "the base" not in trained_here
+    first = RunFolder(study.plan.compared(study.arms[0], 0).folder(study.folder))
+    assert first.metrics()[0]["held_out_loss"] == RunFolder(tmp_path / "run").summary().loss
+    (tmp_path / "run").rename(tmp_path / "moved")
+    moved = study_of(tmp_path, str(tmp_path / "moved"), text)
+    assert moved.plan.compared(moved.arms[0], 0).name == named
+
+
+@pytest.mark.parametrize(
+    ("arms", "more", "words"),
+    [
+        ({"a": {}, "b": {"model.mlp.d_ff": 72}}, {}, "arms.b  "),
+        ({"a": {}, "b": {"model.vocab_size": 320}}, {}, "arms.b.model.vocab_size"),
+        (ARMS, {"folds": 2}, "folds  2, but the training of `start` has read all folds except the first"),
+        (ARMS, {"start": {"tokens": 1280, "set": {"train.seed": 3}}}, "start.set.train.seed"),
+        (ARMS, {"start": "nowhere"}, "base"),
+    ],
+)
+def test_what_cannot_begin_from_the_weights_is_refused(tmp_path, text, arms, more, words):
+    with pytest.raises(UserError) as error:
+        study_of(tmp_path, **{"start": START, "text": text, "arms": arms, **more})
+    assert words in str(error.value)
