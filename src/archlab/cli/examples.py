@@ -175,7 +175,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab inspect HuggingFaceTB/SmolLM2-135M", "Whether archlab can load a published model."),
     ),
     "convert": (
-        ("archlab convert models/llama model.attention.n_kv_heads=8 --out models/llama-gqa", "Eight key/value heads."),
+        ("archlab convert llama model.attention.n_kv_heads=8 --out llama-gqa", "Eight key/value heads."),
         ("archlab convert runs/a model.attention.window=512 --out runs/a-windows", "Sliding windows in all layers."),
     ),
     "flatten": (

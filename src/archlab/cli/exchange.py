@@ -6,10 +6,11 @@ from archlab.atlas.inspect import Inspection, inspect
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
+from archlab.exchange.configs import find_folder, is_run_folder
 from archlab.exchange.gguf.write import Format
 from archlab.infer.convert import convert_model
 from archlab.infer.import_export import export_gguf, export_model, import_model
-from archlab.infer.load import find_folder, inspect_run, is_run_folder
+from archlab.infer.load import inspect_run
 from archlab.progress import doing
 
 
@@ -72,8 +73,8 @@ def convert(model: str, /, *overrides: str, out: Path) -> None:
     """Change the architecture of a trained model, without training. `archlab list transformations` shows what can
     change.
 
-    The command prints where each tensor comes from, and how much the logits change. To train the result at once, give
-    the same fields to `archlab train MODEL`.
+    The command prints the origin of each tensor, and the change of the logits. To train the result as well, give the
+    same fields to `archlab train MODEL`.
 
     Parameters
     ----------

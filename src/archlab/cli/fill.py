@@ -30,8 +30,9 @@ def run(
         Print the predictions as JSON.
     """
     from archlab.cli.terminal import print_json, print_table
+    from archlab.exchange.configs import find_folder
     from archlab.infer.fill import fill
-    from archlab.infer.load import find_folder, from_pretrained, load_codec
+    from archlab.infer.load import from_pretrained, load_codec
     from archlab.training.device import resolve_device_type
 
     home, device_type = find_folder(folder), resolve_device_type(device, "--device")

@@ -72,9 +72,10 @@ def run(
     import torch
 
     from archlab.errors import UserError
+    from archlab.exchange.configs import find_folder
     from archlab.infer.beams import ALPHA
     from archlab.infer.int8 import to_int8
-    from archlab.infer.load import find_folder, from_pretrained, load_codec
+    from archlab.infer.load import from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
     from archlab.infer.text import best_text, stream_text
     from archlab.training.device import resolve_device_type

@@ -73,7 +73,7 @@ class TrainConfig(Settings):
     start: str | None = None
     """Trained weights from which training begins: those of a run folder (its last checkpoint), a Hugging Face folder or
     a hub id. Fields of `model` that differ from theirs change the weights (docs/trained_weights.md). The optimizer
-    starts anew. null: random weights."""
+    has no state at first. null: random weights."""
     start_layers: Annotated[tuple[Index, ...], Field(strict=False)] | Literal["similar"] | None = None
     """Layer of the trained weights that each layer of the model begins from, as in `[0, 1, 4, 5]`. `similar`: the block
     of layers that changes the hidden states least is left out (Gromov 2024). null: the same layers. If the model has

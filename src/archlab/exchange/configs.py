@@ -17,7 +17,7 @@ from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
 from archlab.errors import UserError
 from archlab.files import real_path
-from archlab.hf.folder import CONFIG, download_config, has_weights, is_hf_folder, is_hub_id, read_json
+from archlab.hf.folder import CONFIG, download, download_config, has_weights, is_hf_folder, is_hub_id, read_json
 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
@@ -62,6 +62,28 @@ def config_file(source: str | Path) -> Path:
             return Path(source) / CONFIG
         case _:
             return Path(source)
+
+
+def find_folder(folder_or_hub_id: str | Path) -> Path:
+    """Return the path of a run folder or Hugging Face folder. A folder with a hub id is downloaded first.
+
+    Raise UserError if the argument is something else.
+    """
+    match kind_of(folder_or_hub_id):
+        case "run folder" | "Hugging Face folder":
+            return Path(folder_or_hub_id)
+        case "hub id":
+            return download(str(folder_or_hub_id))
+        case _:
+            pass
+    raise UserError(
+        f"{folder_or_hub_id}: not a run folder (no config.yaml), not a Hugging Face folder (no config.json) "
+        "and not a hub id (organization/name); `archlab train` creates run folders"
+    )
+
+
+def is_run_folder(folder: Path) -> bool:
+    return kind_of(folder) == "run folder"
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:

@@ -16,7 +16,8 @@ from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.configs import read_model_config
 from archlab.hf.family import Family
-from archlab.hf.folder import CONFIG, companions, read_json
+from archlab.hf.folder import CONFIG, companions, origin_of, read_json
+from archlab.hf.imported import Imported
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
 from archlab.hf.tensors import FORMATS, Dequantized, Tensors, are_equal, format_name
@@ -93,6 +94,16 @@ def read_origin(folder: Path) -> Origin:
     files."""
     family = read_json(folder / CONFIG).get("model_type")
     return Origin(str(family), model_ids(folder), companions(folder))
+
+
+def imported_record(folder: Path, source: str, dtype: str | None = None) -> Imported:
+    """Return what imported.json says about a published model. `source` is its folder or hub id, as the user wrote
+    it. `dtype` is the dtype of its weights, if they all have the same."""
+    origin = read_origin(folder)
+    assert origin.family is not None
+    return Imported(
+        family=origin.family, special_ids=dict(origin.special_ids), dtype=dtype, source=origin_of(folder, source)
+    )
 
 
 def _unify_dtype(model: Decoder, published: Raw) -> None:

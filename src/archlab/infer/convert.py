@@ -10,14 +10,13 @@ from torch import Tensor
 
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
+from archlab.exchange.configs import is_run_folder, load_config
 from archlab.exchange.load import read_origin
 from archlab.exchange.save import save_pretrained
 from archlab.infer.import_export import check_new, write_untrained
-from archlab.infer.load import is_run_folder
 from archlab.model.decoder import Decoder
+from archlab.training.weights import Start, open_start
 from archlab.transplant.change import LogitsChange, logits_change
-from archlab.transplant.open import Start, open_start
 from archlab.transplant.plan import Plan, plan, set_values
 from archlab.transplant.weights import Step, Weights, numbered
 
@@ -28,7 +27,7 @@ _COMPARED = 128
 
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion did."""
+    """Result of a conversion."""
 
     tensors: list[tuple[str, str]]
     """Names of tensors, those of equal layers in one row, and where their values come from."""

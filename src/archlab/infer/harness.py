@@ -26,9 +26,9 @@ from archlab.config.objective import NextToken, Prefix
 from archlab.config.training import check_objective
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of, load_config
+from archlab.exchange.configs import find_folder, kind_of, load_config
 from archlab.infer.answers import Answers, pair, sampling, shortened
-from archlab.infer.load import find_folder, from_pretrained, load_codec
+from archlab.infer.load import from_pretrained, load_codec
 from archlab.infer.text import unknown_tokens
 from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type

@@ -12,15 +12,14 @@ from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
-from archlab.exchange.configs import read_raw_config
+from archlab.exchange.configs import find_folder, is_run_folder, read_raw_config
 from archlab.exchange.gguf.write import Format, save_gguf
-from archlab.exchange.load import load_hf, read_origin
+from archlab.exchange.load import imported_record, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
-from archlab.hf.folder import origin_of
-from archlab.hf.imported import IMPORTED, Imported, imported
+from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import format_name
-from archlab.infer.load import find_folder, is_run_folder, load_model
+from archlab.infer.load import load_model
 from archlab.model.decoder import Decoder
 from archlab.training.saving import save_checkpoint
 
@@ -59,16 +58,6 @@ def check_new(out: Path) -> None:
     """Raise UserError unless `out` is a new or an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: already exists; name a new or an empty folder")
-
-
-def imported_record(folder: Path, source: str, dtype: str | None = None) -> Imported:
-    """Return what imported.json says about a published model. `source` is its folder or hub id, as the user wrote
-    it. `dtype` is the dtype of its weights, if they all have the same."""
-    origin = read_origin(folder)
-    assert origin.family is not None
-    return Imported(
-        family=origin.family, special_ids=dict(origin.special_ids), dtype=dtype, source=origin_of(folder, source)
-    )
 
 
 def export_model(run: Path, out: Path, family: str | None = None, dtype: Format | None = None) -> str:

@@ -10,25 +10,25 @@ from tokenizers import Tokenizer
 
 from archlab.atlas.inspect import Inspection, choices
 from archlab.atlas.tricks import tricks
-from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.config.tasks import Task
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of, load_config
+from archlab.exchange.configs import find_folder, is_run_folder, load_config
 from archlab.exchange.load import load_hf, read_origin
 from archlab.families.registry import FAMILIES
 from archlab.files import parse_object
-from archlab.hf.folder import companions, download
+from archlab.hf.folder import companions
 from archlab.hf.imported import Imported, imported
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
 from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
-from archlab.training.checkpoint import load_weights, newest_checkpoint
+from archlab.training.checkpoint import load_weights
 from archlab.training.device import torch_device
 from archlab.training.run_folder import RunFolder
+from archlab.training.weights import newest_weights
 
 
 def from_pretrained(
@@ -51,28 +51,6 @@ def from_pretrained(
     folder = find_folder(folder_or_hub_id)
     model = load_model(folder) if is_run_folder(folder) else load_hf(folder, torch_dtype)
     return model.to(device=target, dtype=torch_dtype)
-
-
-def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """Return the path of a run folder or Hugging Face folder. A folder with a hub id is downloaded first.
-
-    Raise UserError if the argument is something else.
-    """
-    match kind_of(folder_or_hub_id):
-        case "run folder" | "Hugging Face folder":
-            return Path(folder_or_hub_id)
-        case "hub id":
-            return download(str(folder_or_hub_id))
-        case _:
-            pass
-    raise UserError(
-        f"{folder_or_hub_id}: not a run folder (no config.yaml), not a Hugging Face folder (no config.json) "
-        "and not a hub id (organization/name); `archlab train` creates run folders"
-    )
-
-
-def is_run_folder(folder: Path) -> bool:
-    return kind_of(folder) == "run folder"
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
@@ -101,20 +79,6 @@ def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Deco
         model.to(getattr(torch, record.dtype))
     model.origin = _origin(folder, record)
     return step, model.eval()
-
-
-def newest_weights(run: Path) -> tuple[int, Path]:
-    """Return (step, path) of a run's newest checkpoint with undamaged weights. Raise UserError if there is none."""
-    newest, damaged = newest_checkpoint(run / "checkpoints", weights_only=True)
-    if newest is None:
-        if damaged:
-            raise UserError(f"{'; '.join(damaged)}; no other checkpoint exists; delete {run} and train again")
-        ended = RunFolder(run).summary()
-        why = "its training diverged and left no checkpoint" if ended else "no checkpoint yet; train it first"
-        raise UserError(f"{run}: {why}")
-    for damage in damaged:
-        note(f"{damage}; using the checkpoint before it, from step {newest[0]}")
-    return newest
 
 
 def _origin(run: Path, record: Imported | None) -> Origin:

@@ -12,10 +12,10 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of, load_config
+from archlab.exchange.configs import is_run_folder, kind_of, load_config
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
-from archlab.infer.load import is_run_folder, load_model, load_run, load_tokenizer
+from archlab.infer.load import load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.device import choose_device

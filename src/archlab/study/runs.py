@@ -21,7 +21,7 @@ from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
-from archlab.transplant.open import open_start
+from archlab.training.weights import open_start
 
 _NEW_FIELDS = (
     ("model.mup", None),

@@ -14,7 +14,7 @@ from archlab.exchange.configs import on_start, read_config
 from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
-from archlab.transplant.open import open_start
+from archlab.training.weights import open_start
 from archlab.transplant.plan import plan
 from archlab.transplant.weights import Architecture, LazyTensor, Weights
 

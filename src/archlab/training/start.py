@@ -14,8 +14,8 @@ from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.shard import sharded
 from archlab.training.step import hidden_and_targets
+from archlab.training.weights import Start, open_start
 from archlab.training.world import World
-from archlab.transplant.open import Start, open_start
 from archlab.transplant.plan import Plan, plan
 
 _COMPARED = 128

@@ -17,7 +17,7 @@ class Transformation:
     fields: tuple[str, ...]
     """Fields of the config that ask for the transformation."""
     rule: str
-    """What it does to the weights, and how much the logits change, in one or two sentences."""
+    """Rule for the new weights, and the size of the change of the logits, in one or two sentences."""
     paper: str
     """Source, such as `Ainslie 2023, arXiv 2305.13245`."""
     apply: Callable[[Weights, Architecture], Weights]

@@ -31,7 +31,7 @@ class Step(NamedTuple):
     """Name of the transformation."""
     effect: Effect
     detail: str
-    """What was done, with numbers, as in `layers 0 to 11: 32 key/value heads to 8`."""
+    """Places and numbers, as in `layers 0 to 11: 32 key/value heads to 8`."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.data.batch import Measure
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
+from archlab.exchange.configs import is_run_folder, load_config
 from archlab.files import real_path
-from archlab.infer.load import is_run_folder
 from archlab.training.run_folder import RunFolder
 from archlab.training.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
 from archlab.training.summary import RunSummary

@@ -1,4 +1,4 @@
-"""Opening of trained weights: a run folder, a Hugging Face folder or a hub id."""
+"""Trained weights of a folder: a run folder, a Hugging Face folder or a hub id."""
 
 import hashlib
 import json
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import sha256
-from archlab.exchange.configs import kind_of, load_config
-from archlab.exchange.load import lazy_parameters
+from archlab.errors import UserError
+from archlab.exchange.configs import find_folder, is_run_folder, load_config
+from archlab.exchange.load import imported_record, lazy_parameters
 from archlab.files import read_bytes
 from archlab.hf.folder import companions, own_file
 from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import weights_files
-from archlab.infer.import_export import imported_record
-from archlab.infer.load import find_folder, newest_weights
-from archlab.training.checkpoint import stored_weights, weights_digest
+from archlab.training.checkpoint import newest_checkpoint, stored_weights, weights_digest
 from archlab.training.run_folder import RunFolder
 from archlab.transplant.weights import Architecture, LazyTensor, Weights
 
@@ -53,7 +53,7 @@ def open_start(name: str) -> Start:
     config.
     """
     folder = find_folder(name)
-    if kind_of(folder) == "run folder":
+    if is_run_folder(folder):
         return _of_run(name, folder)
     config, parameters = lazy_parameters(folder)
     tensors = {name: LazyTensor(tuple(shape), read) for name, (shape, read) in parameters.items()}
@@ -72,6 +72,20 @@ def _of_run(name: str, folder: Path) -> Start:
     digest = _digest(config, [weights_digest(checkpoint)])
     files = {IMPORTED: read_bytes(folder / IMPORTED), **companions(folder)} if imported(folder) else {}
     return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
+
+
+def newest_weights(run: Path) -> tuple[int, Path]:
+    """Return (step, path) of a run's newest checkpoint with undamaged weights. Raise UserError if there is none."""
+    newest, damaged = newest_checkpoint(run / "checkpoints", weights_only=True)
+    if newest is None:
+        if damaged:
+            raise UserError(f"{'; '.join(damaged)}; no other checkpoint exists; delete {run} and train again")
+        ended = RunFolder(run).summary()
+        why = "its training diverged and left no checkpoint" if ended else "no checkpoint yet; train it first"
+        raise UserError(f"{run}: {why}")
+    for damage in damaged:
+        note(f"{damage}; using the checkpoint before it, from step {newest[0]}")
+    return newest
 
 
 def _digest(config: ModelConfig, content: list[str]) -> str:
