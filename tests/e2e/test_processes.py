@@ -126,3 +126,16 @@ def test_what_cannot_be_divided_is_said_once(torchrun):
     _, err = process.communicate(timeout=60)
     assert err.count("parallel.replicate  3, with 2 processes; allowed: a divisor of the number of processes") == 2
     assert not (torchrun.lab.folder / "refused").exists()
+
+
+def test_two_processes_begin_from_trained_weights_as_one_does(torchrun):
+    lab, folder = torchrun.lab, torchrun.lab.folder
+    lab.run("train", "tiny.yaml", "train.tokens=1280", "--out", "base")
+    begin = ("train", "base", "model.attention.n_kv_heads=1", "--out")
+    one = lab.run(*begin, "begun").stderr
+    _, two = torchrun.run(2, "-m", "archlab", *begin, folder / "begun-2")
+    assert "fewer key/value heads (approximate)" in two
+    changes = [re.findall(r"a KL divergence of ([\d.e-]+)", text) for text in (one, two)]
+    assert [float(change) for change in changes[1]] == pytest.approx([float(change) for change in changes[0]], rel=0.01)
+    assert losses(folder / "begun-2") == pytest.approx(losses(folder / "begun"), rel=SAME)
+    assert scores(folder / "begun-2") == pytest.approx(scores(folder / "begun"), rel=SAME)
