@@ -1,73 +1,119 @@
-"""Fewer key/value heads, by the mean of neighboring heads (Ainslie 2023)."""
+"""Another number of key/value heads: the mean of neighboring heads (Ainslie 2023), or copies of heads."""
+
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from archlab.config.components.multi_head import MultiHead
 from archlab.errors import UserError
+from archlab.transplant.fields import field_of
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered, with_fields
 
 _OF_HEADS = ("k", "v", "k_norm")
 """Modules of attention with one part for each key/value head."""
 
+_Change = Callable[[Tensor, int], Tensor]
+"""Function of the parts of all heads, [heads, ...], and of the new number of heads. It returns [new heads, ...]."""
 
-def _fewer_heads(weights: Weights, target: Architecture) -> Weights:
+
+def _fewer(weights: Weights, target: Architecture) -> Weights:
+    return _of_every_place(weights, target, FEWER_KV_HEADS, _mean)
+
+
+def _more(weights: Weights, target: Architecture) -> Weights:
+    return _of_every_place(weights, target, MORE_KV_HEADS, _copies)
+
+
+def _mean(heads: Tensor, n_after: int) -> Tensor:
+    wide = heads.unflatten(0, (n_after, -1)).to(torch.promote_types(heads.dtype, torch.float32))
+    return wide.mean(1).to(heads.dtype)
+
+
+def _copies(heads: Tensor, n_after: int) -> Tensor:
+    return heads.repeat_interleave(n_after // len(heads), 0)
+
+
+def _of_every_place(
+    weights: Weights,
+    target: Architecture,
+    transformation: Transformation,
+    change: _Change,
+) -> Weights:
     for place in ("attention", "cross"):
-        weights = _pooled(weights, target, place)
+        weights = _with_other_heads(weights, target, place, transformation, change)
     return weights
 
 
-def _pooled(weights: Weights, target: Architecture, place: str) -> Weights:
+def _with_other_heads(
+    weights: Weights, target: Architecture, place: str, transformation: Transformation, change: _Change
+) -> Weights:
     tensors, layers, counts = dict[str, LazyTensor](), {}, set[tuple[int, int]]()
+    is_fewer = transformation is FEWER_KV_HEADS
     for name, own, wanted in weights.pairs(target):
         attention, new = getattr(own, place), getattr(wanted, place)
         if not (isinstance(attention, MultiHead) and isinstance(new, MultiHead)):
             continue
         before, after = attention.n_kv_heads or 0, new.n_kv_heads or 0
-        if before == after or attention.n_heads != new.n_heads:
+        if attention.n_heads != new.n_heads or before == after or (before > after) != is_fewer:
             continue
-        if before % after:
-            allowed = ", ".join(str(n) for n in range(1, before + 1) if before % n == 0)
+        if before % after and after % before:
+            allowed = ", ".join(map(str, _allowed(before, attention.n_heads)))
             raise UserError(
-                f"model.attention.n_kv_heads: {after}, which does not divide the {before} of the trained weights; "
-                f"allowed: {allowed}"
+                f"{field_of(target, name, place, 'n_kv_heads')}: {after}, which is neither a divisor nor a multiple of "
+                f"the {before} of the trained weights; allowed: {allowed}"
             )
         counts.add((before, after))
         layers[name] = with_fields(own, place, n_kv_heads=after)
         for part, tensor in weights.under(f"{name}.{place}").items():
-            if part.partition(".")[0] in _OF_HEADS and (pooled := _mean(tensor, part, attention, after)):
-                tensors[f"{name}.{place}.{part}"] = pooled
+            if part.partition(".")[0] in _OF_HEADS and (rows := _rows(part, attention)):
+                tensors[f"{name}.{place}.{part}"] = _changed(tensor, transformation.name, change, rows, before, after)
     if not layers:
         return weights
-    heads = ", ".join(f"{before} heads to {after}" for before, after in sorted(counts))
-    step = FEWER_KV_HEADS.step(f"{place} of {numbered(list(layers))}: {heads}")
+    heads = ", ".join(f"{before} to {after} heads" for before, after in sorted(counts))
+    step = transformation.step(f"{place} of {numbered(list(layers))}: {heads}")
     return weights.changed(step, tensors=tensors, layers=layers)
 
 
-def _mean(tensor: LazyTensor, part: str, attention: MultiHead, n_after: int) -> LazyTensor | None:
-    """Return the tensor with the mean of each group of heads, or None if all heads share the tensor."""
-    n_before = attention.n_kv_heads or attention.n_heads
-    rows = n_before * ((attention.v_dim if part.startswith("v.") else attention.head_dim) or 0)
+def _allowed(n_kv_heads: int, n_heads: int) -> Iterable[int]:
+    return (n for n in range(1, n_heads + 1) if n_heads % n == 0 and (n % n_kv_heads == 0 or n_kv_heads % n == 0))
+
+
+def _rows(part: str, attention: MultiHead) -> int:
+    """Return the number of rows of a tensor that belong to one key/value head. Return 0 if all heads share the
+    tensor."""
+    if part.startswith("v."):
+        return attention.v_dim or 0
     if part.startswith("k_norm."):
-        scope = getattr(attention.qk_norm, "scope", "head")
-        rows = {"head": 0, "each_head": n_before, "width": rows}[scope]
-    if not rows:
-        return None
+        return {"head": 0, "each_head": 1, "width": attention.head_dim or 0}[
+            getattr(attention.qk_norm, "scope", "head")
+        ]
+    return attention.head_dim or 0
 
-    def mean(heads: Tensor) -> Tensor:
-        wide = heads.unflatten(0, (n_after, n_before // n_after, -1))
-        wide = wide.to(torch.promote_types(heads.dtype, torch.float32))
-        return wide.mean(1).flatten(0, 1).to(heads.dtype)
 
-    return tensor.then(FEWER_KV_HEADS.name, mean, (rows // n_before * n_after, *tensor.shape[1:]))
+def _changed(tensor: LazyTensor, step: str, change: _Change, rows: int, before: int, after: int) -> LazyTensor:
+    def changed(x: Tensor) -> Tensor:
+        return change(x.unflatten(0, (before, rows)), after).flatten(0, 1)
 
+    return tensor.then(step, changed, (rows * after, *tensor.shape[1:]))
+
+
+_FIELDS = ("model.attention.n_kv_heads", "model.encoder.cross.n_kv_heads")
 
 FEWER_KV_HEADS = Transformation(
     name="fewer key/value heads",
     effect="approximate",
-    fields=("model.attention.n_kv_heads", "model.encoder.cross.n_kv_heads"),
+    fields=_FIELDS,
     rule="Each new head is the mean of a group of neighboring heads. Equal heads stay exact.",
     paper="Ainslie 2023, arXiv 2305.13245",
-    apply=_fewer_heads,
+    apply=_fewer,
+)
+MORE_KV_HEADS = Transformation(
+    name="more key/value heads",
+    effect="exact",
+    fields=_FIELDS,
+    rule="Each head is copied for its part of the query heads. The logits stay the same, up to rounding.",
+    paper="inverse of grouping, Ainslie 2023, arXiv 2305.13245",
+    apply=_more,
 )
