@@ -1,6 +1,21 @@
 """All transformations of trained weights, in the order in which they are applied."""
 
+from archlab.transplant.constants import CONSTANTS
+from archlab.transplant.embedding import LARGER_VOCABULARY, POSITION_TABLE, TIED_HEAD, UNTIED_HEAD
+from archlab.transplant.gates import NEW_GATE
 from archlab.transplant.kv_heads import FEWER_KV_HEADS
+from archlab.transplant.norms import FOLDED_BIASES, FOLDED_WEIGHTS, NORM_OFFSET
 from archlab.transplant.transformation import Transformation
 
-TRANSFORMATIONS: tuple[Transformation, ...] = (FEWER_KV_HEADS,)
+TRANSFORMATIONS: tuple[Transformation, ...] = (
+    UNTIED_HEAD,
+    TIED_HEAD,
+    LARGER_VOCABULARY,
+    POSITION_TABLE,
+    CONSTANTS,
+    NORM_OFFSET,
+    FOLDED_BIASES,
+    FOLDED_WEIGHTS,
+    NEW_GATE,
+    FEWER_KV_HEADS,
+)
