@@ -30,10 +30,15 @@ def trained(built: Config) -> Decoder:
     return model
 
 
-def transplanted(before: list[str], after: list[str]) -> tuple[Decoder, Decoder, Plan]:
+def transplanted(before: list[str], changes: list[str]) -> tuple[Decoder, Decoder, Plan]:
     """Return a trained model, the model with further overrides and its weights, and the plan."""
+    return transplanted_to(before, [*before, *changes])
+
+
+def transplanted_to(before: list[str], after: list[str]) -> tuple[Decoder, Decoder, Plan]:
+    """Return a trained model, a model with all of its overrides replaced and its weights, and the plan."""
     old = trained(config(*DECODER, *before))
-    wanted = config(*DECODER, *before, *after)
+    wanted = config(*DECODER, *after)
     made = plan(weights_of(old), wanted.model)
     new = Decoder(wanted.model, seed=2).double().eval()
     fill(new, made.tensors)

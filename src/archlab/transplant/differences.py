@@ -16,8 +16,9 @@ from archlab.transplant.weights import ENCODER, Architecture, Effect, Step, Weig
 
 _IN_LAYERS = (*PER_LAYER, "layers", "encoder", "n_layers", "max_seq_len", "init", "mup")
 """Sections of a model that its layers contain, or that do not change what its weights compute."""
-_NO_EFFECT = re.compile(r"kind|dropout\..*|.*\.balance\..*")
-"""Fields of a layer that do not change what the weights compute. `kind` is the name of a layer kind."""
+_NO_EFFECT = re.compile(r"kind|norm\.alpha|dropout\..*|.*\.balance\..*")
+"""Fields of a layer that do not change what the weights compute. `kind` is the name of a layer kind, and `norm.alpha`
+an initial value."""
 
 
 class _Known(NamedTuple):
@@ -46,6 +47,7 @@ _KNOWN = (
     _Known(r".*qk_norm\.weight", None, "no matrix can take over the weights of these norms", True, False),
     _Known(r"position\.pairing", None, "RoPE would rotate other pairs of dimensions"),
     _Known(r"position\.layout", None, "features would get the sinusoids of other features"),
+    _Known(r".*\.gate\..*", "approximate", "the gate is lost", after=None),
     _Known(r".*\.gate\.per", None, "the trained gate has another number of factors"),
     _Known(r"mlp\.gated", None, "the matrix `up` has another purpose in gated experts"),
     _Known(r"(attention|cross)\.(n_heads|n_kv_heads|head_dim|v_dim|nope_dim|rope_dim|kv_rank|q_rank)", None, _HEADS),

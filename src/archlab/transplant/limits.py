@@ -1,4 +1,4 @@
-"""Changes that do nothing in short texts: windows, temperatures, and scalings of RoPE for long texts."""
+"""Changes that do nothing, or nothing in short texts: windows, temperatures, scalings of RoPE, identical norms."""
 
 import math
 import re
@@ -25,6 +25,9 @@ def limit(field: str, own: LayerConfig, wanted: LayerConfig) -> float:
         return min(_reach(own.attention), _reach(wanted.attention))
     if place == "attention" and name.startswith("temperature."):
         return min(_constant_temperature(own.attention), _constant_temperature(wanted.attention))
+    if field == "block.parallel" and not own.norm.n_parameters(1) and not wanted.norm.n_parameters(1):
+        is_serial = "none" in (own.block.parallel, wanted.block.parallel)
+        return 0 if is_serial else math.inf  # norms without parameters are alike
     if place == "position" and re.match(r"(theta|scaling)\b", name):
         return _same_rotations(own, wanted)
     return 0
@@ -53,12 +56,18 @@ def _same_rotations(own: LayerConfig, wanted: LayerConfig) -> float:
         return 0
     if not isinstance(own.attention, AnyAttention):  # nothing is rotated
         return math.inf
-    if not _rotate_alike(own, wanted, 1):
-        return 0
-    if _rotate_alike(own, wanted, LONGEST):
-        return math.inf
     scalings = [position.scaling for position in positions if isinstance(position, Rope)]
-    return min(s.original_max_seq_len for s in scalings if isinstance(s, DynamicNTK | Longrope))
+    ends = [s.original_max_seq_len for s in scalings if isinstance(s, DynamicNTK | Longrope)]
+    alike = 0
+    for n_tokens in (
+        1,
+        *sorted({*ends, *(end + 1 for end in ends)}),
+        LONGEST,
+    ):  # only there, something begins to differ
+        if not _rotate_alike(own, wanted, n_tokens):
+            return alike
+        alike = n_tokens
+    return math.inf
 
 
 def _rotate_alike(own: LayerConfig, wanted: LayerConfig, n_tokens: int) -> bool:
