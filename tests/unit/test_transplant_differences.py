@@ -186,7 +186,7 @@ ROWS = {
     "position.scaling.turning": (
         "position.scaling.kind=proportional position.scaling.turning=0.25", "position.scaling.turning=0.5", "approximate",
     ),
-    "position.shared": ("position.kind=t5", "position.shared=false", "new"),
+    "position.shared": ("position.kind=t5 position.shared=false", "position.shared=true", "new"),
     "position.theta": ("", "position.theta=500000.0", "approximate"),
     "vocab_size": ("", "vocab_size=59", "refused"),
 }  # fmt: skip

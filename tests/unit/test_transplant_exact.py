@@ -69,10 +69,14 @@ SOURCES = {
     "short convolution": ["model.mixer.kind=short_conv", "model.mixer.bias=true", *LAYERNORM],
     "learned positions": ["model.position.kind=learned", "model.position.offset=2"],
     "encoder, learned positions": [*ENCODER, "model.position.kind=learned"],
+    "shared position biases": ["model.position.kind=t5"],
+    "encoder, shared position biases": [*ENCODER, "model.position.kind=t5"],
     "mup": ["model.mup.base_width=16", "model.embedding.scale=sqrt_d_model"],
 }  # fmt: skip
 CHANGES = {
     "untied": ["model.head.tied=false"],
+    "own norms": ["model.block.parallel=separate"],
+    "own position biases": ["model.position.shared=false"],
     "vocabulary": ["model.vocab_size=70"],
     "weights of norms folded": ["model.norm.weight=false", "model.norm.unit_offset=false", "model.head.tied=false"],
     "weights of norms folded, tied": ["model.norm.weight=false", "model.norm.unit_offset=false", "model.head.tied=true"],
@@ -124,6 +128,9 @@ def test_logits_stay_the_same_or_the_change_is_not_called_exact(source: str, cha
 
 
 EXACT = [
+    ("parallel, one norm", "own norms"),
+    ("shared position biases", "own position biases"),
+    ("encoder, shared position biases", "own position biases"),
     ("tied", "untied"), ("encoder, tied, other norm", "untied"), ("plain", "vocabulary"), ("tied", "vocabulary"),
     ("tied transform", "vocabulary"), ("encoder", "vocabulary"), ("untied, narrow embedding", "vocabulary"),
     *((source, "weights of norms folded") for source in (

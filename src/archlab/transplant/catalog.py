@@ -1,6 +1,7 @@
 """All transformations of trained weights, in the order in which they are applied."""
 
 from archlab.transplant.constants import CONSTANTS
+from archlab.transplant.copies import COPIES
 from archlab.transplant.embedding import LARGER_VOCABULARY, POSITION_TABLE, TIED_HEAD, UNTIED_HEAD
 from archlab.transplant.gates import NEW_GATE
 from archlab.transplant.kv_heads import FEWER_KV_HEADS
@@ -10,6 +11,7 @@ from archlab.transplant.transformation import Transformation
 TRANSFORMATIONS: tuple[Transformation, ...] = (
     UNTIED_HEAD,
     TIED_HEAD,
+    COPIES,
     LARGER_VOCABULARY,
     POSITION_TABLE,
     CONSTANTS,
