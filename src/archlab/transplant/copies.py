@@ -48,8 +48,8 @@ COPIES = Transformation(
     name="own copies of shared tensors",
     effect="exact",
     fields=("model.block.parallel", "model.position.shared"),
-    rule="The MLP of a parallel layer gets a copy of the shared norm, and each layer one of T5's shared position biases. "
-    "The logits stay the same, and the copies are then trained separately.",
+    rule="The MLP of a parallel layer gets a copy of the shared norm, and each layer a copy of T5's position "
+    "biases. The logits stay the same, and the copies are then trained separately.",
     paper="Black 2022, arXiv 2204.06745; Raffel 2020, arXiv 1910.10683",
     apply=_copies,
 )
