@@ -5,7 +5,7 @@ import torch
 
 from archlab.errors import UserError
 from tests.shared.tiny import config
-from tests.shared.transplanted import TOKENS, trained, transplanted
+from transplants import TOKENS, received, trained
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -27,7 +27,7 @@ FEATURES = [
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (1, 4), (2, 4)])
 def test_copied_heads_are_exact(features, before, after):
     old = trained(config(f"model.attention.n_kv_heads={before}", *features))
-    new, made = transplanted(old, config(f"model.attention.n_kv_heads={after}", *features))
+    new, made = received(old, config(f"model.attention.n_kv_heads={after}", *features))
     assert made.effect == "exact"
     assert [step.name for step in made.steps] == ["more key/value heads"]
     torch.testing.assert_close(new(TOKENS), old(TOKENS), **EXACT)
@@ -37,15 +37,15 @@ def test_copied_heads_are_exact(features, before, after):
 def test_the_mean_of_copied_heads_is_the_head_itself(features):
     few, many = (config(f"model.attention.n_kv_heads={n}", *features) for n in (2, 4))
     old = trained(few)
-    copied, _ = transplanted(old, many)
-    pooled, made = transplanted(copied, few)
+    copied, _ = received(old, many)
+    pooled, made = received(copied, few)
     assert made.effect == "approximate"
     torch.testing.assert_close(pooled(TOKENS), old(TOKENS), **EXACT)
 
 
 def test_a_mean_of_unequal_heads_changes_the_logits():
     old = trained(config("model.attention.n_kv_heads=4"))
-    new, made = transplanted(old, config("model.attention.n_kv_heads=2"))
+    new, made = received(old, config("model.attention.n_kv_heads=2"))
     assert [step.detail for step in made.steps] == ["attention of layers 0 to 1: 4 to 2 heads"]
     assert (new(TOKENS) - old(TOKENS)).abs().max() > 1e-3
 
@@ -53,7 +53,7 @@ def test_a_mean_of_unequal_heads_changes_the_logits():
 def test_heads_of_an_encoder_and_of_cross_attention_are_copied():
     encoder = ["model.encoder={n_layers: 2, attention: {n_kv_heads: 1}, cross: {n_kv_heads: 1}}"]
     old = trained(config("model.attention.n_kv_heads=2", *encoder))
-    new, made = transplanted(old, config("model.attention.n_kv_heads=4", "model.encoder={n_layers: 2}"))
+    new, made = received(old, config("model.attention.n_kv_heads=4", "model.encoder={n_layers: 2}"))
     assert [(step.effect, step.detail) for step in made.steps] == [
         ("exact", "attention of layers 0 to 1 and encoder layers 0 to 1: 1 to 4 heads, 2 to 4 heads"),
         ("exact", "cross of layers 0 to 1: 1 to 4 heads"),
@@ -85,6 +85,6 @@ HYBRID = "model.layers={local: {attention.window: 4, attention.n_kv_heads: %s}, 
 def test_a_number_that_does_not_divide_is_refused_with_its_field(before, after, field):
     heads = ["model.attention.n_heads=12", "model.attention.n_kv_heads=12"]
     with pytest.raises(UserError) as refusal:
-        transplanted(trained(config(*heads, *before)), config(*heads, *after))
+        received(trained(config(*heads, *before)), config(*heads, *after))
     assert str(refusal.value).startswith(f"{field}, which is neither a divisor nor a multiple of the 4")
     assert str(refusal.value).endswith("allowed: 1, 2, 4, 12")

@@ -8,7 +8,7 @@ import torch
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from tests.shared.tiny import config
-from tests.shared.transplanted import TOKENS, trained, transplanted
+from transplants import TOKENS, received, trained
 
 EXACT = {"rtol": 1e-7, "atol": 1e-7}
 NO_EPS = "model.norm.eps=1e-14"
@@ -26,7 +26,7 @@ def multi_head(n_kv_heads: int = 2, *fields: str) -> str:
 
 
 def check_exact(old: Decoder, *overrides: str) -> None:
-    new, made = transplanted(old, config(NO_EPS, *overrides))
+    new, made = received(old, config(NO_EPS, *overrides))
     assert not made.new
     torch.testing.assert_close(new(TOKENS), old(TOKENS), **EXACT)
 
@@ -112,14 +112,14 @@ def test_pairs_that_hardly_turn_can_lose_their_rotation(scaling):
     """With theta = 1e12, the last two of four pairs turn by less than 1e-4 over the text."""
     old = trained(config(NO_EPS, f"model.position={{theta: 1e12, scaling: {{kind: {scaling}}}}}", multi_head(1)))
     after = config(NO_EPS, f"model.position={{theta: 1e6, scaling: {{kind: {scaling}}}}}", latent(nope=4, rope=4))
-    new, _ = transplanted(old, after)
+    new, _ = received(old, after)
     torch.testing.assert_close(new(TOKENS), old(TOKENS), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("nope", "rope", "rank"), [(8, 4, 5), (4, 4, 11), (8, 8, 20)])
 def test_the_step_states_the_error_of_each_matrix(nope, rope, rank):
     old = trained(config(NO_EPS, multi_head(4)))
-    new, made = transplanted(old, config(NO_EPS, latent(rank, nope, rope, q_rank=7)))
+    new, made = received(old, config(NO_EPS, latent(rank, nope, rope, q_rank=7)))
     (step,) = (step for step in made.steps if step.name == "latent attention")
     assert (step.effect, made.effect) == ("approximate", "approximate")
     shares, of_shared = [], []
@@ -141,7 +141,7 @@ def test_the_step_states_the_error_of_each_matrix(nope, rope, rank):
 def test_factors_are_the_best_of_their_rank():
     """Keys and values of equal norm lose together what a singular value decomposition leaves out."""
     old = trained(config(NO_EPS, multi_head(4), "model.position.kind=none"))
-    new, _ = transplanted(old, config(NO_EPS, latent(6, nope=4, rope=4), "model.position.kind=none"))
+    new, _ = received(old, config(NO_EPS, latent(6, nope=4, rope=4), "model.position.kind=none"))
     attention, scale = old.layers[0].attention, old.layers[0].attention_norms.before.weight
     heads = [x.weight.unflatten(0, (4, 8)) * scale for x in (attention.k, attention.v)]
     k, v = heads[0][:, :4].flatten(0, 1), heads[1].flatten(0, 1)
@@ -156,7 +156,7 @@ def test_factors_are_the_best_of_their_rank():
 @pytest.mark.parametrize("norm", ["model.norm.kind=rmsnorm", "model.norm.kind=layernorm"])
 def test_narrow_vectors_have_the_scale_that_their_norm_keeps(norm):
     old = trained(config(norm, multi_head(4)))
-    new, _ = transplanted(old, config(norm, latent(12, q_rank=10)))
+    new, _ = received(old, config(norm, latent(12, q_rank=10)))
     layer = new.layers[1]
     features = torch.randn(20000, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     before = layer.attention_norms.before
@@ -169,7 +169,7 @@ def test_a_higher_rank_changes_the_logits_less():
     old = trained(config("model.position.kind=none", multi_head(4)))
     changes = []
     for rank in (2, 8, 16, 32):
-        new, _ = transplanted(old, config("model.position.kind=none", latent(rank)))
+        new, _ = received(old, config("model.position.kind=none", latent(rank)))
         changes.append((new(TOKENS) - old(TOKENS)).square().mean().item())
     assert changes == sorted(changes, reverse=True)
     assert changes[-1] < 1e-3 * changes[0]
@@ -218,4 +218,4 @@ def test_a_higher_rank_changes_the_logits_less():
 def test_what_has_no_place_in_latent_attention_is_refused_by_name(before, after, words):
     old = trained(config(*before))
     with pytest.raises(UserError, match=words):
-        transplanted(old, config(*after))
+        received(old, config(*after))

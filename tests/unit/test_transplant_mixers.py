@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archlab.model.decoder import Decoder
 from tests.shared.tiny import config
-from tests.shared.transplanted import TOKENS, trained, transplanted
+from transplants import TOKENS, received, trained
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 MAMBA2 = "{kind: mamba2, n_heads: 4, head_dim: 6, d_state: 8, n_groups: 4, %s}"
@@ -53,7 +53,7 @@ def test_mamba2_is_linear_attention_with_the_projections_of_attention(bias):
     before = ["model.attention.v_dim=6", f"model.attention.qkv_bias={bias}", f"model.attention.out_bias={bias}"]
     old = trained(config(*before))
     mixer = MAMBA2 % f"norm: {{kind: none}}, in_bias: true, out_bias: {bias}"
-    new, made = transplanted(old, config(*before, hybrid(mixer)))
+    new, made = received(old, config(*before, hybrid(mixer)))
     assert made.effect == "new"
     module, attention = new.layers[1].mixer, old.layers[1].attention
     plain(module)
@@ -71,7 +71,7 @@ def test_mamba2_is_linear_attention_with_the_projections_of_attention(bias):
 @torch.no_grad()
 def test_the_gated_delta_rule_reads_and_writes_with_the_projections_of_attention():
     old = trained(config("model.attention.v_dim=6"))
-    new, _ = transplanted(old, config("model.attention.v_dim=6", hybrid(DELTA)))
+    new, _ = received(old, config("model.attention.v_dim=6", hybrid(DELTA)))
     module, attention = new.layers[1].mixer, old.layers[1].attention
     plain(module)
     module.beta.weight.zero_()  # beta is 1/2
@@ -91,7 +91,7 @@ def test_the_gated_delta_rule_reads_and_writes_with_the_projections_of_attention
 
 def test_only_what_attention_lacks_is_new_and_other_layers_stay():
     old = trained(config("model.attention.v_dim=6", "model.norm.placement=double"))
-    new, made = transplanted(old, config("model.attention.v_dim=6", "model.norm.placement=double", hybrid(DELTA)))
+    new, made = received(old, config("model.attention.v_dim=6", "model.norm.placement=double", hybrid(DELTA)))
     parts = ("gate.weight", "beta.weight", "decay.weight", "conv.weight", "A_log", "dt_bias", "norm.weight")
     assert sorted(made.new) == sorted(f"layers.1.mixer.{part}" for part in parts)
     before, after = old.state_dict(), new.state_dict()
@@ -106,7 +106,7 @@ def test_only_what_attention_lacks_is_new_and_other_layers_stay():
 def test_the_factor_on_attention_moves_into_the_output_projection():
     before = ["model.attention.v_dim=6", "model.block.attention_multiplier=0.5"]
     old = trained(config(*before))
-    new, made = transplanted(old, config(*before, hybrid(DELTA, "block.attention_multiplier: 1")))
+    new, made = received(old, config(*before, hybrid(DELTA, "block.attention_multiplier: 1")))
     torch.testing.assert_close(new.layers[1].mixer.out.weight, 0.5 * old.layers[1].attention.out.weight)
     assert [step.name for step in made.steps] == ["recurrent mixer", "new tensors"]
 
@@ -127,7 +127,7 @@ def test_the_factor_on_attention_moves_into_the_output_projection():
 )
 def test_what_a_mixer_lacks_is_said(before, mixer, words):
     old = trained(config(*before))
-    new, made = transplanted(old, config(*before, hybrid(mixer)))
+    new, made = received(old, config(*before, hybrid(mixer)))
     assert words in made.steps[0].detail
     moved = old.layers[1].attention_norms.before.weight
     assert torch.equal(new.layers[1].mixer_norms.before.weight, moved)

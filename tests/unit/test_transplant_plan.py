@@ -3,39 +3,19 @@
 import pytest
 import torch
 
-from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.model.decoder import Decoder
-from archlab.transplant.plan import Plan, plan, set_values
-from archlab.transplant.weights import Architecture, LazyTensor, Weights
-from tests.shared.tiny import config
-
-TOKENS = torch.randint(0, 60, (2, 12), generator=torch.Generator().manual_seed(0))
-
-
-def weights_of(model: Decoder) -> Weights:
-    tensors = {n: LazyTensor(tuple(x.shape), lambda x=x: x) for n, x in model.state_dict().items()}
-    return Weights(Architecture.of(model.config), tensors)
-
-
-def transplanted(before: Config, after: Config) -> tuple[Decoder, Decoder, Plan]:
-    """Return the trained model, the new one with its weights, and the plan."""
-    old = Decoder(before.model, seed=1).eval()
-    made = plan(weights_of(old), after.model)
-    new = Decoder(after.model, seed=None).eval()
-    set_values(new, after.model, 2, made.tensors)
-    return old, new, made
+from transplants import TOKENS, transplanted
 
 
 def test_the_same_config_keeps_every_tensor():
-    old, new, made = transplanted(config(), config())
+    old, new, made = transplanted([], [])
     assert not made.steps
     assert made.kept == list(old.state_dict())
     torch.testing.assert_close(new(TOKENS), old(TOKENS), rtol=0, atol=0)
 
 
 def test_pooled_heads_are_means_of_neighbors():
-    old, new, made = transplanted(config("model.attention.n_kv_heads=4"), config("model.attention.n_kv_heads=2"))
+    old, new, made = transplanted(["model.attention.n_kv_heads=4"], ["model.attention.n_kv_heads=2"])
     assert made.effect == "approximate"
     heads = old.layers[1].attention.k.weight.unflatten(0, (2, 2, -1))
     torch.testing.assert_close(new.layers[1].attention.k.weight, heads.mean(1).flatten(0, 1), rtol=0, atol=0)
@@ -43,4 +23,4 @@ def test_pooled_heads_are_means_of_neighbors():
 
 def test_what_no_transformation_makes_is_refused_by_name():
     with pytest.raises(UserError, match=r"mlp\.up\.weight"):
-        transplanted(config("model.mlp.d_ff=64"), config("model.mlp.d_ff=72"))
+        transplanted(["model.mlp.d_ff=64"], ["model.mlp.d_ff=72"])

@@ -1,8 +1,28 @@
 """All transformations of trained weights, in the order in which they are applied."""
 
+from archlab.transplant.constants import CONSTANTS
+from archlab.transplant.copies import COPIES
+from archlab.transplant.embedding import LARGER_VOCABULARY, POSITION_TABLE, TIED_HEAD, UNTIED_HEAD
+from archlab.transplant.gates import NEW_GATE
 from archlab.transplant.kv_heads import FEWER_KV_HEADS, MORE_KV_HEADS
 from archlab.transplant.latent import TO_LATENT
 from archlab.transplant.mixers import TO_MIXER
+from archlab.transplant.norms import FOLDED_BIASES, FOLDED_WEIGHTS, NORM_OFFSET
 from archlab.transplant.transformation import Transformation
 
-TRANSFORMATIONS: tuple[Transformation, ...] = (FEWER_KV_HEADS, MORE_KV_HEADS, TO_LATENT, TO_MIXER)
+TRANSFORMATIONS: tuple[Transformation, ...] = (
+    UNTIED_HEAD,
+    TIED_HEAD,
+    COPIES,
+    LARGER_VOCABULARY,
+    POSITION_TABLE,
+    CONSTANTS,
+    NORM_OFFSET,
+    FOLDED_BIASES,
+    FOLDED_WEIGHTS,
+    NEW_GATE,
+    FEWER_KV_HEADS,
+    MORE_KV_HEADS,
+    TO_LATENT,
+    TO_MIXER,
+)

@@ -11,9 +11,10 @@ from archlab.errors import UserError
 from archlab.model.cut import part_of
 from archlab.model.decoder import Decoder
 from archlab.model.init import initialize
+from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
 from archlab.transplant.differences import with_other_kind, without_weights
-from archlab.transplant.weights import Architecture, Effect, LazyTensor, Step, Weights
+from archlab.transplant.weights import ENCODER, Architecture, Effect, LazyTensor, Step, Weights
 
 _MOST_LISTED = 8
 
@@ -49,18 +50,28 @@ def plan(weights: Weights, model: ModelConfig) -> Plan:
     A tensor that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this
     model.
     """
-    target = Architecture.of(model)
+    target, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
+    _check_encoder(weights, target)
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)
     weights = with_other_kind(weights, target)
     with torch.device("meta"):
-        wanted = Decoder(model, seed=None).state_dict()
-    steps = [*weights.steps, *without_weights(weights, target, wanted)]
+        decoder = Decoder(model, seed=None)
+    random = [role.name for role in roles_of(decoder) if role.constant is None]
+    steps = [*weights.steps, *without_weights(weights, target, random, n_tokens)]
+    wanted = decoder.state_dict()
     provided = {name: x for name, x in weights.tensors.items() if name in wanted}
     _check_shapes(provided, wanted)
     new = tuple(name for name in wanted if name not in provided)
     dropped = tuple(name for name in weights.tensors if name not in wanted)
     return Plan(provided, new, dropped, tuple(steps))
+
+
+def _check_encoder(weights: Weights, target: Architecture) -> None:
+    if ENCODER in weights.architecture.stacks and ENCODER not in target.stacks:
+        raise UserError(
+            "model.encoder: null, but the layers of the trained weights read the output of an encoder; keep it as it is"
+        )
 
 
 def _check_shapes(tensors: Mapping[str, LazyTensor], wanted: Mapping[str, Tensor]) -> None:

@@ -5,13 +5,15 @@ Tensors are read when they are needed, one at a time, so a process never has to 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from archlab.config.core.base import Base
 from archlab.config.layers import LayerConfig, encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
+
+AnyConfig = TypeVar("AnyConfig", bound=Base)
 
 Effect = Literal["exact", "approximate", "new"]
 """Effect of a step on the logits, before any training.
@@ -122,6 +124,12 @@ def with_fields(config: LayerConfig, place: str, **fields: object) -> LayerConfi
     """Return a layer with other values of some fields of a section, such as `attention`."""
     section: Base = getattr(config, place)
     return config.model_copy(update={place: section.model_copy(update=fields)})
+
+
+def with_value(config: AnyConfig, field: str, value: object) -> AnyConfig:
+    """Return a config with another value of one field, such as `attention.gate.bias`."""
+    name, _, rest = field.partition(".")
+    return config.model_copy(update={name: with_value(getattr(config, name), rest, value) if rest else value})
 
 
 def numbered(names: Sequence[str]) -> str:
