@@ -1,6 +1,11 @@
 """All transformations of trained weights, in the order in which they are applied."""
 
+from archlab.transplant.depth import CHOSEN_LAYERS, MORE_LAYERS
 from archlab.transplant.kv_heads import FEWER_KV_HEADS
 from archlab.transplant.transformation import Transformation
 
-TRANSFORMATIONS: tuple[Transformation, ...] = (FEWER_KV_HEADS,)
+TRANSFORMATIONS: tuple[Transformation, ...] = (
+    MORE_LAYERS,
+    CHOSEN_LAYERS,
+    FEWER_KV_HEADS,
+)

@@ -11,7 +11,7 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten
 from archlab.config.layers import PER_LAYER, PLACES, LayerConfig
 from archlab.config.model_schema import ModelConfig
-from archlab.transplant.weights import Architecture, Effect, LazyTensor, Step, Weights, numbered
+from archlab.transplant.weights import Architecture, Effect, Step, Weights, numbered
 
 _IN_LAYERS = (*PER_LAYER, "layers", "encoder", "n_layers", "init")
 """Sections of a model that its layers contain, or that do not change what its weights compute."""
@@ -67,7 +67,7 @@ def without_weights(weights: Weights, target: Architecture, wanted: Mapping[str,
         effect, why = (known.effect, f" ({known.detail})") if known else ("approximate", "")
         where = f"{numbered(names)}: " if names else ""
         yield Step(f"model.{field}", effect, f"{where}{_text(before)} to {_text(after)}{why}")
-    yield from _random(weights.tensors, wanted)
+    yield from _random(weights, wanted)
 
 
 def with_other_kind(weights: Weights, target: Architecture) -> Weights:
@@ -117,7 +117,15 @@ def _text(value: object) -> str:
     return to_yaml_line(list(value) if isinstance(value, tuple) else value)
 
 
-def _random(tensors: Mapping[str, LazyTensor], wanted: Mapping[str, Tensor]) -> Iterator[Step]:
-    new: Sequence[str] = [name for name in wanted if name not in tensors]
-    if new:
-        yield Step("new tensors", "new", f"{len(new)} tensors begin from initial values: {', '.join(new[:4])}")
+def _random(weights: Weights, wanted: Mapping[str, Tensor]) -> Iterator[Step]:
+    new = [name for name in wanted if name not in weights.tensors]
+    inert = [name for name in new if name.startswith(weights.inert)]
+    others = [name for name in new if not name.startswith(weights.inert)]
+    if inert:
+        yield Step("new tensors", "exact", f"{_initial(inert)}, which do not change the logits")
+    if others:
+        yield Step("new tensors", "new", _initial(others))
+
+
+def _initial(names: Sequence[str]) -> str:
+    return f"{len(names)} tensors begin from initial values: {', '.join(names[:4])}"

@@ -11,6 +11,7 @@ from archlab.errors import UserError
 from archlab.model.cut import part_of
 from archlab.model.decoder import Decoder
 from archlab.transplant.catalog import TRANSFORMATIONS
+from archlab.transplant.depth import chosen_layers
 from archlab.transplant.differences import with_other_kind, without_weights
 from archlab.transplant.weights import Architecture, Effect, LazyTensor, Step, Weights
 
@@ -42,13 +43,15 @@ class Plan:
         return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
 
 
-def plan(weights: Weights, model: ModelConfig) -> Plan:
+def plan(weights: Weights, model: ModelConfig, layers: Sequence[int] | None = None) -> Plan:
     """Return the plan of the initial values of `model`.
 
-    A tensor that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this
-    model.
+    `layers` holds the trained layer of each layer of the model's decoder. None: the trained layers in order. A tensor
+    that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this model.
     """
     target = Architecture.of(model)
+    if layers is not None:
+        weights = chosen_layers(weights, target, layers)
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)
     weights = with_other_kind(weights, target)
