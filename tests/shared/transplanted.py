@@ -33,9 +33,11 @@ def weights_of(model: Decoder) -> Weights:
 
 
 def transplanted(old: Decoder, *overrides: str, layers: Sequence[int] | None = None) -> tuple[Decoder, Plan]:
-    """Return the model that the overrides describe, with the weights of a trained one, and the plan."""
-    made = plan(weights_of(old), config(*overrides).model, layers)
-    new = Decoder(config(*overrides).model, seed=3).double().eval()
+    """Return the model that the overrides describe, with the weights of a trained one, and the plan. The last override
+    of a field counts."""
+    wanted = config(*{override.partition("=")[0]: override for override in overrides}.values()).model
+    made = plan(weights_of(old), wanted, layers)
+    new = Decoder(wanted, seed=3).double().eval()
     fill(new, made.tensors)
     return new, made
 

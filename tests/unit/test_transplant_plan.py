@@ -42,5 +42,5 @@ def test_heads_are_pooled_as_before():
 
 
 def test_what_no_transformation_makes_is_refused_by_name():
-    with pytest.raises(UserError, match=r"mlp\.up\.weight"):
-        transplanted(config("model.mlp.d_ff=64"), config("model.mlp.d_ff=72"))
+    with pytest.raises(UserError, match=r"embedding\.weight"):
+        transplanted(config("model.embedding.width=16"), config("model.embedding.width=24"))
