@@ -1,7 +1,7 @@
 """A wider model whose features are copies of the trained ones (Net2Net, Chen 2016)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component
@@ -195,9 +195,9 @@ def _outside(weights: Weights, target: Architecture, times: int) -> tuple[dict[s
     token = Features(old.embedding.width) if old.embedding.width else stream
     added = token if old.embedding.widened == "sum" else stream
     features = {"stream": stream, "token": token, "added": added}
-    _check_norm(old.norm, stream)
-    for stack in stacks(old) if added.times > 1 else ():
-        if stack.position.acts_on == "embedding" and not isinstance(stack.position, Learned):
+    for stack in stacks(old):
+        _check_norm(stack.norm, stream)
+        if added.times > 1 and stack.position.acts_on == "embedding" and not isinstance(stack.position, Learned):
             raise _other_waves(old.d_model, new.d_model, kind_of(type(stack.position)))
     embedding = _embedding_scale(old) / _embedding_scale(new)
     if old.head.tied:
@@ -210,9 +210,8 @@ def _outside(weights: Weights, target: Architecture, times: int) -> tuple[dict[s
         if not name.startswith(in_layers):
             plain = name.removeprefix("encoder.")
             if plain == "position_bias.weight":
-                features["head"] = _shared_heads(tensor, target.stacks[DECODER if plain == name else ENCODER])
-            axes = "." if ".activation." in plain else OUTSIDE[plain]
-            tensors[name] = _copied(tensor, axes, features, name, scales.get(name, 1.0))
+                features["head"] = _shared_heads(weights, target, DECODER if plain == name else ENCODER)
+            tensors[name] = _copied(tensor, OUTSIDE.get(plain, "."), features, name, scales.get(name, 1.0))
     return tensors, new
 
 
@@ -220,9 +219,13 @@ def _embedding_scale(model: ModelConfig) -> float:
     return float(model.embedding.resolve(model.base_width).scale)
 
 
-def _shared_heads(tensor: LazyTensor, layers: Sequence[LayerConfig]) -> Features:
-    n_heads = next(layer.attention.n_heads for layer in layers if isinstance(layer.attention, AnyAttention))
-    return Features(tensor.shape[1], n_heads // tensor.shape[1])
+def _shared_heads(weights: Weights, target: Architecture, stack: str) -> Features:
+    """Return the heads of a table of position biases that all layers share."""
+    for own, new in zip(weights.architecture.stacks[stack], target.stacks[stack], strict=True):
+        before, after = own.attention, new.attention
+        if isinstance(before, AnyAttention) and isinstance(after, AnyAttention) and type(before) is type(after):
+            return Features(before.n_heads, after.n_heads // before.n_heads)
+    return Features(1)
 
 
 def _with_tied_scale(old: ModelConfig, new: ModelConfig, target: ModelConfig, times: float) -> ModelConfig:
