@@ -1,5 +1,8 @@
 """Trained models in float64 whose weights become the initial values of models with other configs."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,7 +12,9 @@ from archlab.transplant.plan import Plan, plan, set_values
 from archlab.transplant.weights import Architecture, LazyTensor, Weights
 from tiny import config
 
-TOKENS = torch.randint(0, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+_DRAW = torch.Generator().manual_seed(0)
+TOKENS = torch.randint(0, 60, (2, 14), generator=_DRAW)
+SOURCE = torch.randint(0, 60, (2, 9), generator=_DRAW)
 DECODER = ["model.vocab_size=60"]
 """Overrides of the smallest model, for tests that use `TOKENS`."""
 
@@ -42,9 +47,9 @@ def transplanted_to(before: list[str], after: list[str]) -> tuple[Decoder, Decod
     return old, *received(old, config(*DECODER, *after))
 
 
-def received(model: Decoder, built: Config, seed: int = 2) -> tuple[Decoder, Plan]:
+def received(model: Decoder, built: Config, seed: int = 2, layers: Sequence[int] | None = None) -> tuple[Decoder, Plan]:
     """Return a model with the weights of another model, in float64, and the plan."""
-    made = plan(weights_of(model), built.model)
+    made = plan(weights_of(model), built.model, layers)
     new = Decoder(built.model, seed=None).double().eval()
     set_values(new, built.model, seed, made.tensors)
     return new, made
@@ -62,3 +67,36 @@ def logits(model: Decoder, n_tokens: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     tokens, source = (torch.randint(0, 60, (2, n), generator=generator) for n in (n_tokens, 11))
     return model(tokens, source=source) if model.encoder is not None else model(tokens)
+
+
+def tiny_trained(*overrides: str) -> Decoder:
+    """Return the tiny model in float64. Norms, biases and corrections are random, too, as after training."""
+    model = Decoder(config(*overrides).model, seed=1).double().eval()
+    draw = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, x in model.state_dict().items():
+            if x.ndim == 1 and not name.endswith(("A_log", "dt_bias", "Lambda")):
+                x += 0.3 * torch.randn(x.shape, generator=draw, dtype=torch.float64)
+    return model
+
+
+def tiny_received(old: Decoder, *overrides: str, layers: Sequence[int] | None = None) -> tuple[Decoder, Plan]:
+    """Return the tiny model with these overrides and the weights of a trained one, and the plan. The last override of
+    a field counts."""
+    last = {override.partition("=")[0]: override for override in overrides}
+    return received(old, config(*last.values()), 3, layers)
+
+
+@torch.no_grad()
+def all_logits(model: Decoder) -> Tensor:
+    """Return the logits of `TOKENS`, with `SOURCE` and segments if the model reads them."""
+    more: dict[str, Any] = {} if model.encoder is None else {"source": SOURCE}
+    if model.config.embedding.segments:
+        more["segments"] = TOKENS % 2
+    return model(TOKENS, **more)
+
+
+def change(new: Decoder, old: Decoder) -> float:
+    """Return the largest change of a logit, relative to the largest logit."""
+    before = all_logits(old)
+    return float((all_logits(new) - before).abs().max() / before.abs().max())

@@ -41,7 +41,7 @@ ROWS = {
     "attention.gate.per": (GATE, "attention.gate.per=head", "refused"),
     "attention.global_tokens": (WINDOW, "attention.global_tokens=2", "approximate"),
     "attention.head_dim": ("", "attention.head_dim=4 attention.n_heads=8 attention.n_kv_heads=4", "refused"),
-    "attention.kind": ("", LATENT, "new"),
+    "attention.kind": ("", LATENT, "approximate"),
     "attention.kv_rank": (LATENT, "attention.kv_rank=4", "refused"),
     "attention.n_heads": (LATENT, "attention.n_heads=2 attention.nope_dim=20", "refused"),
     "attention.n_kv_heads": ("", "attention.n_kv_heads=1", "approximate"),

@@ -22,5 +22,5 @@ def test_pooled_heads_are_means_of_neighbors():
 
 
 def test_what_no_transformation_makes_is_refused_by_name():
-    with pytest.raises(UserError, match=r"mlp\.up\.weight"):
-        transplanted(["model.mlp.d_ff=64"], ["model.mlp.d_ff=72"])
+    with pytest.raises(UserError, match=r"embedding\.weight"):
+        transplanted(["model.embedding.width=16"], ["model.embedding.width=24"])

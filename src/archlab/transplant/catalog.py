@@ -1,16 +1,21 @@
 """All transformations of trained weights, in the order in which they are applied."""
 
 from archlab.transplant.constants import CONSTANTS
-from archlab.transplant.copies import COPIES
+from archlab.transplant.depth import CHOSEN_LAYERS, MORE_LAYERS
 from archlab.transplant.embedding import LARGER_VOCABULARY, POSITION_TABLE, TIED_HEAD, UNTIED_HEAD
+from archlab.transplant.experts import UPCYCLING
 from archlab.transplant.gates import NEW_GATE
 from archlab.transplant.kv_heads import FEWER_KV_HEADS, MORE_KV_HEADS
 from archlab.transplant.latent import TO_LATENT
 from archlab.transplant.mixers import TO_MIXER
 from archlab.transplant.norms import FOLDED_BIASES, FOLDED_WEIGHTS, NORM_OFFSET
+from archlab.transplant.sharing import COPIES
 from archlab.transplant.transformation import Transformation
+from archlab.transplant.width import WIDER
 
 TRANSFORMATIONS: tuple[Transformation, ...] = (
+    MORE_LAYERS,
+    CHOSEN_LAYERS,
     UNTIED_HEAD,
     TIED_HEAD,
     COPIES,
@@ -21,8 +26,10 @@ TRANSFORMATIONS: tuple[Transformation, ...] = (
     FOLDED_BIASES,
     FOLDED_WEIGHTS,
     NEW_GATE,
+    WIDER,
     FEWER_KV_HEADS,
     MORE_KV_HEADS,
     TO_LATENT,
     TO_MIXER,
+    UPCYCLING,
 )

@@ -1,55 +1,68 @@
-"""Parts that get their own copy of a tensor that they shared with others."""
+"""Copies of the features of a tensor, in a wider model."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.position import T5
-from archlab.config.layers import LayerConfig
-from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import DECODER, Architecture, LazyTensor, Weights, numbered, with_fields
+from archlab.transplant.axes import Features
+from archlab.transplant.weights import LazyTensor
 
-
-def _copies(weights: Weights, target: Architecture) -> Weights:
-    return _own_tables(_own_norms(weights, target), target)
+_SPREAD = 0.5
+"""Standard deviation of the parts into which a weight is split, divided by their mean."""
 
 
-def _own_norms(weights: Weights, target: Architecture) -> Weights:
-    tensors, layers = dict[str, LazyTensor](), dict[str, LayerConfig]()
-    for name, own, wanted in weights.pairs(target):
-        if (own.block.parallel, wanted.block.parallel) == ("shared", "separate"):
-            shared = f"{name}.{own.branches[0].name}_norms.before"
-            tensors |= {f"{name}.mlp_norms.before.{part}": _copy(x) for part, x in weights.under(shared).items()}
-            layers[name] = with_fields(own, "block", parallel="separate")
-    if not layers:
-        return weights
-    return weights.changed(COPIES.step(f"norms of the MLP in {numbered(list(layers))}"), tensors=tensors, layers=layers)
+def with_copies(
+    tensor: LazyTensor, axes: str, features: Mapping[str, Features], step: str, name: str, factor: float = 1.0
+) -> LazyTensor:
+    """Return the tensor with the copies of its features, multiplied by `factor`. `axes` is explained in axes.py.
+
+    A weight that multiplies a feature is split among the copies of the feature: its parts add up to it. The parts are
+    random and depend on `name`. `step` is the name of the transformation.
+    """
+    if axes.startswith("length "):
+        length = math.sqrt(features[axes.removeprefix("length ")].times)
+        return tensor if length == 1 else tensor.then(step, lambda x: x * length, tensor.shape)
+    outputs, _, last = axes.partition(" < ")
+    rows = [_features(axis, features) for axis in outputs.split()]
+    summed = _features(last, features)[0] if last not in ("", ".") else Features(tensor.shape[-1])
+    if factor == summed.times == 1 and all(part.times == 1 for parts in rows for part in parts):
+        return tensor
+
+    def change(x: Tensor) -> Tensor:
+        for axis, parts in enumerate(rows):
+            x = _copied(x, axis, parts)
+        if summed.times > 1:
+            x = _copied(x.to(torch.promote_types(x.dtype, torch.float32)), x.ndim - 1, [summed])
+            x = x * _parts_of_one(x, summed, name)
+        return x * factor
+
+    sizes = [sum(part.size * part.times for part in parts) or n for parts, n in zip(rows, tensor.shape, strict=False)]
+    sizes += tensor.shape[len(rows) :]
+    sizes[-1] *= summed.times
+    return tensor.then(step, change, sizes)
 
 
-def _own_tables(weights: Weights, target: Architecture) -> Weights:
-    for stack, layers in weights.architecture.stacks.items():
-        own, wanted = layers[0].position, target.stacks[stack][0].position
-        if not (isinstance(own, T5) and isinstance(wanted, T5) and own.shared and not wanted.shared):
-            continue
-        shared = f"{stack.removesuffix(DECODER)}position_bias.weight"
-        changed = {f"{stack}.{i}": with_fields(layer, "position", shared=False) for i, layer in enumerate(layers)}
-        with_scores = [name for name, layer in changed.items() if isinstance(layer.attention, AnyAttention)]
-        table = _copy(weights.tensors[shared])
-        tensors = {f"{name}.attention.position_bias.weight": table for name in with_scores}
-        step = COPIES.step(f"position biases of {numbered(with_scores)}")
-        weights = weights.changed(step, tensors=tensors, dropped=[shared], layers=changed)
-    return weights
+def _features(axis: str, features: Mapping[str, Features]) -> list[Features]:
+    return [features[name] for name in axis.split("+") if name != "."]
 
 
-def _copy(tensor: LazyTensor) -> LazyTensor:
-    return tensor.then(COPIES.name, torch.clone, tensor.shape)
+def _copied(x: Tensor, axis: int, parts: Sequence[Features]) -> Tensor:
+    if all(part.times == 1 for part in parts):
+        return x
+    pieces = x.split([part.size for part in parts], axis)
+    copies = [
+        piece.unflatten(axis, (-1, part.block)).repeat_interleave(part.times, axis).flatten(axis, axis + 1)
+        for piece, part in zip(pieces, parts, strict=True)
+    ]
+    return torch.cat(copies, axis)
 
 
-COPIES = Transformation(
-    name="own copies of shared tensors",
-    effect="exact",
-    fields=("model.block.parallel", "model.position.shared"),
-    rule="The MLP of a parallel layer gets a copy of the shared norm, and each layer a copy of T5's position "
-    "biases. The logits stay the same, and the copies are then trained separately.",
-    paper="Black 2022, arXiv 2204.06745; Raffel 2020, arXiv 1910.10683",
-    apply=_copies,
-)
+def _parts_of_one(x: Tensor, summed: Features, name: str) -> Tensor:
+    """Return a factor for each element of `x`. The factors of the copies of one weight add up to 1."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
+    drawn = torch.empty(x.shape).normal_(generator=torch.Generator().manual_seed(seed))
+    by_copy = drawn.to(x).unflatten(-1, (-1, summed.times, summed.block))
+    return ((1 + _SPREAD * (by_copy - by_copy.mean(-2, keepdim=True))) / summed.times).flatten(-3)

@@ -88,8 +88,21 @@ def without_weights(weights: Weights, target: Architecture, random: Sequence[str
         where = f"{numbered(names)}: " if names else ""
         why = f" ({detail})" if detail else ""
         yield Step(_full_name(field), effect, f"{where}{_text(before)} to {_text(after)}{why}")
-    if new := [name for name in random if name not in weights.tensors]:
-        yield Step("new tensors", "new", f"{len(new)} tensors begin from initial values: {', '.join(new[:4])}")
+    yield from _new_tensors(weights, random)
+
+
+def _new_tensors(weights: Weights, random: Sequence[str]) -> Iterator[Step]:
+    new = [name for name in random if name not in weights.tensors]
+    inert = [name for name in new if name.startswith(weights.inert)]
+    others = [name for name in new if not name.startswith(weights.inert)]
+    if inert:
+        yield Step("new tensors", "exact", f"{_initial(inert)}, which do not change the logits")
+    if others:
+        yield Step("new tensors", "new", _initial(others))
+
+
+def _initial(names: Sequence[str]) -> str:
+    return f"{len(names)} tensors begin from initial values: {', '.join(names[:4])}"
 
 
 def _effect(difference: Difference, n_exact: float, n_tokens: int) -> tuple[Effect, str]:

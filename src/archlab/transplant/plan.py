@@ -1,6 +1,6 @@
 """Plan of the initial values of a model: which tensors trained weights provide, and by which transformations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from archlab.model.decoder import Decoder
 from archlab.model.init import initialize
 from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
+from archlab.transplant.depth import chosen_layers
 from archlab.transplant.differences import with_other_kind, without_weights
 from archlab.transplant.weights import ENCODER, Architecture, Effect, LazyTensor, Step, Weights
 
@@ -44,14 +45,16 @@ class Plan:
         return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
 
 
-def plan(weights: Weights, model: ModelConfig) -> Plan:
+def plan(weights: Weights, model: ModelConfig, layers: Sequence[int] | None = None) -> Plan:
     """Return the plan of the initial values of `model`.
 
-    A tensor that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this
-    model.
+    `layers` holds the trained layer of each layer of the model's decoder. None: the trained layers in order. A tensor
+    that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this model.
     """
     target, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
     _check_encoder(weights, target)
+    if layers is not None:
+        weights = chosen_layers(weights, target, layers)
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)
     weights = with_other_kind(weights, target)

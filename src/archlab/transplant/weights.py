@@ -4,7 +4,7 @@ Tensors are read when they are needed, one at a time, so a process never has to 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -80,7 +80,9 @@ class Weights:
     architecture: Architecture
     tensors: Mapping[str, LazyTensor]
     """Tensors by their names in `Decoder`."""
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...] = ()
+    inert: tuple[str, ...] = ()
+    """Beginnings of the names of new tensors that do not change the logits, whatever their initial values are."""
 
     @property
     def model(self) -> ModelConfig:
@@ -106,18 +108,38 @@ class Weights:
         dropped: Sequence[str] = (),
         layers: Mapping[str, LayerConfig] | None = None,
         model: ModelConfig | None = None,
+        inert: Sequence[str] = (),
     ) -> "Weights":
         """Return the weights after a step.
 
         `tensors` are added or replaced, and `dropped` are removed. `layers` holds the new configs of layers, by name.
-        `model` replaces the sections outside the layers.
+        `model` replaces the sections outside the layers. `inert` is added to the inert tensors.
         """
         stacks = {
             stack: tuple((layers or {}).get(f"{stack}.{i}", layer) for i, layer in enumerate(all_layers))
             for stack, all_layers in self.architecture.stacks.items()
         }
         kept = {name: x for name, x in self.tensors.items() if name not in dropped}
-        return Weights(Architecture(model or self.model, stacks), {**kept, **(tensors or {})}, (*self.steps, step))
+        return Weights(
+            Architecture(model or self.model, stacks),
+            {**kept, **(tensors or {})},
+            (*self.steps, step),
+            (*self.inert, *inert),
+        )
+
+    def with_stack(
+        self,
+        step: Step,
+        stack: str,
+        layers: Sequence[LayerConfig],
+        tensors: Mapping[str, LazyTensor],
+        inert: Sequence[str] = (),
+    ) -> "Weights":
+        """Return the weights after a step that replaces all layers of a stack. `tensors` are those of the new
+        layers."""
+        outside = {name: x for name, x in self.tensors.items() if not name.startswith(f"{stack}.")}
+        replaced = replace(self.architecture, stacks={**self.architecture.stacks, stack: tuple(layers)})
+        return Weights(replaced, {**outside, **tensors}, (*self.steps, step), (*self.inert, *inert))
 
 
 def with_fields(config: LayerConfig, place: str, **fields: object) -> LayerConfig:
