@@ -10,6 +10,7 @@ import pytest
 from archlab.cli import app
 from archlab.config.problems import ConfigError
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.study.runs import Run
 from archlab.training import device
 from archlab.training.callback import Callback
@@ -50,6 +51,15 @@ def test_a_killed_run_resumes_exactly(home, text, tmp_path):
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
     assert of_teacher(tmp_path / "killed") == of_teacher(tmp_path / "whole")
     assert len(of_teacher(tmp_path / "whole")) == 10
+
+
+def test_a_student_that_begins_from_its_teacher_has_nothing_to_learn_from_it(home, text, tmp_path):
+    train(taught(home, text, f"train.start={home / 'teacher'}", "train.lr=0.01"), tmp_path / "run", Callback())
+    (first_kl, first_distance), *_, (last_kl, last_distance) = of_teacher(tmp_path / "run")
+    assert first_kl == pytest.approx(0, abs=1e-6)
+    assert first_distance == 0
+    assert last_kl > 1e-5  # the objective moves the student away
+    assert last_distance > 0
 
 
 def test_the_student_approaches_its_teacher(home, text, tmp_path):
@@ -94,6 +104,14 @@ def test_a_run_knows_its_teacher_by_the_weights(home, text, tmp_path):
     shutil.copytree(home / "other", tmp_path / "replaced")
     with pytest.raises(UserError, match=r"the run began with teacher \w+ and cannot continue with \w+"):
         train(in_place, tmp_path / "second", Callback())
+
+
+def test_a_path_in_a_config_file_is_relative_to_the_file(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (home / "student.yaml").write_text("base: tiny-llama\ntrain: {teacher: {path: teacher}}\n")
+    teacher = load_config(home / "student.yaml").train.teacher
+    assert teacher is not None
+    assert teacher.path == str((home / "teacher").resolve())
 
 
 def test_the_name_of_a_run_has_the_weights_and_not_the_path(home, text, tmp_path):
