@@ -52,7 +52,9 @@ def scores(run):
 
 
 def test_every_component_trains_as_in_one_process(torchrun):
-    """One start of torchrun trains all configs of processes.yaml, and so does one process. The plug-ins are those of docs/plugins.md."""
+    """One start of torchrun trains all configs of processes.yaml, and so does one process. The plug-ins are those of docs/plugins.md.
+
+    The teacher of `taught` is the run `copies` of one process."""
     worker, folder = Path(__file__).with_name("train_many.py"), torchrun.lab.folder
     for text, name in re.findall(r"^(# (\w+\.py)\n.*?)^```", PLUG_INS.read_text(), re.M | re.S):
         (folder / name).write_text(text)
@@ -64,7 +66,8 @@ def test_every_component_trains_as_in_one_process(torchrun):
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
     assert names == [
-        "components", "copies", "divided", "dropped", "mixture", "pairs", "pieces", "yours", "yours_from_scratch",
+        "components", "copies", "divided", "dropped", "mixture", "pairs", "pieces", "taught", "yours",
+        "yours_from_scratch",
     ]  # fmt: skip
     for name in names:
         one, four = folder / "alone" / name, folder / "four" / name

@@ -9,7 +9,7 @@ from archlab.cli.arguments import AtLeastOne, Devices, Flag, Price, SeveralAtLea
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.training import resolve_train, without_teacher
 from archlab.errors import UserError
 from archlab.pricing.budget import divide, plans_as_json, ways
 from archlab.pricing.hardware import Hardware, load_hardware
@@ -71,7 +71,8 @@ def run(
         Print JSON with exact numbers.
     """
     check_one_answer(json, html)
-    configs = load_several(config, more)
+    of_model = "FLOPs, memory and times"
+    configs = {name: without_teacher(loaded, of_model) for name, loaded in load_several(config, more).items()}
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)
     plan_options = {"--devices": devices, "--parallel": parallel, "--price": price}

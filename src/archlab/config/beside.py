@@ -13,7 +13,7 @@ from archlab.files import expand_user, real_path
 _DEFAULT = DataConfig().path
 
 _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
-_FOLDER_OR_HUB_ID = ("train.start", "data.tokenizer")
+_FOLDER_OR_HUB_ID = ("train.start", "train.teacher.path", "data.tokenizer")
 """Fields that hold a path or a hub id."""
 
 
@@ -30,11 +30,13 @@ def find_text(values: Any, home: Path) -> None:
 
 
 def find_folders(values: Any, home: Path) -> None:
-    """Replace paths in `train.start` and `data.tokenizer` by full paths, if they exist in `home` or in the working
-    folder. Other values may be hub ids."""
+    """Replace paths to trained weights and tokenizers by full paths, if they exist in `home` or in the working folder.
+    Other values may be hub ids."""
     for field in _FOLDER_OR_HUB_ID:
-        section, key = field.split(".")
-        found = values.get(section) if isinstance(values, dict) else None
+        *sections, key = field.split(".")
+        found = values
+        for section in sections:
+            found = found.get(section) if isinstance(found, dict) else None
         if isinstance(found, dict) and isinstance(path := found.get(key), str):
             folders = (real_path(folder) for folder in (home, Path()) if (folder / expand_user(path)).exists())
             if (folder := next(folders, None)) is not None:

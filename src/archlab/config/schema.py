@@ -28,6 +28,7 @@ from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer, ScheduleNa
 from archlab.config.parallel import ParallelConfig
 from archlab.config.reserve import Reserve
 from archlab.config.tasks import NoTask, TaskOrText
+from archlab.config.teacher import TeacherConfig
 
 
 class Keep(Settings):
@@ -130,6 +131,8 @@ class TrainConfig(Settings):
     objective: Objective = NextToken()
     """Objective that training minimizes: which tokens are predicted, and from which. The reported loss is always the
     plain cross-entropy of these tokens."""
+    teacher: TeacherConfig | None = None
+    """Trained model from whose predictions and hidden states the run also learns (distillation). null: no teacher."""
     z_loss: NonNegative = 0.0
     """Coefficient of the z-loss log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported
     loss excludes the z-loss."""

@@ -3,6 +3,7 @@
 from math import ceil
 
 from archlab.config.core.registry import kinds
+from archlab.config.core.text import note_once
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import Mixable, Mixture, Objective, TokensRead
@@ -91,3 +92,11 @@ def resolve_train(config: Config) -> TrainConfig:
         "checkpoint_every": train.checkpoint_every or eval_every,
     }
     return train.model_copy(update=derived)
+
+
+def without_teacher(config: Config, what: str) -> Config:
+    """Return the config without `train.teacher`. If it has one, note that `what` are those of the model alone."""
+    if config.train.teacher is None:
+        return config
+    note_once(f"{what} are those of the model alone, without the passes and the weights of its teacher (train.teacher)")
+    return config.model_copy(update={"train": config.train.model_copy(update={"teacher": None})})

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.schema import Config
-from archlab.config.training import check_objective, resolve_train
+from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
@@ -79,6 +79,7 @@ def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, co
     """
     if len(set(widths)) < 2:
         raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, such as 64,128,256")
+    config = without_teacher(config, "changes of activations")
     windows = Pass(max(1, PROBED_TOKENS // context), context, bytes_each=FLOAT32_BYTES, is_training=True)
     widths = sorted(set(widths))
     configs = [_without_dropout(at_width(config, name, width)) for width in widths]

@@ -12,7 +12,7 @@ from archlab.config.components.work import FLOAT32_BYTES, KINDS, OperationKind
 from archlab.config.core.base import Base
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
-from archlab.config.training import check_objective, resolve_train
+from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
@@ -121,6 +121,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     `train.document_mask`, token 0 begins a document. Raise UserError if the model does not fit into memory.
     """
     keep_freed_memory()
+    config = without_teacher(config, "speed and memory")
     check_objective(config.model, config.train.objective)
     train, device = resolve_train(config), choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model), train.optimizer).total)

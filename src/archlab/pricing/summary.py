@@ -136,7 +136,8 @@ def cost(
     dtype: Format = "bfloat16",
     source: int | None = None,
 ) -> Cost:
-    """Compute parameters, FLOPs and bytes of a config from its resolved layers.
+    """Compute parameters, FLOPs and bytes of a config from its resolved layers. The passes and weights of a teacher
+    (`train.teacher`) are not counted.
 
     `context` defaults to the training sequence length (`train.seq_len`). `source` is the number of source tokens that
     an encoder reads, and defaults to `context`. Raise UserError if the model has learned positions and one of these

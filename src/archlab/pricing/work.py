@@ -310,14 +310,31 @@ def training_flops(
 
 def visible_training_flops(config: Config) -> float:
     """Return the FLOPs of a training window per token of the window, without those of hidden query-key pairs. They
-    include everything that the model reads for the window, such as the source text of an encoder."""
+    include everything that the model reads for the window, such as the source text of an encoder. They exclude those of
+    a teacher (`teacher_flops`)."""
     return _training_flops(config, "visible")
 
 
 def computed_training_flops(config: Config) -> float:
     """Return the FLOPs of a training window per token of the window, including those of hidden query-key pairs that the
-    attention kernel computes nevertheless."""
+    attention kernel computes nevertheless. They exclude those of a teacher (`teacher_flops`)."""
     return _training_flops(config, "packed" if config.train.document_mask else "computed")
+
+
+def teacher_flops(config: Config, teacher: ModelConfig) -> float:
+    """Return the FLOPs that `train.teacher` adds to a training window, per token of the window: the forward pass of the
+    teacher and, if layers are matched, a second pass through the layers of the model. Hidden pairs do not count."""
+    settings, train, (stack, source) = config.train.teacher, resolve_train(config), tokens_read(config)
+    if settings is None:
+        return 0.0
+    own, of_teacher = (
+        dict(forward_flops(model, stack, source=source, predicted=tokens_predicted(config)))
+        for model in (config.model, teacher)
+    )
+    per_token = sum(n for part, n in of_teacher.items() if part != "head" or settings.logits)
+    if settings.hidden:
+        per_token += (1 + BACKWARD) * sum(n for part, n in own.items() if part != "head")
+    return per_token * (stack / train.seq_len)
 
 
 def _training_flops(config: Config, counting: Counting) -> float:

@@ -264,6 +264,9 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
     if study.budget.tokens is not None:
         return config
     train = resolve_train(config)
+    if study.budget.flops is not None and train.teacher is not None:
+        problem = "a budget of FLOPs does not count the passes of a teacher; allowed: budget.tokens or budget.bytes"
+        raise ConfigError([Problem("train.teacher", problem)], "the budget")
     if study.budget.bytes is None:
         budget = f"{study.budget.flops:.3g} FLOPs"
         tokens = int((study.budget.flops or 0) / computed_training_flops(config))

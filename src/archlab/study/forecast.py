@@ -7,7 +7,7 @@ from math import log2, prod
 from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.training import resolve_train, without_teacher
 from archlab.infer.speed import rehearse, seconds_of, uncompiled
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import Format
@@ -78,6 +78,8 @@ def ideal_clock(device: Hardware) -> Clock:
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Forecast:
     """Estimate the runs and FLOPs of a study. If there is a clock, also estimate the time."""
+    for arm in arms:
+        without_teacher(arm.config, "estimated FLOPs and time")
     runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]

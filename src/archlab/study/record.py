@@ -224,7 +224,8 @@ class ArmSummary(OutcomeStatistics):
     """Values of `train` fields that tuning found, in this study or in an earlier one."""
     parameters: int
     flops_per_token: float
-    """Training FLOPs per token, forward and backward. They include masked query-key pairs that the kernel computes."""
+    """Training FLOPs per token, forward and backward. They include masked query-key pairs that the kernel computes, and
+    exclude the passes of a teacher."""
     kv_cache_bytes: int
     """Bytes of the KV cache for one sequence of `kv_context` tokens in bfloat16. Attention windows lower the number."""
     tokens_per_second: float | None

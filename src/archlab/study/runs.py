@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ _NEW_FIELDS = (
     ("train.objective.drawn", True),
     ("train.start", None),
     ("train.start_layers", None),
+    ("train.teacher", None),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
 """Fields that were added to archlab after older runs were named, with their defaults. At its default, such a field is
@@ -48,6 +49,12 @@ def _values_in_name(section: Raw, path: str) -> Raw:
         for key, value in section.items()
         if (field := f"{path}.{key}") not in NOT_TRAINED and (field, value) not in _NEW_FIELDS
     }
+
+
+@cache
+def _weights(path: str) -> str:
+    """Return the digest of trained weights. They are read once, because many runs of a study have the same teacher."""
+    return open_start(path).digest
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,13 @@ class Run:
     def name(self) -> str:
         """12 hex digits that identify what is trained: the model, the training settings, the tokens and the dtype.
 
-        The machine and the version of the code are not part of the name. The run folder records them.
+        A teacher is identified by its weights, not by its path. The machine and the version of the code are not part of
+        the name. The run folder records them.
         """
         plain = in_old_form(resolved(self.config))
         values: Raw = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
+        if teacher := self.config.train.teacher:
+            values["train"]["teacher"]["path"] = _weights(teacher.path)
         values |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,

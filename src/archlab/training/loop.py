@@ -15,7 +15,7 @@ from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
-from archlab.pricing.work import visible_training_flops
+from archlab.pricing.work import teacher_flops, visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
 from archlab.training.compiling import compile_layers, recompute_layers
@@ -40,6 +40,8 @@ from archlab.training.spikes import (
 from archlab.training.start import Initial, logits_of, trained_logits
 from archlab.training.step import StepResult, update
 from archlab.training.summary import NOT_FINITE, RunSummary, summarize
+from archlab.training.teacher import Teacher
+from archlab.training.weights import Start
 from archlab.training.world import World
 from archlab.transplant.change import logits_change
 
@@ -61,6 +63,15 @@ class RunSetup:
     """Number of layers that use each attention kernel, by kernel name."""
     initial: Initial | None = None
     """Trained weights from which the run begins. None: random weights, or those of an imported run folder."""
+    teacher: Start | None = None
+    """Weights of `train.teacher`; None without one."""
+
+    def make_teacher(self) -> Teacher | None:
+        """Read the teacher's weights, or return None without a teacher."""
+        settings = self.settings.teacher
+        if self.teacher is None or settings is None:
+            return None
+        return Teacher(self.teacher.weights, settings, self.device, self.world, self.products_up_to, self.is_compiled)
 
 
 class Training:
@@ -90,7 +101,11 @@ class Training:
             compile_layers(self._model)
         if settings.recompute:
             recompute_layers(self._model)
-        self._mfu_per_speed = visible_training_flops(setup.config) / device.peak_flops() / world.size
+        self._teacher = setup.make_teacher()
+        flops = visible_training_flops(setup.config)
+        if setup.teacher:
+            flops += teacher_flops(setup.config, setup.teacher.weights.model)
+        self._mfu_per_speed = flops / device.peak_flops() / world.size
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)
         self._saver = Saver(folder.checkpoints, self._retention, world)
@@ -134,6 +149,7 @@ class Training:
             self._device,
             self._world,
             self._skips_update,
+            self._teacher,
         )
         speed = settings.batch_tokens / (time.perf_counter() - start)
         if not result.is_finite:
@@ -159,7 +175,7 @@ class Training:
         spike = {} if self._spike is None else {SPIKE: self._spike}
         self._folder.log(
             step=self._done, tokens=self._done * self._settings.batch_tokens, loss=result.loss, **made,
-            grad_norm=result.grad_norm, tokens_per_second=speed, **spike, **result.routers,
+            grad_norm=result.grad_norm, tokens_per_second=speed, **spike, **result.routers, **result.teacher,
         )  # fmt: skip
 
     def _evaluated(self) -> Score | None:

@@ -40,22 +40,57 @@ def logits_in_pieces(
         yield leaf_ND, logits_NV, piece_N
 
 
+class HeadLosses(NamedTuple):
+    """Losses of the logits, as means in nats per token that counts."""
+
+    cross_entropy: Tensor
+    divergence: Tensor
+    """Divergence from a teacher at its temperature, without factors; 0 without a teacher."""
+
+
 def backward_through_head(
-    model: Decoder, hidden_ND: Tensor, targets_N: Tensor, train: TrainConfig, share: float, device: Device
-) -> tuple[Tensor, Tensor]:
+    model: Decoder,
+    hidden_ND: Tensor,
+    targets_N: Tensor,
+    train: TrainConfig,
+    share: float,
+    device: Device,
+    taught: Iterator[Tensor] | None = None,
+) -> tuple[Tensor, HeadLosses]:
     """Backpropagate `share` times the objective through the head, which accumulates gradients in its parameters.
 
-    Return the gradient of the hidden states, [N, D], and the mean cross-entropy in nats per token.
+    `taught` yields a teacher's logits of each chunk. The divergence from them is then added to the objective, with the
+    weights of `train.teacher`. Return the gradient of the hidden states, [N, D], and the losses.
     """
-    gradients, cross_entropy = list[Tensor](), torch.zeros((), device=hidden_ND.device)
+    gradients, teacher = list[Tensor](), train.teacher
+    cross_entropy, divergence = (torch.zeros((), device=hidden_ND.device) for _ in range(2))
     for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
         weight = len(piece_N) / len(targets_N)
         minimized, plain = objective(logits_NV, piece_N, train.z_loss, train.objective)
+        if teacher is not None:
+            minimized = minimized * teacher.objective
+        if teacher is not None and taught is not None:
+            from_teacher = kl_divergence(next(taught), logits_NV, teacher.temperature)
+            minimized = minimized + teacher.logits * teacher.temperature**2 * from_teacher
+            divergence += from_teacher.detach() * weight
         (minimized * (weight * share)).backward()
         assert leaf_ND.grad is not None
         gradients.append(leaf_ND.grad)
         cross_entropy += plain.detach() * weight
-    return torch.cat(gradients), cross_entropy
+    return torch.cat(gradients), HeadLosses(cross_entropy, divergence)
+
+
+def kl_divergence(teacher_NV: Tensor, student_NV: Tensor, temperature: float) -> Tensor:
+    """Return KL(p || q) in nats per token and in at least float32, from logits [N, V].
+
+    The logits are first divided by the temperature. They then give the teacher's distribution p and the student's q
+    (Hinton 2015, arXiv 1503.02531).
+    """
+    log_q_NV, log_p_NV = (
+        (logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / temperature).log_softmax(-1)
+        for logits_NV in (student_NV, teacher_NV)
+    )
+    return F.kl_div(log_q_NV, log_p_NV, reduction="batchmean", log_target=True)
 
 
 _NEXT_TOKEN = NextToken()

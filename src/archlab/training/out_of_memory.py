@@ -24,10 +24,11 @@ Fragmentation and evaluation need the rest.
 
 
 @contextmanager
-def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
+def out_of_memory_explained(config: Config, device: Device, teacher: int = 0) -> Iterator[None]:
     """Turn an out-of-memory error inside the block into a UserError that suggests settings that fit.
 
-    The failed run's memory is released before the free memory is measured.
+    `teacher` is the number of bytes of a teacher's weights. The failed run's memory is released before the free memory
+    is measured.
     """
     try:
         yield
@@ -35,24 +36,27 @@ def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         _release(error)
-        why = what_would_fit(config, device, _free(device))
+        why = what_would_fit(config, device, _free(device), teacher)
     else:
         return
     raise UserError(why)
 
 
-def what_would_fit(config: Config, device: Device, free: int) -> str:
-    """Return a message with the estimated memory of a training step and settings that fit into `free` bytes.
+def what_would_fit(config: Config, device: Device, free: int, teacher: int = 0) -> str:
+    """Return a message with the estimated memory of a training step and settings that fit into `free` bytes, besides
+    the `teacher` bytes of a teacher's weights.
 
     The estimate counts only tensors. If it says that the failed step fits, other processes may have used memory. In
     that case, the suggested settings need less memory than the failed step.
     """
-    train = resolve_train(config)
+    train, free = resolve_train(config), max(free - teacher, 0)
     needed = _peak(config, device, train.micro_batch_tokens, recompute=train.recompute)
     fitting = list(_fitting(config, device, round(_SAFE * min(free, needed))))
     message = (
         f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} are free"
     )
+    if teacher:
+        message += f" besides the teacher's weights ({binary(teacher)}); its activations are not estimated"
     cause = " now; other processes may have used memory: in a study try fewer --workers" if needed <= free else ""
     if not fitting:
         return f"{message}{cause}; even one window of {train.seq_len:,} tokens does not fit"

@@ -60,6 +60,7 @@ if the loss depends on it.
 _LOCATIONS = {
     "corpus": ("data.path", "data.mixture", "data.held_out", "data.tokenizer"),
     "start": ("train.start",),
+    "teacher": ("train.teacher.path",),
 }
 """Config fields that locate the text and the trained weights, by the entry of env.json with their digest. They may
 change if the digest is the same."""
@@ -190,8 +191,7 @@ class RunFolder:
     def _check_same(self, old: Config, config: Config, env: dict[str, Any], before: dict[str, Any]) -> bool:
         """Return whether the config is a longer version of the folder's run. Raise UserError if it is another run.
 
-        The path of the text may differ if the tokens are the same. `auto` may be replaced by the value to which it was
-        resolved.
+        The path of the text or the teacher may differ if its content is the same, and `auto` may be a resolved value.
         """
         changed = diff(old, config)
         outcomes = {name: field for name, field in _OUTCOMES.items() if before and name in env}
@@ -203,7 +203,7 @@ class RunFolder:
         if is_longer := is_longer and refused.keys() <= {f"train.{name}" for name in LENGTH}:
             refused = {}
         self._refuse(refused, "contains a run with another config; choose another folder")
-        for name in ("corpus", "start", "plugins", *outcomes):
+        for name in (*_LOCATIONS, "plugins", *outcomes):
             if before and name in env and (began := before.get(name, False)) != env[name]:
                 same = f"{outcomes[name]}={to_yaml_line(began)}" if name in outcomes else ""
                 if name == "micro_batch_tokens":

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import overload
 
 import numpy as np
@@ -22,6 +23,7 @@ from archlab.training.device import Device
 from archlab.training.loss import Routers, backward_through_head
 from archlab.training.optim import set_rate
 from archlab.training.schedule import learning_rate
+from archlab.training.teacher import Teacher
 from archlab.training.world import ALONE, World
 
 
@@ -38,6 +40,9 @@ class StepResult:
     """Whether the weights were changed."""
     routers: Mapping[str, float] = field(default_factory=dict)
     """Router losses and expert loads, by name. Empty if the model has no mixture of experts."""
+    teacher: Mapping[str, float] = field(default_factory=dict)
+    """Divergence and distance from the teacher before the update, by name, without their weights. Those with the weight
+    0 are left out. Empty without a teacher."""
 
     @property
     def is_finite(self) -> bool:
@@ -54,6 +59,7 @@ def update(
     device: Device,
     world: World = ALONE,
     refuses: Callable[[float, float], bool] = lambda _loss, _grad_norm: False,
+    teacher: Teacher | None = None,
 ) -> StepResult:
     """Compute the clipped gradient over the batch, and make one update.
 
@@ -63,30 +69,39 @@ def update(
     parallelism, all n processes of a group compute the same micro-batches, so each process multiplies the router losses
     by 1/n. With context parallelism, each process of a group computes its own tokens of the same windows.
 
+    `teacher` is the model of `train.teacher`. It passes over each micro-batch first, while no activations are stored.
+
     Dropout has its own seed for each train.seed, step and micro-batch. A resumed run therefore drops the same
     activations as an uninterrupted one, with any number of processes.
     """
-    loss, routers = torch.zeros((), device=device.type), Routers(model, world)
+    totals, routers = torch.zeros(3, device=device.type), Routers(model, world)
     windows_per_row = max(len(batch.tokens) // train.rows, 1)  # above 1 if windows are shorter than seq_len
     rows = train.micro_batch_tokens // train.seq_len * windows_per_row
     for index, micro_batch, share in _micro_batches(batch, rows, world):
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
         part = world.context_group.shard(micro_batch.tokens.shape[1]) if world.context_group else None
+        pass_over = partial(hidden_and_targets, batch=micro_batch, device=device)
+        lesson = teacher.lesson(pass_over) if teacher else None
         hidden_ND, targets_N = hidden_and_targets(model, micro_batch, device, collected, part)
         weight = share * world.averaged
-        gradient_ND, cross_entropy = backward_through_head(
-            model, hidden_ND, targets_N, train, weight / world.context, device
+        taught = lesson.logits(targets_N) if lesson else None
+        gradient_ND, losses = backward_through_head(
+            model, hidden_ND, targets_N, train, weight / world.context, device, taught
         )
         # The gradient of `carrier` with respect to the hidden states is gradient_ND; router losses are added to it.
         carrier = (hidden_ND * gradient_ND).sum()
         sum((router_loss * (weight / world.tensor) for router_loss in routers.minimized(collected)), carrier).backward()
-        loss += cross_entropy * (share / world.context)
+        counted_BT = _on_device(micro_batch.counted, device)
+        distance = lesson.backward_through_layers(model, counted_BT, weight) if lesson else torch.zeros_like(totals[0])
+        totals += torch.stack([*losses, distance]) * (share / world.context)
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
-    loss = world.context_group.sum(loss) if world.context_group else loss
-    numbers = world.sum(loss).item(), grad_norm.item()
+    totals = world.context_group.sum(totals) if world.context_group else totals
+    loss, *from_teacher = world.sum(totals).tolist()
+    numbers = loss, grad_norm.item()
     updated = all(map(math.isfinite, numbers)) and not refuses(*numbers)
-    result = StepResult(*numbers, learning_rate(train, step), updated, routers.metrics())
+    of_teacher = teacher.metrics(*from_teacher) if teacher else {}
+    result = StepResult(*numbers, learning_rate(train, step), updated, routers.metrics(), of_teacher)
     if updated:
         set_rate(optimizer, result.lr)
         optimizer.step()

@@ -63,7 +63,7 @@ class RunSummary(Base):
     mfu: NonNegative | None
     """Model FLOPs utilization: model FLOPs per second, divided by the peak measured on this machine.
 
-    The FLOPs of attention count only visible pairs of tokens.
+    The FLOPs of attention count only visible pairs of tokens. Those of a teacher are included.
     """
     spikes: Natural = 0
     """Number of steps whose loss or gradient norm was far above those of previous steps (train.spikes)."""

@@ -26,6 +26,7 @@ from archlab.training.run_folder import ReadOnlyRunFolder, RunFolder
 from archlab.training.sinks import opened
 from archlab.training.start import initial_of
 from archlab.training.summary import RunSummary
+from archlab.training.teacher_weights import bytes_of, check_teacher, open_teacher
 from archlab.training.world import World, joined
 
 WORTH_REPEATING = 4
@@ -64,9 +65,12 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> Ru
     compiled = is_compiled(config, settings, device)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
+        teacher = open_teacher(config)
     batches = Batches.of(config, data)
     batches.check(settings.seq_len)
     check_pairs(data, world.context)
+    if teacher:
+        check_teacher(teacher, config, data, device, world)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
     longest_by_products = products_up_to(device)
     kernels = attention_kernels(
@@ -79,7 +83,9 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> Ru
     )
     with world.in_turn():
         initial = initial_of(config, has_begun=has_begun)
-    return RunSetup(config, settings, device, world, batches, held_out, compiled, longest_by_products, kernels, initial)
+    return RunSetup(
+        config, settings, device, world, batches, held_out, compiled, longest_by_products, kernels, initial, teacher
+    )
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
@@ -124,7 +130,8 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
         for note in notes:
             callback.on_note(note)
         # With several processes, the memory of each is not estimated, so errors cannot suggest settings that fit.
-        stack.enter_context(out_of_memory_explained(config, device) if world.size == 1 else nullcontext())
+        of_teacher = bytes_of(setup.teacher) if setup.teacher else 0
+        stack.enter_context(out_of_memory_explained(config, device, of_teacher) if world.size == 1 else nullcontext())
         if world.is_first:
             folder.copies = stack.enter_context(opened(folder.path, config, folder.environment(), callback.on_note))
         return Training(setup, folder, callback).run()
@@ -150,6 +157,8 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         env["pairs"] = True
     if loss_depends_on_micro_batches(setup.config.model):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
+    if setup.teacher:
+        env["teacher"] = setup.teacher.digest
     if code := sources(setup.config):
         env["plugins"] = code
     return env

@@ -98,14 +98,16 @@ MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
 
 
 def _learned_positions_suffice(c: Config) -> str | None:
-    return _learned_positions_end(c, resolve_train(c).seq_len)
+    return learned_positions_end(c, resolve_train(c).seq_len)
 
 
 def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
-    return None if c.train.eval_seq_len is None else _learned_positions_end(c, c.train.eval_seq_len)
+    return None if c.train.eval_seq_len is None else learned_positions_end(c, c.train.eval_seq_len)
 
 
-def _learned_positions_end(c: Config, length: int) -> str | None:
+def learned_positions_end(c: Config, length: int) -> str | None:
+    """Return a message if windows of `length` tokens exceed the model's table of positions."""
+
     def read(n: int) -> int:
         return max(c.train.objective.tokens_read(n, has_encoder=c.model.encoder is not None))
 
@@ -255,6 +257,20 @@ def _prefix_is_of_one_text(c: Config) -> str | None:
     return f"true, but with objective {c.train.objective.kind} each window is one text with a prefix; allowed: false"
 
 
+def _teacher_has_an_effect(c: Config) -> str | None:
+    teacher = c.train.teacher
+    if teacher is None or teacher.logits or teacher.hidden:
+        return None
+    return "0, and hidden is 0, so the teacher has no effect; allowed: one of them above 0, or train.teacher: null"
+
+
+def _temperature_has_an_effect(c: Config) -> str | None:
+    teacher = c.train.teacher
+    if teacher is None or teacher.logits or teacher.temperature == 1:
+        return None
+    return f"{teacher.temperature:g} has no effect, because train.teacher.logits is 0; leave it out"
+
+
 def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
     """Return a rule: with a user-defined optimizer, `train.<field>` must have its default, because only archlab's
     optimizers read it."""
@@ -294,6 +310,8 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.objective.kind", ("train.objective", "data.task"), _task_has_its_own_answers),
     Rule("train.document_mask", ("train.document_mask", "train.objective"), _prefix_is_of_one_text),
     Rule("train.start_layers", ("train.start_layers", "train.start", "model.n_layers"), _layers_are_of_trained_weights),
+    Rule("train.teacher.logits", ("train.teacher",), _teacher_has_an_effect),
+    Rule("train.teacher.temperature", ("train.teacher",), _temperature_has_an_effect),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
     Rule("data.pairs", ("data.pairs", "data.task"), _pairs_are_of_text),

@@ -1,0 +1,94 @@
+"""Opening of the teacher's weights (`train.teacher`), and checks that it can teach a run."""
+
+from collections.abc import Iterator
+from math import prod
+
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import ConfigError, Problem, raise_problems
+from archlab.config.rules.run_rules import learned_positions_end
+from archlab.config.schema import Config
+from archlab.config.teacher import TeacherConfig
+from archlab.config.training import check_objective, resolve_train
+from archlab.data.tokenizer import TOKENIZER, check_same, load
+from archlab.data.training_data import TrainingData
+from archlab.errors import UserError
+from archlab.exchange.configs import kind_of
+from archlab.pricing.memory import BYTES, training_memory
+from archlab.pricing.params import parameters
+from archlab.training.device import Device
+from archlab.training.run_folder import RunFolder
+from archlab.training.weights import Start, open_start
+from archlab.training.world import WITHIN, World
+
+
+def open_teacher(config: Config) -> Start | None:
+    """Open the weights of `train.teacher`, or return None without one. Raise ConfigError if the teacher cannot teach
+    this run, and UserError if its weights cannot be read."""
+    settings = config.train.teacher
+    if settings is None:
+        return None
+    teacher = open_start(settings.path)
+    raise_problems(list(_problems(config, settings, teacher.weights.model)), "the config")
+    return teacher
+
+
+def _problems(config: Config, settings: TeacherConfig, teacher: ModelConfig) -> Iterator[Problem]:
+    path, model, parallel = settings.path, config.model, config.parallel
+
+    def differs(field: str, *, why: str) -> Iterator[Problem]:
+        own, wanted = getattr(teacher, field), getattr(model, field)
+        if own != wanted:
+            message = f"{path} has {field} = {own}, but model.{field} is {wanted}; {why}"
+            yield Problem("train.teacher.path", message)
+
+    yield from differs("vocab_size", why="both predict the same tokens; allowed: a teacher with the same vocabulary")
+    if (teacher.encoder is None) != (model.encoder is None):
+        has = "no encoder" if teacher.encoder is None else "an encoder"
+        yield Problem(
+            "train.teacher.path", f"{path} has {has}, unlike the model; allowed: both or none with an encoder"
+        )
+    else:
+        try:
+            check_objective(teacher, config.train.objective)
+        except ConfigError as error:
+            yield Problem("train.teacher.path", f"{path}: {error.problems[0].path}: {error.problems[0].message}")
+    of_teacher = config.model_copy(update={"model": teacher})
+    if too_long := learned_positions_end(of_teacher, resolve_train(config).seq_len):
+        yield Problem("train.teacher.path", f"{path}: train.seq_len: {too_long}")
+    if settings.hidden:
+        if model.encoder is not None:
+            why = "the layers of an encoder are not matched; allowed with model.encoder: 0"
+            yield Problem("train.teacher.hidden", f"{settings.hidden:g}; {why}")
+        for field in ("d_model", "n_layers"):
+            yield from differs(field, why="train.teacher.hidden compares layer by layer; allowed: equal, or hidden: 0")
+    for way in WITHIN:
+        if (n := getattr(parallel, way)) > 1:
+            allowed = "allowed with train.teacher: 1, and any replicate and shard"
+            yield Problem(f"parallel.{way}", f"{n}, but a teacher is not divided within layers or windows; {allowed}")
+
+
+def bytes_of(teacher: Start) -> int:
+    """Return the bytes of the teacher's weights in training, which are float32."""
+    return sum(prod(tensor.shape) for tensor in teacher.weights.tensors.values()) * BYTES["float32"]
+
+
+def check_teacher(teacher: Start, config: Config, data: TrainingData, device: Device, world: World) -> None:
+    """Raise UserError if the teacher reads another tokenizer's tokens, or does not fit into memory besides the run."""
+    _check_tokenizer(teacher, data, config.data.named)
+    shards = world.mesh.size(1) if world.mesh else 1
+    needed = training_memory(parameters(config.model), config.train.optimizer).total + bytes_of(teacher)
+    what = "to train (float32 weights of the model and its teacher, gradients, optimizer state)"
+    device.check_memory(needed // shards, what)
+
+
+def _check_tokenizer(teacher: Start, data: TrainingData, data_name: str) -> None:
+    """Raise UserError if the teacher reads another tokenizer's tokens. A folder without a tokenizer is accepted."""
+    if data.tokenizer is None or not (teacher.folder / TOKENIZER).is_file():
+        return
+    is_run = kind_of(teacher.folder) == "run folder"
+    own = RunFolder(teacher.folder).tokenizer() if is_run else load(teacher.folder / TOKENIZER)
+    before = data.special.documents
+    try:
+        check_same(own, load(data.tokenizer, before[0] if before else None), teacher.name, data_name)
+    except UserError as error:
+        raise UserError(f"train.teacher.path: {error}") from None
