@@ -33,6 +33,7 @@ _NEW_FIELDS = (
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.objective.drawn", True),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
+    ("train.lora", None),
 )
 """Fields that were added to archlab after older runs were named, with their defaults. At its default, such a field is
 left out of a run's name. So older runs keep their names and are not trained again."""

@@ -15,6 +15,7 @@ from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
+from archlab.model.lora import initialize_lora
 from archlab.pricing.work import visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
@@ -67,7 +68,7 @@ class Training:
         settings, device, world = setup.settings, setup.device, setup.world
         self._setup, self._settings, self._device, self._world = setup, settings, device, world
         self._folder, self._callback = folder, callback
-        self._model = sharded(setup.config.model, settings.seed, device.type, world)
+        self._model = sharded(setup.config.model, settings, device.type, world)
         prefer_products(self._model, setup.products_up_to)
         self._optimizer = make_optimizer(self._model, settings)
         self._done = 0
@@ -75,6 +76,11 @@ class Training:
         if world.size > 1:
             own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
+        if settings.lora:
+            trained, total = (
+                sum(p.numel() for p in self._model.parameters() if p.requires_grad >= only) for only in (1, 0)
+            )
+            callback.on_note(f"LoRA trains {trained:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)
         if settings.recompute:
@@ -232,7 +238,9 @@ class Training:
         self._note_past()
 
     def _load(self, done: int, path: Path) -> None:
-        load_weights(path, self._model)
+        load_weights(path, self._model, adds_lora=done == 0)
+        if done == 0:
+            initialize_lora(self._model, self._settings.seed)
         self._optimizer.state.clear()
         if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimizer
             load_optimizer(path, self._model, self._optimizer)

@@ -1,20 +1,27 @@
 """Sharding of a model over processes: components or experts first, then all tensors by `fully_shard` (FSDP2)."""
 
 from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import TrainConfig
 from archlab.model.decoder import Decoder
 from archlab.model.init import initialize
+from archlab.model.lora import add_lora, initialize_lora
 from archlab.training.world import World
 
 
-def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
-    """Return the model in training mode, with each process holding its part of every tensor.
+def sharded(config: ModelConfig, train: TrainConfig, device_type: str, world: World) -> Decoder:
+    """Return the model in training mode, with each process holding its part of every tensor. With `train.lora`, only
+    the matrices that LoRA adds have gradients.
 
     The initial values are the same as with a single process. On a CPU, a process never has more than one whole layer
     in memory. The whole model is allocated first, but the operating system provides memory only for values that are
     written, and tensors are initialized one at a time.
     """
     if world.mesh is None:
-        return Decoder(config, seed=seed).to(device_type).train()
+        model = Decoder(config, seed=train.seed)
+        if train.lora:
+            add_lora(model, train.lora)
+            initialize_lora(model, train.seed)
+        return model.to(device_type).train()
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     model = Decoder(config, seed=None)
@@ -26,11 +33,14 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
         from archlab.training.parallel import deal_experts
 
         deal_experts(model, world.mesh["within"])
+    if train.lora:
+        add_lora(model, train.lora)
     mesh = world.mesh["replicate", "shard"]
     for layer in model.all_layers:
         fully_shard(layer, mesh=mesh)
     # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
-    initialize(model.to(device_type), config, seed)
+    initialize(model.to(device_type), config, train.seed)
+    initialize_lora(model, train.seed)
     return model.train()

@@ -13,6 +13,7 @@ from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.pair_data import PairData
 from archlab.errors import UserError
+from archlab.hf.imported import imported
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
@@ -113,6 +114,7 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
     config, device, world = setup.config, setup.device, setup.world
     with ExitStack() as stack:
         world.broadcast_from_first(lambda: stack.enter_context(folder.locked()))
+        world.broadcast_from_first(lambda: _check_weights(config, folder))
         notes += world.broadcast_from_first(lambda: folder.claim(config, _record(setup), setup.batches.data.tokenizer))
         if summary := world.broadcast_from_first(folder.summary):
             return summary
@@ -126,6 +128,14 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
         return Training(setup, folder, callback).run()
 
 
+def _check_weights(config: Config, folder: RunFolder) -> None:
+    if config.train.lora and not imported(folder.path):
+        raise UserError(
+            "train.lora: LoRA changes trained weights, but this run begins with random ones; begin in a folder that "
+            "`archlab import` created, or leave train.lora out"
+        )
+
+
 def _record(setup: RunSetup) -> dict[str, Any]:
     env = environment(setup.device) | {
         "compiled": setup.is_compiled,
@@ -137,7 +147,7 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         env["document_token"] = before[0]
     if setup.batches.data.has_pairs:
         env["pairs"] = True
-    if loss_depends_on_micro_batches(setup.config.model):
+    if loss_depends_on_micro_batches(setup.config):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
     if code := sources(setup.config):
         env["plugins"] = code
