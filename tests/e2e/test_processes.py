@@ -66,7 +66,7 @@ def test_every_component_trains_as_in_one_process(torchrun):
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
     assert names == [
-        "components", "copies", "divided", "dropped", "mixture", "pairs", "pieces", "taught", "yours",
+        "components", "copies", "divided", "dropped", "lora", "mixture", "pairs", "pieces", "taught", "yours",
         "yours_from_scratch",
     ]  # fmt: skip
     for name in names:

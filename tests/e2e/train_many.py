@@ -12,10 +12,25 @@ from torch.distributed import destroy_process_group, init_process_group
 from archlab.config.core.merge import expand
 from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.trust import accept
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
+from archlab.digests import write_digests
+from archlab.hf.imported import IMPORTED, Imported
+from archlab.model.decoder import Decoder
 from archlab.training.callback import Callback, StepMetrics
+from archlab.training.saving import save_checkpoint
 from archlab.training.train import train
+
+
+def import_random(config: Config, folder: Path) -> None:
+    """Create a run folder at step 0, like `archlab import`, with random weights."""
+    (folder / "checkpoints").mkdir(parents=True)
+    record = Imported(family="llama", special_ids={}, dtype="float32")
+    (folder / IMPORTED).write_text(record.model_dump_json())
+    (folder / "config.yaml").write_text(to_yaml(config.model_dump(mode="json")))
+    save_checkpoint(folder / "checkpoints", 0, Decoder(config.model, seed=5), optimizer=None)
+    write_digests(folder)
 
 
 class Stopping(Callback):
@@ -38,6 +53,8 @@ if __name__ == "__main__":
         name, first, then = one.pop("name"), one.pop("parallel", {}), one.pop("then", None)
         for parallel in [{}] if alone else [first] if then is None else [first, then]:
             config = build_config(overlay(expand(common), {**one, "parallel": parallel}, Config))
+            if config.train.lora and os.environ.get("RANK", "0") == "0" and not (folder / name).exists():
+                import_random(config, folder / name)
             with suppress(KeyboardInterrupt):
                 train(config, folder / name, Stopping() if then and parallel is first else Callback())
     if not alone:

@@ -42,6 +42,8 @@ SIZE = (
         ("model.n_layers=2", "model.vocab_size=40000"),
         ("model.n_layers=2", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 300}"),
         ("model.n_layers=3", "train.micro_batch_tokens=512"),
+        ("model.n_layers=2", "train.lora={rank: 16}"),
+        ("model.n_layers=3", "train.lora={rank: 64, dropout: 0.1}", "train.micro_batch_tokens=512"),
         ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: mamba2}"),
         ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: rglru}"),
         *(("model.n_layers=4", f"model.position={kind}") for kind in ("t5", "shaw", "transformer_xl", "alibi")),
@@ -64,8 +66,8 @@ def test_the_peak_is_what_torch_allocates(overrides, recompute):
 
 def assert_equal_to_the_peak(config: Config, model: nn.Module, step: Callable[[], None], *, recompute: bool) -> None:
     step()
-    # AdamW's two averages are as large as the weights.
-    fixed = 3 * sum(p.numel() * p.element_size() for p in model.parameters())
+    # AdamW's two averages are as large as the trained weights.
+    fixed = sum(p.nbytes * (3 if p.requires_grad else 1) for p in model.parameters())
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     allocated = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]

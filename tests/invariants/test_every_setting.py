@@ -44,6 +44,7 @@ from archlab.training.loss import Routers, objective
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.saving import Saver
+from archlab.training.shard import sharded
 from archlab.training.step import update
 from archlab.training.world import ALONE
 from schema_classes import classes_in, kind_names
@@ -390,7 +391,7 @@ def trajectory(config: Config) -> list[float]:
     """Return the loss of every step, at most forty, and the loss after them."""
     train, losses = resolve_train(config), []
     device = Device("cpu", torch.bfloat16 if train.dtype == "bfloat16" else torch.float32)
-    model = Decoder(config.model, seed=train.seed).train()
+    model = sharded(config.model, train, "cpu", ALONE)
     optimizer = make_optimizer(model, train)
     for step in range(min(train.steps, 40) + 1):
         drawn = np.random.default_rng((train.seed, step))
@@ -423,8 +424,9 @@ WHAT = {path: list(settings) for path, settings in of_section(TrainConfig).items
 """Field -> its settings, in different company. Plug-ins are missing here; test_plugins.py trains with one."""
 
 
-ALIKE = {"lr_multipliers", "objective"}
-"""Sections that no test here can change: the value of one is {}, and the kinds of the other need different models."""
+ALIKE = {"lr_multipliers", "objective", "lora.modules"}
+"""Fields that no test here can change: the value of a section is {}, the kinds of objectives need different models, and
+names of modules are those of the model (tests/unit/test_lora.py)."""
 
 
 @pytest.mark.parametrize("path", [path for path in WHAT if path not in ALIKE])

@@ -14,6 +14,7 @@ from archlab.config.components.component import (
     Component,
     Mixer,
     NoAttention,
+    ProjectionShape,
     Site,
     StateTensor,
     expect,
@@ -129,12 +130,20 @@ class LayerConfig(Base):
         places = PLACES if isinstance(self.cross, MultiHead) else COMPONENTS
         return tuple((name, getattr(self, name), self.site_of(name)) for name in places)
 
+    def projections(self) -> dict[str, ProjectionShape]:
+        """Return the shapes of the layer's projections, by the paths of their modules, such as `attention.q`."""
+        return {
+            f"{branch.name}.{name}": shape
+            for branch in self.branches
+            for name, shape in branch.component.projections(branch.site).items()
+        }
+
     def parameters(self) -> Counter[str]:
         """Return the parameter counts by row of the parameter table, including those of the norms around branches."""
         counts = Counter[str]()
         for name, component, site in self._placed:
             own = component.parameters(site)
-            counts.update({_row(name, part): n for part, n in own.items()})
+            counts.update({row_of(name, part): n for part, n in own.items()})
         counts["norms"] += self._norms_around()
         return counts
 
@@ -159,7 +168,7 @@ class LayerConfig(Base):
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component, site in self._placed:
             operations = component.work(site, model_pass)
-            work = (o._replace(part=_row(name, o.part)) for o in operations)
+            work = (o._replace(part=row_of(name, o.part)) for o in operations)
             if name in share:  # the first branch of the stage already stores this input
                 yield next(work)._replace(saved=0.0)
             yield from work
@@ -187,7 +196,7 @@ class LayerConfig(Base):
         return expect(self.mlp, Dense, "mlp", f"layer kind {self.kind}", "plain, gated")
 
 
-def _row(name: str, part: str) -> str:
+def row_of(name: str, part: str) -> str:
     """Return the table row for a part of the component `name`. Cross-attention has a row of its own, `cross`, in the
     table of parameters and in that of FLOPs."""
     return "cross" if name == "cross" and part in _ROWS_OF_ATTENTION else part

@@ -22,6 +22,7 @@ from archlab.config.core.base import (
 )
 from archlab.config.core.plugins import PlugIns, import_plugins
 from archlab.config.core.trust import accept
+from archlab.config.lora import Lora
 from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import NextToken, Objective
 from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer, ScheduleName
@@ -108,6 +109,9 @@ class TrainConfig(Settings):
     decay: Derived[Share] = DERIVED
     """Fraction of the steps after the warm-up in which the schedule wsd decays. null: 0.2 for wsd, and 0 for other
     schedules."""
+    lora: Lora | None = None
+    """Low-rank adaptation of trained weights (LoRA): only small added matrices are trained. null: all parameters are
+    trained."""
     optimizer: Optimizer = AdamW()
     """Optimizer that turns gradients into updates: AdamW, Muon, or one from a plug-in."""
     lr_multipliers: LrMultipliers = LrMultipliers()

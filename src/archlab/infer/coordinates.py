@@ -105,6 +105,8 @@ def _without_dropout(config: Config) -> Config:
 def _device_for(config: Config, name: str, windows: Pass) -> Device:
     try:
         check_objective(config.model, config.train.objective)
+        if config.train.lora:
+            raise UserError("train.lora: a coordinate check trains all parameters; allowed: null")
         device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
         needed = step_memory(config.model, windows, device.type, optimizer=config.train.optimizer)
         device.check_memory(needed.peak, "for a step")

@@ -38,6 +38,7 @@ def from_pretrained(
 
     - `folder_or_hub_id`: a run folder (its last checkpoint is loaded), a Hugging Face folder, or a hub id
       (`organization/name` or `organization/name@revision`). A hub id needs a network connection and the extra `hub`.
+      The matrices of a run with LoRA are merged into the weights.
     - `dtype`: a dtype such as `torch.bfloat16`, or its name. None or "auto" means the dtype of the stored weights.
     - `device`: a device such as "cuda:1". None means the CPU.
 
@@ -67,9 +68,10 @@ def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Deco
     """Return (steps trained, model) from a run's newest undamaged checkpoint. The run may still be training."""
     RunFolder(folder).verify()
     step, checkpoint = newest_weights(folder)
-    model = Decoder(config or load_config(folder).model)
+    of_run = load_config(folder)
+    model = Decoder(config or of_run.model)
     try:
-        load_weights(checkpoint, model)
+        load_weights(checkpoint, model, of_run.train.lora)
     except (UserError, FileNotFoundError):
         if checkpoint.exists():
             raise

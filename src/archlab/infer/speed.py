@@ -22,7 +22,7 @@ from archlab.infer.generate import Session
 from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
-from archlab.pricing.memory import Format, training_memory
+from archlab.pricing.memory import Format, training_memory_of
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost, training_pass
 from archlab.pricing.work import by_kind, training_step, visible_training_flops
@@ -31,7 +31,9 @@ from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device
 from archlab.training.optim import make_optimizer
 from archlab.training.rates import copy_bandwidth
+from archlab.training.shard import sharded
 from archlab.training.step import update
+from archlab.training.world import ALONE
 
 WARM_UP = 2
 """Number of initial steps that are not timed. They also allocate memory and compile layers."""
@@ -124,8 +126,8 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     config = without_teacher(config, "speed and memory")
     check_objective(config.model, config.train.objective)
     train, device = resolve_train(config), choose_device(config.train)
-    device.check_memory(training_memory(parameters(config.model), train.optimizer).total)
-    model = Decoder(config.model).to(device.type).train()
+    device.check_memory(training_memory_of(config).total)
+    model = sharded(config.model, train, device.type, ALONE)
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
     tokens = _random(config, train) if windows is None else Windows(windows)
@@ -210,7 +212,7 @@ def profile(config: Config, steps: int) -> Profile:
     times = clocked(run.model, run.step, steps, run.device.type)
     seconds = {kind: of_kind.seconds for kind, of_kind in times.by_kind.items()}
     counted = training_pass(config, run.device.format)
-    work = {work.kind: work for work in by_kind(training_step(config.model, counted))}
+    work = {work.kind: work for work in by_kind(training_step(config.model, counted, run.train.lora))}
     flops, n_bytes = (sum(getattr(w, name) for w in work.values()) for name in ("flops", "n_bytes"))
     total = sum(seconds.values())
     shown: list[OperationKind] = [kind for kind in KINDS if kind in work or kind in seconds]

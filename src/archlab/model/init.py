@@ -24,14 +24,15 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int, given: Containe
             continue
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])
-            parameter.copy_(part_of(_normal(parameter, deviation, f"{seed}/{name}"), parameter))
+            parameter.copy_(part_of(normal(parameter, deviation, f"{seed}/{name}"), parameter))
         elif isinstance(constant, Tensor):
             parameter.copy_(part_of(constant, parameter))
         else:
             parameter.fill_(constant)
 
 
-def _normal(like: Tensor, deviation: float, stream: str) -> Tensor:
+def normal(like: Tensor, deviation: float, stream: str) -> Tensor:
+    """Return normally distributed float32 values of the shape of `like`, from the random stream with this name."""
     seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.empty(like.shape, dtype=torch.float32)  # a fixed dtype, because it affects the values

@@ -13,6 +13,7 @@ from archlab.model.attention import MultiHeadAttention, check_attend
 from archlab.model.context import Context, SequenceShard
 from archlab.model.contract import check_forward, like_input
 from archlab.model.norms import BranchNorms
+from archlab.model.projection import Projection
 from archlab.model.roles import check_parameters
 from archlab.model.state import NO_STATES, State
 
@@ -86,6 +87,14 @@ def check_component(kind: type[Component], module: nn.Module, config: Component,
             f"its module has a parameter with the role {other[0]}; allowed: {', '.join(config.roles())} "
             "(returned by `roles` of its config)",
         )
+    for name, shape in config.projections(site).items():
+        projection = dict(module.named_modules()).get(name)
+        if not isinstance(projection, Projection) or projection.weight.shape != (shape.d_out, shape.d_in):
+            raise breach(
+                kind,
+                f"{kind.__name__}.projections states {name} {[shape.d_out, shape.d_in]}, but its module has no "
+                "archlab.Projection of this name and shape",
+            )
     check_forward(kind, module, "x, context, state", like_input)
     if isinstance(module, MultiHeadAttention):
         check_attend(kind, module)

@@ -1,6 +1,7 @@
 """Memory in bytes: of caches and recurrent states, and of a training step on one device."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from pydantic import computed_field
@@ -9,9 +10,12 @@ from archlab.config.components.component import StateTensor
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base
 from archlab.config.layers import LayerConfig, distinct_layers, final_norm, sees_as
+from archlab.config.lora import Lora
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, Muon, Optimizer
 from archlab.config.pieces import rows_at_once
+from archlab.config.schema import Config
+from archlab.pricing.lora import added_parameters, added_work
 from archlab.pricing.params import Parameters, parameters
 from archlab.pricing.source import source_tokens, stack_passes
 from archlab.pricing.work import around_layers
@@ -88,14 +92,21 @@ def _state(model: ModelConfig, length: int, *, of_source: bool = False) -> Itera
                 yield from ((tensor, n) for tensor in branch.component.state(branch.site, length))
 
 
-def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
+def training_memory(counts: Parameters, optimizer: Optimizer, n_added: int = 0) -> TrainingMemory:
     """Return the training memory: 16 bytes per parameter, or 12 for a parameter that Muon updates.
 
-    An optimizer from a plug-in is counted like AdamW.
+    An optimizer from a plug-in is counted like AdamW. `n_added` is the number of parameters that LoRA adds. If it is
+    above 0, all other parameters are frozen and take 4 bytes.
     """
-    weights = counts.total * BYTES["float32"]
-    averages = 2 * weights - counts.matrices * bytes_saved_by_optimizer(optimizer)
-    return TrainingMemory(weights=weights, gradients=weights, optimizer=averages)
+    trained, matrices = (n_added, n_added) if n_added else (counts.total, counts.matrices)
+    gradients = trained * BYTES["float32"]
+    averages = 2 * gradients - matrices * bytes_saved_by_optimizer(optimizer)
+    return TrainingMemory(weights=(counts.total + n_added) * BYTES["float32"], gradients=gradients, optimizer=averages)
+
+
+def training_memory_of(config: Config) -> TrainingMemory:
+    model, train = config.model, config.train
+    return training_memory(parameters(model), train.optimizer, added_parameters(model, train.lora))
 
 
 def bytes_saved_by_optimizer(optimizer: Optimizer) -> int:
@@ -139,11 +150,13 @@ def step_memory(
     *,
     micro_batches: int = 1,
     optimizer: Optimizer | None = None,
+    lora: Lora | None = None,
 ) -> StepMemory:
     """Return the memory of a training step of `micro_batches` micro-batches. `model_pass` is the pass over one
     micro-batch.
 
-    If `optimizer` is None, it is AdamW.
+    If `optimizer` is None, it is AdamW. With `lora`, the activations are an upper bound, because inputs of frozen
+    matrices count even if LoRA does not change these.
 
     Memory is largest at one of two moments.
 
@@ -156,12 +169,12 @@ def step_memory(
     layer. All activations of that layer are then in memory, but no logits.
     """
     layers = layer_passes(model, model_pass)
-    fixed = training_memory(parameters(model), optimizer or AdamW())
-    head = _head_bytes(model)
-    logits = logits_bytes(model, model_pass, device_type)
+    fixed = training_memory(parameters(model), optimizer or AdamW(), added_parameters(model, lora))
+    head = 0 if lora else _head_bytes(model)
+    logits = logits_bytes(model, model_pass, device_type, head)
     outer = bytes_before(model, model_pass) + bytes_after(model, model_pass)
-    kept = round(saved_bytes(layers, recompute=False).waiting + outer)
-    inputs, rest = (round(n_bytes) for n_bytes in saved_bytes(layers, recompute=True))
+    kept = round(saved_bytes(layers, recompute=False, lora=lora).waiting + outer)
+    inputs, rest = (round(n_bytes) for n_bytes in saved_bytes(layers, recompute=True, lora=lora))
     outer = round(outer)
     gradients = head if micro_batches == 1 else fixed.gradients
     # Matrix products in 16 bits keep a converted copy of their weights.
@@ -181,14 +194,16 @@ def step_memory(
     )
 
 
-def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str) -> int:
+def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str, head: int | None = None) -> int:
     """Return the bytes of the logits that the loss processes at a time.
 
     If the loss processes the logits in several chunks, the accumulated gradient of the head's matrix is included.
+    `head` is the number of its bytes: 0 if the head is frozen, and None if it is trained.
     """
+    head = _head_bytes(model) if head is None else head
     rows = min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
     kept = LOGITS_HELD + bool(model.head.softcap)  # tanh keeps its output for its gradient
-    return kept * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < model_pass.rows else 0)
+    return kept * rows * model.vocab_size * FLOAT32_BYTES + (head if rows < model_pass.rows else 0)
 
 
 def _head_bytes(model: ModelConfig) -> int:
@@ -204,8 +219,9 @@ class SavedBytes(NamedTuple):
     """Additional bytes for the micro-batch whose backward pass is running: the recomputed activations of one layer."""
 
 
-def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
-    return sum(operation.saved for operation in layer.work(model_pass))
+def layer_bytes(layer: LayerConfig, model_pass: Pass, lora: Lora | None = None) -> float:
+    added = added_work(layer, model_pass, lora) if lora else ()
+    return sum(operation.saved for operation in chain(layer.work(model_pass), added))
 
 
 def bytes_before(model: ModelConfig, model_pass: Pass) -> float:
@@ -240,14 +256,14 @@ def layer_passes(model: ModelConfig, model_pass: Pass) -> list[LayerPass]:
     ]
 
 
-def saved_bytes(layers: Iterable[LayerPass], *, recompute: bool) -> SavedBytes:
+def saved_bytes(layers: Iterable[LayerPass], *, recompute: bool, lora: Lora | None = None) -> SavedBytes:
     """Return the bytes that layers keep for the backward pass.
 
     With `recompute`, each layer keeps only its input. Its other activations are in memory only during its own backward
     pass.
     """
     layers = list(layers)
-    bytes_of_layer = [layer_bytes(layer, own_pass) for layer, _, own_pass in layers]
+    bytes_of_layer = [layer_bytes(layer, own_pass, lora) for layer, _, own_pass in layers]
     if not recompute:
         return SavedBytes(sum(n * kept for (_, n, _), kept in zip(layers, bytes_of_layer, strict=True)), 0.0)
     inputs = sum(n * own_pass.rows * layer.d_model * FLOAT32_BYTES for layer, n, own_pass in layers)

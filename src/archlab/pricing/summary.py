@@ -22,7 +22,7 @@ from archlab.pricing.memory import (
     recurrent_bytes,
     source_kv_bytes,
     step_memory,
-    training_memory,
+    training_memory_of,
 )
 from archlab.pricing.params import Parameters, parameters
 from archlab.pricing.source import source_tokens
@@ -153,7 +153,7 @@ def cost(
     per_token = visible_training_flops(config)
     passes = _passes(config, batch, context, source, dtype)
     visible: dict[PassName, list[Operation]] = {
-        name: list(_operations(model, name, replace(model_pass, counting="visible")))
+        name: list(_operations(config, name, replace(model_pass, counting="visible")))
         for name, model_pass in passes.items()
     }
     tokens = train.trained if config.train.tokens else None
@@ -178,11 +178,11 @@ def cost(
         recurrent_bytes=recurrent_bytes(model, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, source, dtype),
-        training_memory=training_memory(counts, config.train.optimizer),
+        training_memory=training_memory_of(config),
         step_memory=step_memory_of(config, dtype),
         work={name: by_kind(operations) for name, operations in visible.items()},
         products={name: products_by_part(operations) for name, operations in visible.items()},
-        computed_work={name: by_kind(_operations(model, name, model_pass)) for name, model_pass in passes.items()},
+        computed_work={name: by_kind(_operations(config, name, model_pass)) for name, model_pass in passes.items()},
         tokens={name: model_pass.rows for name, model_pass in passes.items()},
     )
 
@@ -208,7 +208,14 @@ def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> S
     train = resolve_train(config)
     micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
     n_micro_batches = train.batch_tokens // train.micro_batch_tokens
-    return step_memory(config.model, micro_batch, device_type, micro_batches=n_micro_batches, optimizer=train.optimizer)
+    return step_memory(
+        config.model,
+        micro_batch,
+        device_type,
+        micro_batches=n_micro_batches,
+        optimizer=train.optimizer,
+        lora=train.lora,
+    )
 
 
 def _passes(config: Config, batch: int, context: int, source: int, dtype: Format) -> dict[PassName, Pass]:
@@ -220,14 +227,14 @@ def _passes(config: Config, batch: int, context: int, source: int, dtype: Format
     return passes
 
 
-def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterator[Operation]:
+def _operations(config: Config, name: PassName, model_pass: Pass) -> Iterator[Operation]:
     match name:
         case "training":
-            return training_step(model, model_pass)
+            return training_step(config.model, model_pass, config.train.lora)
         case "prefill":
-            return forward(model, model_pass, logits="last" if model_pass.is_cached else "all")
+            return forward(config.model, model_pass, logits="last" if model_pass.is_cached else "all")
         case "decoding":
-            return forward(model, model_pass)
+            return forward(config.model, model_pass)
 
 
 def _read(model: ModelConfig, context: int, source: int, dtype: Format) -> int:

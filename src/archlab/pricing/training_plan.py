@@ -181,6 +181,8 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     the batch or a layer cannot be divided evenly, or if a model with an encoder has tensor or pipeline parallelism.
     """
     model = config.model
+    if config.train.lora:
+        raise UserError("train.lora: training with LoRA is not planned for several devices; allowed in a plan: null")
     _check(model, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
     whole = Cut((range(model.n_layers),), (1.0,))

@@ -21,12 +21,14 @@ from archlab.config.components.work import (
     matrix_flops,
 )
 from archlab.config.core.base import Base
-from archlab.config.layers import distinct_layers, encoder_of, final_norm
+from archlab.config.layers import distinct_layers, encoder_of, final_norm, layer_configs
+from archlab.config.lora import Lora
 from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.machine import LARGEST_KEPT
+from archlab.pricing.lora import added_parameters, frozen, layers_with_lora
 from archlab.pricing.params import before_head, parameters, positions_of_stack, widening
 from archlab.pricing.source import source_tokens, stack_passes
 
@@ -200,12 +202,23 @@ def after_layers(model: ModelConfig, model_pass: Pass, rows: float) -> Iterator[
         yield Operation("element-wise", "head", scaled * rows * vocab, moved=moved, made=made, times=pieces)
 
 
-def training_step(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
+def training_step(model: ModelConfig, model_pass: Pass, lora: Lora | None = None) -> Iterator[Operation]:
     """Yield the operations of a training step: forward pass, loss, backward pass and update, without recomputation."""
-    for operation in forward(model, model_pass):
-        yield operation.repeated(1 + BACKWARD)
+    yield from forward_and_backward(model, model_pass, lora)
     yield loss(model, model_pass)
-    yield update(parameters(model).total)
+    yield update(added_parameters(model, lora) or parameters(model).total)
+
+
+def forward_and_backward(model: ModelConfig, model_pass: Pass, lora: Lora | None = None) -> Iterator[Operation]:
+    """Yield the operations of the forward and the backward pass, without the loss."""
+    if lora is None:
+        yield from (operation.repeated(1 + BACKWARD) for operation in forward(model, model_pass))
+        return
+    yield from around_layers(model, model_pass)
+    for stack, own_pass in stack_passes(model, model_pass):
+        for operation in layers_with_lora(layer_configs(stack), own_pass, lora):
+            yield operation if stack is model else operation._replace(part="encoder")
+    yield from frozen(after_layers(model, model_pass, model_pass.logit_rows))
 
 
 def loss(model: ModelConfig, model_pass: Pass) -> Operation:
@@ -341,4 +354,7 @@ def _training_flops(config: Config, counting: Counting) -> float:
     train = resolve_train(config)
     stack, source = tokens_read(config)
     predicted = tokens_predicted(config)
-    return training_flops(config.model, stack, counting, source, predicted) * (stack / train.seq_len)
+    if train.lora is None:
+        return training_flops(config.model, stack, counting, source, predicted) * (stack / train.seq_len)
+    window = Pass(1, stack, counting=counting, source=source, predicted=predicted)
+    return matrix_flops(forward_and_backward(config.model, window, train.lora)).total() / train.seq_len

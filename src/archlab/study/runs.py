@@ -38,6 +38,7 @@ _NEW_FIELDS = (
     ("train.start_layers", None),
     ("train.teacher", None),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
+    ("train.lora", None),
 )
 """Fields that were added to archlab after older runs were named, with their defaults. At its default, such a field is
 left out of a run's name. So older runs keep their names and are not trained again."""

@@ -20,11 +20,13 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from archlab.config.lora import Lora
 from archlab.config.schema import Keep
 from archlab.digests import DIGESTS, names_with_digest, sha256, verify, write_digests
 from archlab.errors import UserError
 from archlab.files import remove_folder
 from archlab.model.cut import part_of
+from archlab.model.lora import added_to, change, is_added
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -105,6 +107,31 @@ class TensorParts:
         with warnings.catch_warnings():  # a single process is meant to read all parts
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             load_parts(dict(targets), storage_reader=self._reader, no_dist=alone)
+
+
+class MergedTensors:
+    """Tensors of a checkpoint of a run with LoRA, with the added matrices merged into the weights."""
+
+    def __init__(self, stored: StoredTensors, lora: Lora) -> None:
+        self._stored, self._lora = stored, lora
+        self.forms = {name: form for name, form in stored.forms.items() if not is_added(name)}
+
+    @torch.no_grad()
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        self._stored.fill(targets)
+        for name, target in targets.items():
+            if (change := self._change(name)) is not None:
+                target += part_of(change, target)
+
+    def whole(self, name: str) -> Tensor:
+        weight, change = self._stored.whole(name), self._change(name)
+        return weight if change is None else weight + change
+
+    def _change(self, name: str) -> Tensor | None:
+        a, b = added_to(name)
+        if not name.endswith(".weight") or a not in self._stored.forms:
+            return None
+        return change(self._stored.whole(a), self._stored.whole(b), self._lora)
 
 
 def parts_in(folder: Path) -> Iterator[Path]:
@@ -239,9 +266,14 @@ def _verify(path: Path, weights_only: bool) -> None:
         verify(path / name, remedy="")
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Load a checkpoint's weights into the model. Raise UserError if names, shapes or dtypes do not match."""
-    (stored, forms), weights = stored_weights(path), model.state_dict()
+def load_weights(path: Path, model: nn.Module, lora: Lora | None = None, *, adds_lora: bool = False) -> None:
+    """Load a checkpoint's weights into the model. Raise UserError if names, shapes or dtypes do not match.
+
+    `lora` is that of `stored_weights`. If `adds_lora` is true, the checkpoint is of a model before LoRA was added, and
+    the added matrices keep their values.
+    """
+    stored, forms = stored_weights(path, lora)
+    weights = {name: x for name, x in model.state_dict().items() if not (adds_lora and is_added(name))}
     wrong = sorted(forms.keys() ^ weights.keys())
     wrong += [name for name, x in weights.items() if name in forms and Form(x.shape, x.dtype) != forms[name]]
     if wrong:
@@ -252,9 +284,13 @@ def load_weights(path: Path, model: nn.Module) -> None:
     stored.fill(weights)
 
 
-def stored_weights(path: Path) -> tuple[StoredTensors, dict[str, Form]]:
-    """Return the tensors of a checkpoint, and the shape and dtype of each weight."""
+def stored_weights(path: Path, lora: Lora | None = None) -> tuple[StoredTensors, dict[str, Form]]:
+    """Return the tensors of a checkpoint, and the shape and dtype of each weight.
+
+    With `lora`, the settings of the run, its added matrices are merged into the weights.
+    """
     stored = _stored(path, WEIGHTS)
+    stored = stored if lora is None else MergedTensors(stored, lora)
     return stored, {name: form for name, form in stored.forms.items() if not _is_of_optimizer(name)}
 
 
@@ -280,7 +316,8 @@ def remove_after(folder: Path, step: int) -> None:
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Load a checkpoint's optimizer state. Raise UserError if the state does not match the model."""
-    stored, parameters = _stored(path, OPTIMIZER), dict(model.named_parameters())
+    stored = _stored(path, OPTIMIZER)
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     forms = {name: form for name, form in stored.forms.items() if _is_of_optimizer(name)}
     owners = {name: name.rpartition("/")[0] for name in forms}
     is_adamw = isinstance(optimizer, torch.optim.AdamW)  # other optimizers may have no state for some parameters

@@ -11,8 +11,7 @@ from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.pricing.memory import training_memory
-from archlab.pricing.params import parameters
+from archlab.pricing.memory import training_memory_of
 from archlab.training.device import Device
 from archlab.training.sinks import check_installed
 from archlab.training.world import World
@@ -27,7 +26,7 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
     check_shares(config.model, world.tensor)
     check_dealt(config.model, world.expert)
     check_divided(config, train.seq_len, world.context)
-    _check_memory(config.model, train, device, world)
+    _check_memory(config, device, world)
 
 
 def settings_per_process(n_processes: int, config: Config) -> TrainConfig:
@@ -51,17 +50,21 @@ def settings_per_process(n_processes: int, config: Config) -> TrainConfig:
     return train if micro_batch else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
 
 
-def loss_depends_on_micro_batches(model: ModelConfig) -> bool:
+def loss_depends_on_micro_batches(config: Config) -> bool:
     """Return whether the loss depends on how a batch is split into micro-batches.
 
     Dropout draws new random numbers for each micro-batch, and the balance loss of experts is computed per micro-batch.
     """
-    mixtures = (layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE))
-    return has_dropout(model) or any(mixture.balance.loss for mixture in mixtures)
+    mixtures = (layer.mlp for layer in distinct_layers(config.model) if isinstance(layer.mlp, MoE))
+    return bool(_dropout(config)) or any(mixture.balance.loss for mixture in mixtures)
 
 
-def has_dropout(model: ModelConfig) -> bool:
-    return bool(model.dropout.embedding) or any(rate for layer in distinct_layers(model) for _, rate in layer.dropout)
+def _dropout(config: Config) -> str | None:
+    """Return the section that sets a dropout, or None if nothing is dropped."""
+    model, lora = config.model, config.train.lora
+    if model.dropout.embedding or any(rate for layer in distinct_layers(model) for _, rate in layer.dropout):
+        return "model.dropout"
+    return "train.lora.dropout" if lora and lora.dropout else None
 
 
 def _check_probes(train: TrainConfig, world: World) -> None:
@@ -70,9 +73,9 @@ def _check_probes(train: TrainConfig, world: World) -> None:
         raise ConfigError([Problem("train.probe_every", message)], "the config")
 
 
-def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world: World) -> None:
+def _check_memory(config: Config, device: Device, world: World) -> None:
     shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
-    device.check_memory(training_memory(parameters(model), train.optimizer).total // shards)
+    device.check_memory(training_memory_of(config).total // shards)
 
 
 def check_shares(model: ModelConfig, n: int) -> None:
@@ -112,8 +115,8 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
     if n == 1:
         return
     reasons = list[str]()
-    if has_dropout(config.model):
-        reasons.append("model.dropout would drop different activations than in one process; allowed with dropout: 1")
+    if dropout := _dropout(config):
+        reasons.append(f"{dropout} would drop different activations than in one process; allowed with dropout: 1")
     for layer in distinct_layers(config.model):
         for branch in layer.branches:
             component = branch.component

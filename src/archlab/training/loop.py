@@ -15,6 +15,7 @@ from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
+from archlab.model.lora import initialize_lora
 from archlab.pricing.work import teacher_flops, visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
@@ -87,7 +88,7 @@ class Training:
         is_changed = initial is not None and bool(initial.plan.steps)
         before = trained_logits(initial, setup.held_out.batch, device, world) if initial and is_changed else None
         given = initial.plan.tensors if initial else None
-        self._model = sharded(setup.config.model, settings.seed, device.type, world, given)
+        self._model = sharded(setup.config.model, settings, device.type, world, given)
         prefer_products(self._model, setup.products_up_to)
         self._optimizer = make_optimizer(self._model, settings)
         self._done = 0
@@ -97,6 +98,11 @@ class Training:
         if world.size > 1:
             own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
+        if settings.lora:
+            trained, total = (
+                sum(p.numel() for p in self._model.parameters() if p.requires_grad >= only) for only in (1, 0)
+            )
+            callback.on_note(f"LoRA trains {trained:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)
         if settings.recompute:
@@ -270,7 +276,9 @@ class Training:
             self._callback.on_note(str(logits_change(before_NV, after_NV)))
 
     def _load(self, done: int, path: Path) -> None:
-        load_weights(path, self._model)
+        load_weights(path, self._model, adds_lora=done == 0)
+        if done == 0:
+            initialize_lora(self._model, self._settings.seed)
         self._optimizer.state.clear()
         if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimizer
             load_optimizer(path, self._model, self._optimizer)

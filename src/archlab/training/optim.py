@@ -29,11 +29,14 @@ class Treatment(NamedTuple):
 
 
 def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[nn.Parameter]]:
-    """Return the parameters, grouped by the update settings of their roles."""
+    """Return the trained parameters, grouped by the update settings of their roles. With LoRA, other parameters are
+    frozen."""
     groups: dict[Treatment, list[nn.Parameter]] = {}
     for _, parameter, role, _ in roles_of(model):
-        groups.setdefault(_treatment(role, model.config, train), []).append(parameter)
-    assert sum(p.numel() for group in groups.values() for p in group) == sum(p.numel() for p in model.parameters())
+        if parameter.requires_grad:
+            groups.setdefault(_treatment(role, model.config, train), []).append(parameter)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert sum(p.numel() for group in groups.values() for p in group) == sum(p.numel() for p in trained)
     return groups
 
 

@@ -133,13 +133,19 @@ def _mean_and_rms(name: str, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], carrier: Tensor) -> None:
     streams = [note.stream_BTD for note in notes]
-    parameters_by_layer = [[*layer.parameters()] for layer in model.all_layers]
+    parameters_by_layer = [_trained(layer) for layer in model.all_layers]
     inputs = [*streams, *(parameter for parameters in parameters_by_layer for parameter in parameters)]
     gradients = iter(torch.autograd.grad(carrier, inputs, allow_unused=True, materialize_grads=True))
     for note, gradient in zip(notes, [next(gradients) for _ in streams], strict=True):
         note.values["stream_gradient"] = norm([gradient])
     for note, parameters in zip(notes, parameters_by_layer, strict=True):
-        note.values["gradient"] = norm([next(gradients) for _ in parameters])
+        if parameters:
+            note.values["gradient"] = norm([next(gradients) for _ in parameters])
+
+
+def _trained(layer: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a layer that are trained. With LoRA, others are frozen."""
+    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
 
 
 def _note_loads(model: Decoder, notes: Sequence[LayerNotes], collected: Collected) -> None:
@@ -275,12 +281,11 @@ class Probing:
         return self._interval is not None and step % self._interval == 0
 
     def _weights(self) -> Iterator[list[Tensor]]:
-        return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.all_layers)
+        return ([parameter.detach() for parameter in _trained(layer)] for layer in self._model.all_layers)
 
     def _ratios(self, before: list[list[Tensor]]) -> Iterator[dict[str, Tensor]]:
         for old, new in zip(before, self._weights(), strict=True):
-            moved = norm(b - a for a, b in zip(old, new, strict=True))
-            yield {"update_ratio": moved / norm(old)}
+            yield {"update_ratio": norm(b - a for a, b in zip(old, new, strict=True)) / norm(old)} if old else {}
 
 
 def training_probes(run: Path) -> list[dict[str, Any]]:

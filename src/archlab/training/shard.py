@@ -3,26 +3,34 @@
 from collections.abc import Mapping
 
 from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import TrainConfig
 from archlab.model.decoder import Decoder
+from archlab.model.lora import add_lora, initialize_lora
 from archlab.training.world import World
 from archlab.transplant.plan import set_values
-from archlab.transplant.weights import LazyTensor
+from archlab.transplant.weights import LazyTensor, Weights
 
 
 def sharded(
-    config: ModelConfig, seed: int, device_type: str, world: World, given: Mapping[str, LazyTensor] | None = None
+    config: ModelConfig,
+    train: TrainConfig,
+    device_type: str,
+    world: World,
+    given: Mapping[str, LazyTensor] | None = None,
 ) -> Decoder:
     """Return the model in training mode, with each process holding its part of every tensor. Tensors in `given` have
-    these values, and `seed` determines the others.
+    these values, and `train.seed` determines the others. With `train.lora`, only the matrices that LoRA adds have
+    gradients.
 
     The initial values are the same as with a single process. On a CPU, a process never has more than one whole layer
     in memory. The whole model is allocated first, but the operating system provides memory only for values that are
     written, and tensors are initialized one at a time.
     """
     if world.mesh is None:
-        model = Decoder(config, seed=None).to(device_type)
-        set_values(model, config, seed, given or {})
-        return model.train()
+        model = Decoder(config, seed=None)
+        if train.lora:
+            add_lora(model, train.lora)
+        return _with_values(model.to(device_type), config, train, given)
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     model = Decoder(config, seed=None)
@@ -34,11 +42,25 @@ def sharded(
         from archlab.training.parallel import deal_experts
 
         deal_experts(model, world.mesh["within"])
+    if train.lora:
+        add_lora(model, train.lora)
     mesh = world.mesh["replicate", "shard"]
     for layer in model.all_layers:
         fully_shard(layer, mesh=mesh)
     # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
-    set_values(model.to(device_type), config, seed, given or {})
+    return _with_values(model.to(device_type), config, train, given)
+
+
+def trained_model(weights: Weights, device_type: str, world: World) -> Decoder:
+    """Return the model of trained weights, with each process holding its part of every tensor."""
+    return sharded(weights.model, TrainConfig(), device_type, world, weights.tensors)
+
+
+def _with_values(
+    model: Decoder, config: ModelConfig, train: TrainConfig, given: Mapping[str, LazyTensor] | None
+) -> Decoder:
+    set_values(model, config, train.seed, given or {})
+    initialize_lora(model, train.seed)
     return model.train()

@@ -12,7 +12,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import kind_of
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
-from archlab.training.shard import sharded
+from archlab.training.shard import trained_model
 from archlab.training.step import hidden_and_targets
 from archlab.training.weights import Start, open_start
 from archlab.training.world import World
@@ -60,8 +60,7 @@ def trained_logits(initial: Initial, batch: Batch, device: Device, world: World)
 
     Nothing of the trained model stays in memory.
     """
-    weights = initial.start.weights
-    model = sharded(weights.model, 0, device.type, world, weights.tensors)
+    model = trained_model(initial.start.weights, device.type, world)
     try:
         return logits_of(model, batch, device)
     except UserError:  # for example, a causal model does not read a visible prefix

@@ -105,7 +105,8 @@ def update(
     if updated:
         set_rate(optimizer, result.lr)
         optimizer.step()
-        routers.correct()
+        if train.lora is None:  # otherwise routers are frozen
+            routers.correct()
     optimizer.zero_grad()
     return result
 

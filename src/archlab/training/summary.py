@@ -10,6 +10,7 @@ from pydantic import model_validator
 from archlab.config.core.base import Base, Natural, NonNegative, Positive
 from archlab.data.batch import Measure
 from archlab.model.decoder import Decoder
+from archlab.model.lora import is_added
 from archlab.training.device import Device
 from archlab.training.spikes import SPIKE
 
@@ -68,6 +69,7 @@ class RunSummary(Base):
     spikes: Natural = 0
     """Number of steps whose loss or gradient norm was far above those of previous steps (train.spikes)."""
     parameters: Natural
+    """Number of parameters of the model. The matrices that LoRA adds do not count, because they can be merged."""
     device: str
     dtype: str
 
@@ -131,7 +133,7 @@ def summarize(
         tokens_per_second=speed,
         mfu=speed * mfu_per_speed if speed else None,
         spikes=sum(SPIKE in m for m in metrics),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=sum(p.numel() for name, p in model.named_parameters() if not is_added(name)),
         device=device.name,
         dtype=device.format,
     )

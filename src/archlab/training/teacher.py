@@ -18,7 +18,7 @@ from archlab.model.kernels import prefer_products
 from archlab.training.compiling import compile_layers, uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces
-from archlab.training.shard import sharded
+from archlab.training.shard import trained_model
 from archlab.training.world import World
 from archlab.transplant.weights import Weights
 
@@ -41,7 +41,7 @@ class Teacher:
     ) -> None:
         """Read the weights. `products_up_to` and `compiled` are those of the run."""
         self.settings, self.device = settings, device
-        model = sharded(weights.model, 0, device.type, world, weights.tensors)
+        model = trained_model(weights, device.type, world)
         self.model = model.requires_grad_(requires_grad=False).eval()
         prefer_products(self.model, products_up_to)
         if compiled and not settings.hidden:  # compiled code calls no hooks

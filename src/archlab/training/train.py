@@ -13,6 +13,7 @@ from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.pair_data import PairData
 from archlab.errors import UserError
+from archlab.hf.imported import imported
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
@@ -123,6 +124,7 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
     config, device, world = setup.config, setup.device, setup.world
     with ExitStack() as stack:
         world.broadcast_from_first(lambda: stack.enter_context(folder.locked()))
+        world.broadcast_from_first(lambda: _check_lora(config, folder))
         notes += world.broadcast_from_first(lambda: _claim(setup, folder))
         if summary := world.broadcast_from_first(folder.summary):
             return summary
@@ -142,6 +144,14 @@ def _claim(setup: RunSetup, folder: RunFolder) -> list[str]:
     return folder.claim(setup.config, _record(setup), setup.batches.data.tokenizer, files)
 
 
+def _check_lora(config: Config, folder: RunFolder) -> None:
+    if config.train.lora and not (config.train.start or imported(folder.path)):
+        raise UserError(
+            "train.lora: LoRA changes trained weights, but this run begins with random ones; set train.start, or leave "
+            "train.lora out"
+        )
+
+
 def _record(setup: RunSetup) -> dict[str, Any]:
     env = environment(setup.device) | {
         "compiled": setup.is_compiled,
@@ -155,7 +165,7 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         env["document_token"] = before[0]
     if setup.batches.data.has_pairs:
         env["pairs"] = True
-    if loss_depends_on_micro_batches(setup.config.model):
+    if loss_depends_on_micro_batches(setup.config):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
     if setup.teacher:
         env["teacher"] = setup.teacher.digest

@@ -65,11 +65,13 @@ def open_start(name: str) -> Start:
 
 def _of_run(name: str, folder: Path) -> Start:
     RunFolder(folder).verify()
-    config = load_config(folder).model
+    run = load_config(folder)
+    config, lora = run.model, run.train.lora
     step, checkpoint = newest_weights(folder)
-    stored, forms = stored_weights(checkpoint)
+    stored, forms = stored_weights(checkpoint, lora)
     tensors = {name: LazyTensor(tuple(form.shape), partial(stored.whole, name)) for name, form in forms.items()}
-    digest = _digest(config, [weights_digest(checkpoint)])
+    merged = [str(lora.scale)] if lora else []
+    digest = _digest(config, [weights_digest(checkpoint), *merged])
     files = {IMPORTED: read_bytes(folder / IMPORTED), **companions(folder)} if imported(folder) else {}
     return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
 

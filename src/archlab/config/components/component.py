@@ -60,6 +60,21 @@ class StateTensor(NamedTuple):
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
+class ProjectionShape(NamedTuple):
+    """Shape of a component's projection: a linear map with a matrix [d_out, d_in] of its own."""
+
+    d_in: int
+    d_out: int
+    reads: Literal["input", "source", "latent", "mixed"] = "input"
+    """Values that the projection reads. `input`: the input of the component. `source`: the output of the encoder.
+    `latent`: a vector that another projection has computed. `mixed`: the values from which the component computes its
+    output, such as hidden units."""
+
+    def added(self, rank: int) -> int:
+        """Return the number of parameters that LoRA adds: a matrix [rank, d_in] and a matrix [d_out, rank]."""
+        return rank * (self.d_in + self.d_out)
+
+
 def divide_evenly(n: int, tensor: int, what: str) -> int:
     """Return `n` divided by `tensor`, a number of devices. Raise a UserError that names `what` if there is a
     remainder."""
@@ -118,6 +133,10 @@ class Component(Registered):
         """Return the roles of the component's parameters. `constant` is left out, because any component may have
         constants."""
         return ("input", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        """Return the shapes of the component's projections, by the names of their modules. LoRA can change these."""
+        return {}
 
     def vectors(self, site: Site) -> int:
         """Return the number of parameters outside weight matrices: biases, convolutions, decay rates. Parameters of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from archlab.config.components.activation import ActivationName, activation_named
-from archlab.config.components.component import MLP, Site, divide_evenly
+from archlab.config.components.component import MLP, ProjectionShape, Site, divide_evenly
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Positive, Width
@@ -39,6 +39,11 @@ class Dense(MLP):
     def parameters(self, site: Site) -> dict[str, int]:
         projections = self.matrices * self.d_ff * site.d_model
         return {"mlp": projections + self.vectors(site), "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        names = ("up", "gate")[: self.matrices - 1]
+        inputs = {name: ProjectionShape(site.d_model, self.d_ff) for name in names}
+        return {**inputs, "down": ProjectionShape(self.d_ff, site.d_model, "mixed")}
 
     def vectors(self, site: Site) -> int:
         biases = self.bias * ((self.matrices - 1) * self.d_ff + site.d_model)

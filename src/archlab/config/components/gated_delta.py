@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
+from archlab.config.components.component import Mixer, ProjectionShape, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
@@ -70,6 +70,12 @@ class GatedDelta(Mixer):
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        key, value, heads = self.key_width, self.value_width, self.n_value_heads
+        widths = {"q": key, "k": key, "v": value, "gate": value, "beta": heads, "decay": heads}
+        inputs = {name: ProjectionShape(site.d_model, d_out) for name, d_out in widths.items()}
+        return {**inputs, "out": ProjectionShape(value, site.d_model, "mixed")}
 
     def vectors(self, site: Site) -> int:
         return self.conv_width * self.taps + 2 * self.n_value_heads

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.component import RoleName, Site, StateTensor, divide_evenly
+from archlab.config.components.component import ProjectionShape, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.norm import RMSNorm
 from archlab.config.components.visibility import keys_kept
 from archlab.config.components.work import Operation, Pass
@@ -77,6 +77,17 @@ class Latent(AnyAttention):
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "narrow", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        d, H, rank = site.d_model, self.n_heads, self.q_rank
+        of_queries = {"q_down": ProjectionShape(d, rank)} if rank else {}
+        return {
+            **of_queries,
+            "q_up": ProjectionShape(rank or d, H * self.query_width, "latent" if rank else "input"),
+            "kv_down": ProjectionShape(d, self.kept_width),
+            "kv_up": ProjectionShape(self.kv_rank, H * (self.nope_dim + self.v_dim), "latent"),
+            "out": ProjectionShape(H * self.v_dim, d, "mixed"),
+        }
 
     def vectors(self, site: Site) -> int:
         narrow = (self.q_rank or 0) + self.kept_width

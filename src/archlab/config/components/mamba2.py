@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
+from archlab.config.components.component import Mixer, ProjectionShape, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import (
     GatedNorm,
     GatedRMSNorm,
@@ -74,6 +74,12 @@ class Mamba2(Mixer):
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        width, of_groups = self.inner_width, self.n_groups * self.d_state
+        widths = {"gate": width, "x": width, "B": of_groups, "C": of_groups, "dt": self.n_heads}
+        inputs = {name: ProjectionShape(site.d_model, d_out) for name, d_out in widths.items()}
+        return {**inputs, "out": ProjectionShape(width, site.d_model, "mixed")}
 
     def vectors(self, site: Site) -> int:
         biases = self._inputs * self.in_bias + site.d_model * self.out_bias

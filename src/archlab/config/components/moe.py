@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archlab.config.components.activation import ActivationName, activation_named
-from archlab.config.components.component import MLP, RoleName, Site, divide_evenly
+from archlab.config.components.component import MLP, ProjectionShape, RoleName, Site, divide_evenly
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
@@ -155,6 +155,11 @@ class MoE(MLP):
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "narrow", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        shared = self.shared_mlp.projections(site) if self.shared_mlp else {}
+        gate = {"shared_gate": ProjectionShape(site.d_model, 1)} if self.shared and self.shared.gate else {}
+        return {**{f"shared.{name}": shape for name, shape in shared.items()}, **gate}
 
     def vectors(self, site: Site) -> int:
         per_activation = activation_named(self.activation).n_parameters

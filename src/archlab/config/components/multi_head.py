@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archlab.config.components.any_attention import AnyAttention, QueryHeads
-from archlab.config.components.component import Site, StateTensor, divide_evenly
+from archlab.config.components.component import ProjectionShape, Site, StateTensor, divide_evenly
 from archlab.config.components.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.components.visibility import keys_kept
 from archlab.config.components.work import Operation, Pass
@@ -142,6 +142,19 @@ class MultiHead(AnyAttention, _Shape):
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
         norms = self._qk_norms() + self.sub_norm * site.norm.n_parameters(self.out_width)
         return {"attention": projections + gate + sinks, "norms": norms, "positions": self._positions(site)}
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        """Return the projections to queries, keys, values and gate, and that of the output. The keys and values of
+        cross-attention come from the encoder's output."""
+        d, K, of_keys = site.d_model, self.n_kv_heads, "source" if site.reads_source else "input"
+        gate = {} if self.gate is None else {"gate": ProjectionShape(d, self.gate_width)}
+        return {
+            "q": ProjectionShape(d, self.n_heads * self.head_dim),
+            "k": ProjectionShape(d, K * self.head_dim, of_keys),
+            "v": ProjectionShape(d, K * self.v_dim, of_keys),
+            **gate,
+            "out": ProjectionShape(self.out_width, d, "mixed"),
+        }
 
     def vectors(self, site: Site) -> int:
         """Return the number of parameters outside weight matrices: biases and sinks."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
+from archlab.config.components.component import Mixer, ProjectionShape, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Width
@@ -43,6 +43,10 @@ class RGLRU(Mixer):
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        inputs = {name: ProjectionShape(site.d_model, self.lru_width) for name in ("gate", "x")}
+        return {**inputs, "out": ProjectionShape(self.lru_width, site.d_model, "mixed")}
 
     def vectors(self, site: Site) -> int:
         return self.lru_width * (self.taps + 6) + site.d_model

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
+from archlab.config.components.component import Mixer, ProjectionShape, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import Operation, Pass
 
@@ -28,6 +28,11 @@ class ShortConv(Mixer):
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
+
+    def projections(self, site: Site) -> dict[str, ProjectionShape]:
+        d, width = site.d_model, self.channels(site.d_model)
+        inputs = {name: ProjectionShape(d, width) for name in ("x", "input_gate", "output_gate")}
+        return {**inputs, "out": ProjectionShape(width, d, "mixed")}
 
     def vectors(self, site: Site) -> int:
         width = self.channels(site.d_model)

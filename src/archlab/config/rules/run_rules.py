@@ -11,6 +11,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import Masked, Mixture, Objective, SpanCorruption
 from archlab.config.optimizer import Constant, Schedule
 from archlab.config.problems import choose
+from archlab.config.rules.lora_rules import LORA_RULES
 from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
 from archlab.config.rules.role_rules import ROLE_RULES
 from archlab.config.rules.rule import Rule, needs_a_norm
@@ -319,5 +320,6 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     _only_for_archlabs_optimizers("eps"),
     *ROLE_RULES,
     *MUP_CONFIG_RULES,
+    *LORA_RULES,
     Rule("plugins", ("plugins", "model", "train", "data.task"), _plugins_name_what_is_used),
 )

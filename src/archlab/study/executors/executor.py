@@ -15,7 +15,7 @@ from archlab.config.schema import Config
 from archlab.errors import user_message
 from archlab.files import real_path
 from archlab.machine import cores
-from archlab.pricing.memory import training_memory
+from archlab.pricing.memory import training_memory_of
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import step_memory_of
 from archlab.pricing.units import binary, plural
@@ -193,7 +193,7 @@ def _memory(config: Config) -> int:
     """Return the bytes of host memory that a run needs. If it trains on a GPU, the host only holds a copy of the state
     for the checkpoint."""
     device = planned_device(config.train)
-    training = training_memory(parameters(config.model), config.train.optimizer)
+    training = training_memory_of(config)
     copied = training.weights + training.optimizer
     base = _PROCESS_BYTES[device.type] + copied
     if device.type != "cpu":
