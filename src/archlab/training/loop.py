@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from archlab.config.schema import Config, TrainConfig
+from archlab.data.chat_data import ChatData
 from archlab.data.batch import HeldOut
 from archlab.data.objectives import Batches
 from archlab.errors import UserError
@@ -79,7 +80,9 @@ class Training:
             compile_layers(self._model)
         if settings.recompute:
             recompute_layers(self._model)
-        self._mfu_per_speed = visible_training_flops(setup.config) / device.peak_flops() / world.size
+        data = setup.batches.data
+        counted = data.counted_per_window(settings.seq_len) if isinstance(data, ChatData) else None
+        self._mfu_per_speed = visible_training_flops(setup.config, counted) / device.peak_flops() / world.size
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)
         self._saver = Saver(folder.checkpoints, self._retention, world)
