@@ -113,7 +113,7 @@ def test_a_template_that_fails_says_why(source: str, message: str) -> None:
         ChatTemplate(source, {}).render([{"role": "user", "content": "hi"}])
 
 
-def test_a_template_that_is_no_jinja(tmp_path: Path) -> None:
+def test_a_template_with_a_syntax_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the chat template is not valid Jinja: unexpected '}'"):
         ChatTemplate.of(tokenizer_folder(tmp_path / "tokenizer", "{{ messages }"))
 
@@ -172,7 +172,7 @@ ANSWER = {"role": "assistant", "content": "ho"}
         ({"messages": [asked(), ANSWER | {"tool_calls": [1]}]}, "message 2 of 'messages' has the field 'tool_calls'; allowed: role and content"),
     ],
 )  # fmt: skip
-def test_a_record_that_is_no_conversation_is_named(record: dict, message: str, tmp_path: Path) -> None:
+def test_a_record_without_a_conversation_is_named(record: dict, message: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_folder(tmp_path / "tokenizer", CHATML)
     good = [json.dumps({"messages": [asked(content=str(i)), ANSWER]}) for i in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join([good[0], json.dumps(record), *good[1:]]))
@@ -309,7 +309,7 @@ def folder(tmp_path: Path) -> DataFolder:
     return made(tmp_path, some_chats(80), tokenizer_folder(tmp_path / "tokenizer", CHATML))
 
 
-def test_windows_hold_whole_conversations_of_which_responses_count(folder: DataFolder) -> None:
+def test_windows_hold_whole_conversations_and_only_responses_count(folder: DataFolder) -> None:
     data, known = ChatData((TextSource("chats", folder),)), conversations(folder)
     train = {tuple((part & TOKEN_ID).tolist()) for part in _split(folder)}
     n_steps = round(1 / data.passes(1, 1, SEQ_LEN)["chats"])

@@ -8,8 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from archlab.config.schema import Config, TrainConfig
-from archlab.data.chat_data import ChatData
 from archlab.data.batch import HeldOut
+from archlab.data.chat_data import ChatData
 from archlab.data.objectives import Batches
 from archlab.errors import UserError
 from archlab.hf.imported import imported
