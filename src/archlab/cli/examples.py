@@ -100,10 +100,9 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
             "Learn a tokenizer from the text files in a folder, and tokenize them.",
         ),
         ("archlab data python-stdlib --vocab-size 4096 --out data/python", "Python's standard library as text."),
-        ("archlab data hf:roneneldan/TinyStories --out data/stories", "A dataset of the Hugging Face hub."),
         (
-            "archlab data chats.jsonl --chat messages --tokenizer models/llama --out data/chats",
-            "Conversations, in the model's chat template.",
+            "archlab data chats.jsonl --chat messages --tokenizer llama --out chats",
+            "Conversations in the chat template of a model.",
         ),
     ),
     "train": (
