@@ -77,6 +77,11 @@ TEMPLATES = {
     "phi_3": PHI_3, "tagged": TAGGED, "tagged_llama_3": TAGGED_LLAMA_3,
 }  # fmt: skip
 WITHOUT_SYSTEM = {"gemma"}
+ENDS = {
+    "chatml": "<|im_end|>", "qwen": "<|im_end|>", "llama_2": "</s>", "llama_3": "<|eot_id|>", "gemma": "<end_of_turn>",
+    "zephyr": "</s>", "phi_3": "<|end|>", "tagged": "<|im_end|>", "tagged_llama_3": "<|eot_id|>",
+}  # fmt: skip
+"""Token that ends a response, by template."""
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
            "<start_of_turn>", "<end_of_turn>"]  # fmt: skip
