@@ -29,7 +29,7 @@ from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback
-from archlab.training.checks import check_pairs
+from archlab.training.checks import check_counted
 from archlab.training.train import train
 from plugin_files import write
 from tiny import MODEL, TRAIN, Killed, config, losses, run_here
@@ -150,10 +150,10 @@ def test_learned_positions_need_room_for_half_a_window(tmp_path: Path) -> None:
 
 
 def test_context_parallelism_refuses_pairs() -> None:
-    check_pairs(TaskData(Reverse(), 20, 0), 1)
-    check_pairs(TaskData(Recall(), 20, 0), 2)
+    check_counted(TaskData(Reverse(), 20, 0), 1)
+    check_counted(TaskData(Recall(), 20, 0), 2)
     with pytest.raises(UserError, match=r"parallel\.context +2; only the targets of pairs count"):
-        check_pairs(TaskData(Reverse(), 20, 0), 2)
+        check_counted(TaskData(Reverse(), 20, 0), 2)
 
 
 # --- studies ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from archlab.config.check import validate
 from archlab.config.core.text import note
 from archlab.config.schema import DataConfig
 from archlab.data.prepare import prepare, shown
-from archlab.data.template import TEXT, PairFields, TextTemplate
+from archlab.data.template import TEXT, ChatFields, PairFields, RecordTemplate, TextTemplate
 from archlab.errors import UserError
 from archlab.machine import cores
 from archlab.pricing.units import plural
@@ -28,6 +28,7 @@ def run(
     reserve: str | None = None,
     pairs: str | None = None,
     seq_len: AtLeastOne | None = None,
+    chat: str | None = None,
 ) -> None:
     """Tokenize text, and write the tokens as shards into a data folder.
 
@@ -63,23 +64,45 @@ def run(
         Read pairs of a source and a target from two fields of the records, as in en,de. In a .tsv file, the fields are
         names in the first line. Two numbers, as in 1,2, are columns of a .tsv file that has no line of names.
     seq_len
-        Length of the windows (train.seq_len). Source and target must each fit into half a window; a longer pair is
-        invalid. Default: no limit.
+        Length of the windows (train.seq_len). Source and target must each fit into half a window, and a conversation
+        into a window; longer ones are invalid. Default: no limit.
+    chat
+        Read conversations for fine-tuning, from one field with a list of messages, as in messages, or from two fields
+        with a prompt and its response, as in prompt,completion. Needs --tokenizer FOLDER, whose chat template makes the
+        text. Only the tokens of responses count in the loss.
     """
-    texts = _template(field, template) if pairs is None else _pairs(pairs, field, template)
-    if seq_len and pairs is None:
-        raise UserError("--seq-len limits the length of pairs; give --pairs as well, or leave it out")
+    texts = _records(field, template, pairs, chat)
+    if seq_len and pairs is None and chat is None:
+        raise UserError(
+            "--seq-len limits the length of pairs and conversations; give --pairs or --chat, or leave it out"
+        )
     added = validate(DataConfig, {"reserve": reserve.split(",") if reserve else []}, "--reserve").reserve
     prepared = prepare(
         list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown, added, seq_len
     )
     print(prepared)
-    if tokenizer:
+    if tokenizer and chat is None:
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
         note(f"--vocab-size is {vocab_size:,}, but BPE on this text ends at {prepared.manifest.vocab_size:,} tokens")
     print(out)
+
+
+def _records(field: str | None, template: str | None, pairs: str | None, chat: str | None) -> RecordTemplate:
+    if pairs is not None and chat is not None:
+        raise UserError("--pairs and --chat cannot be combined; give one of the two")
+    if chat is None:
+        return _template(field, template) if pairs is None else _pairs(pairs, field, template)
+    if field is not None or template is not None:
+        raise UserError("--chat cannot be combined with --field or --template; it names the fields itself")
+    fields = chat.split(",")
+    if not all(fields) or len(set(fields)) != len(fields) or len(fields) > 2:
+        raise UserError(
+            f"--chat {chat}; allowed: one field with messages, as in messages, or two with a comma between them, as in "
+            "prompt,completion"
+        )
+    return ChatFields(tuple(fields))
 
 
 def _pairs(pairs: str, field: str | None, template: str | None) -> PairFields:

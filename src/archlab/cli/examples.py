@@ -100,7 +100,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
             "Learn a tokenizer from the text files in a folder, and tokenize them.",
         ),
         ("archlab data python-stdlib --vocab-size 4096 --out data/python", "Python's standard library as text."),
-        ("archlab data hf:roneneldan/TinyStories --out data/stories", "A dataset of the Hugging Face hub."),
+        (
+            "archlab data chats.jsonl --chat messages --tokenizer llama --out chats",
+            "Conversations in the chat template of a model.",
+        ),
     ),
     "train": (
         ("archlab train tiny-llama --out runs/first", "Train a small preset. Run it again to resume."),
@@ -128,6 +131,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "generate": (
         ('archlab generate runs/first --prompt "def main():"', "Continue a text."),
         ("archlab generate runs/first --temperature 0 --max-new-tokens 50", "Always take the likeliest token."),
+        ('archlab generate runs/tuned --chat --prompt "What is a cat?"', "The response of a model for conversations."),
     ),
     "fill": (
         ('archlab fill google-bert/bert-base-uncased --text "The [MASK] sat."', "The five likeliest tokens."),

@@ -14,6 +14,7 @@ def run(
     *,
     prompt: Annotated[str, MayBeginWithDash] = "",
     source: Annotated[str | None, MayBeginWithDash] = None,
+    chat: Flag = False,
     max_new_tokens: AtLeastOne = 128,
     beams: AtLeastOne | None = None,
     length_penalty: float | None = None,
@@ -40,6 +41,8 @@ def run(
     source
         The text that the encoder reads, in a model with an encoder such as T5, or the source of a run that was trained
         on pairs. The prompt then begins the target text.
+    chat
+        Put the prompt into the model's chat template, as the message of a user, and print only the response.
     max_new_tokens
         Maximum number of new tokens.
     beams
@@ -74,6 +77,7 @@ def run(
     from archlab.errors import UserError
     from archlab.exchange.configs import find_folder
     from archlab.infer.beams import ALPHA
+    from archlab.infer.chat import chat_codec
     from archlab.infer.int8 import to_int8
     from archlab.infer.load import from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
@@ -95,7 +99,10 @@ def run(
             "--int8 works in bfloat16 on a CPU only; allowed with it: --device cpu, and --dtype bfloat16 or no --dtype"
         )
     dtype = "bfloat16" if int8 else dtype
-    codec, torch_dtype = load_codec(home), getattr(torch, dtype) if dtype else None
+    if chat and source is not None:
+        raise UserError("--chat writes the response to --prompt, so there is no --source; leave it out")
+    codec = chat_codec(load_codec(home), home) if chat else load_codec(home)
+    torch_dtype = getattr(torch, dtype) if dtype else None
     model = from_pretrained(home, torch_dtype, device_type)
     model = to_int8(model) if int8 else model
     if beams:
@@ -112,7 +119,8 @@ def run(
         ]
     else:
         pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, source=source, compile=compile)
-    print_exact(prompt)
+    if not chat:
+        print_exact(prompt)
     for piece in pieces:
         print_exact(piece)
     print()

@@ -12,8 +12,9 @@ from archlab.config.reserve import MASK, MODE, SENTINELS, Mode
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
 """Fraction of the tokens."""
-DataForm = Literal["text", "task", "pairs"]
-"""Form of the data: plain text, a task with answers, or pairs of a source and a target (also as a task)."""
+DataForm = Literal["text", "task", "pairs", "conversations"]
+"""Form of the data: plain text, a task with answers, pairs of a source and a target (also as a task), or conversations
+with responses."""
 
 
 class TokensRead(NamedTuple):
@@ -36,7 +37,7 @@ class Objective(Registered):
     """Visibility that the attention of a model without an encoder needs."""
     fits_encoder: ClassVar[bool] = False
     """Whether the objective can train a model with an encoder, which reads a source text of each window."""
-    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text", "task", "pairs"})
+    fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text", "task", "pairs", "conversations"})
     """Forms of data from which the objective can make batches."""
     continues_text: ClassVar[bool] = True
     """Whether training teaches the model to continue a text from its beginning."""

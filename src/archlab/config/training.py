@@ -66,7 +66,8 @@ def tokens_read(config: Config) -> TokensRead:
 
 def tokens_predicted(config: Config) -> float | None:
     """Return the mean number of tokens of a training window that get logits. None: all tokens of the stack or of the
-    decoder. For pairs of texts, this is the largest number, because the lengths of their targets are in the data."""
+    decoder. For pairs of texts and for conversations, this is the largest number, because the lengths of targets and
+    responses are in the data."""
     train, task = resolve_train(config), config.data.task
     n_answers = task.answers_per_window(train.seq_len) if isinstance(task, Task) else None
     return train.objective.tokens_predicted(train.seq_len, n_answers)

@@ -52,11 +52,14 @@ class Batch:
 def next_token(windows: Windows, separator: int | None = None) -> Batch:
     """Return the batch in which each token is predicted from the tokens before it.
 
-    `separator` is the token that begins a document, or None if attention is not masked between documents.
+    `separator` is the token that begins a document, or None if attention is not masked between documents. Attention is
+    always masked between conversations.
     """
     inputs = windows.tokens[:, :-1]
     lengths = None if windows.lengths is None else np.minimum(windows.lengths, inputs.shape[1])
-    return Batch(inputs, windows.tokens[:, 1:], windows.scored, document_ids(inputs, separator), lengths=lengths)
+    packed = windows.conversations
+    documents = document_ids(inputs, separator) if packed is None else packed[:, :-1]
+    return Batch(inputs, windows.tokens[:, 1:], windows.scored, documents, lengths=lengths)
 
 
 def document_ids(tokens: np.ndarray, separator: int | None) -> np.ndarray | None:

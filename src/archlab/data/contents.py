@@ -19,7 +19,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from archlab.config.core.text import visible
 from archlab.config.problems import nearest
-from archlab.data.template import InvalidRecordError, MissingFieldError, PairFields, TextTemplate, called
+from archlab.data.template import (
+    InvalidRecordError,
+    MissingFieldError,
+    PairFields,
+    RecordTemplate,
+    TextTemplate,
+    called,
+)
 from archlab.errors import UserError
 from archlab.files import MEBIBYTE
 from archlab.pricing.units import binary, plural
@@ -49,6 +56,7 @@ class Document(NamedTuple):
 
     name: str
     text: str
+    """Text, source of a pair, or messages of a conversation as JSON."""
     target: str | None = None
     """Target of a pair, whose source is `text`. None if the document is not a pair."""
 
@@ -133,7 +141,7 @@ class SourceFile(NamedTuple):
         return self.kind in (_LINES, *_TABLES)
 
 
-def contents(file: SourceFile, template: TextTemplate | PairFields) -> Iterator[Content]:
+def contents(file: SourceFile, template: RecordTemplate) -> Iterator[Content]:
     """Yield, in order, each document of the file and each record that has no usable text.
 
     Raise EOFError, zlib.error or OSError if the file is damaged.
@@ -144,9 +152,10 @@ def contents(file: SourceFile, template: TextTemplate | PairFields) -> Iterator[
         return _read_table(file, template)
     if isinstance(template, TextTemplate):
         return iter([_read_text(file)])
-    if file.kind == _COLUMNS:
+    if file.kind == _COLUMNS and isinstance(template, PairFields):
         return _read_lines(file, template, _Columns(template.fields))
-    return iter([Invalid(str(file.path), "not a file of pairs; expected .jsonl, .parquet, .arrow or .tsv")])
+    formats = ".jsonl, .parquet, .arrow or .tsv" if isinstance(template, PairFields) else ".jsonl, .parquet or .arrow"
+    return iter([Invalid(str(file.path), f"not a file of {template.unit}; expected {formats}")])
 
 
 # --- text -------------------------------------------------------------------------------------------------
@@ -203,7 +212,7 @@ def _decode(data: bytes | bytearray, is_python: bool) -> str:
 
 
 def _read_lines(
-    file: SourceFile, template: TextTemplate | PairFields, values: Callable[[int, bytes], list[object] | None]
+    file: SourceFile, template: RecordTemplate, values: Callable[[int, bytes], list[object] | None]
 ) -> Iterator[Content]:
     """Yield a document for each line in which `values` finds the values of the fields. It returns None for a line
     without a record."""
@@ -289,7 +298,7 @@ class _Columns:
         return names.index(field)
 
 
-def _read_table(file: SourceFile, template: TextTemplate | PairFields) -> Iterator[Content]:
+def _read_table(file: SourceFile, template: RecordTemplate) -> Iterator[Content]:
     arrow, number = _pyarrow(file.path, "parquet"), 0
     try:
         for row in _rows(file.path, template.fields):

@@ -63,13 +63,13 @@ class Continued:
 def continuations(batches: Batches, seq_len: int, n_tokens: int | None, share_read: float) -> HeldOut:
     """Return held-out windows of text. The model reads the fraction `share_read` of each, and predicts the rest.
 
-    The same tokens count for every objective. Raise UserError if the data consists of pairs.
+    The same tokens count for every objective. Raise UserError if the data consists of pairs or conversations.
     """
     batches.check(seq_len)
-    if batches.data.has_pairs:
+    if batches.data.has_pairs or batches.data.has_conversations:
+        form = "pairs of a source and a target" if batches.data.has_pairs else "conversations"
         raise UserError(
-            "measure: continuation needs plain text, but the data consists of pairs of a source and a target; allowed: "
-            "bits_per_byte"
+            f"measure: continuation needs plain text, but the data consists of {form}; allowed: bits_per_byte"
         )
     windows = batches.data.held_out(seq_len, n_tokens)
     n_read = min(round(share_read * seq_len), seq_len - 1) + 1  # with the token before the window

@@ -14,7 +14,7 @@ from archlab.config.core.text import visible
 from archlab.config.problems import nearest
 from archlab.data.contents import Content, Document, Invalid, NotText, Omissions, SourceFile, contents
 from archlab.data.shards import MANIFEST, SHARD_NAME
-from archlab.data.template import TEXT, PairFields, TextTemplate
+from archlab.data.template import TEXT, PairFields, RecordTemplate, TextTemplate
 from archlab.errors import UserError
 from archlab.files import expand_user, real_path
 from archlab.hf.folder import homes
@@ -39,8 +39,8 @@ class Corpus:
     """Documents of one or more sources, in a fixed order. Each iteration reads the documents from disk again."""
 
     sources: Sequence[str]
-    template: TextTemplate | PairFields = TEXT
-    """Rule that turns a record into a text or a pair."""
+    template: RecordTemplate = TEXT
+    """Rule that turns a record into a text, a pair or a conversation."""
     skip_invalid: bool = False
     """Whether to leave out records and files that cannot be read. If false, they raise UserError."""
     omissions: Omissions = field(default_factory=Omissions)
@@ -59,9 +59,12 @@ class Corpus:
             raise UserError(
                 f"no source is given; allowed: {STDLIB}, {HUB}NAME, files, folders or globs of text, JSONL or Parquet"
             )
-        if isinstance(self.template, PairFields) and STDLIB in self.sources:
-            pairs, hint = ", ".join(self.template.fields), "a .jsonl, .parquet, .arrow or .tsv file (data.path)"
-            raise UserError(f"data.pairs, --pairs: {pairs}; {STDLIB} has no pairs; allowed: {hint}")
+        if not isinstance(self.template, TextTemplate) and STDLIB in self.sources:
+            fields = ", ".join(self.template.fields)
+            option, hint = "--chat", "a .jsonl, .parquet or .arrow file"
+            if isinstance(self.template, PairFields):
+                option, hint = "data.pairs, --pairs", "a .jsonl, .parquet, .arrow or .tsv file (data.path)"
+            raise UserError(f"{option}: {fields}; {STDLIB} has no {self.template.unit}; allowed: {hint}")
         seen: set[Path] = set()
         for source in self.sources:
             for file in _files(source):

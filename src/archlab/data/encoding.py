@@ -149,11 +149,12 @@ class _Encoder:
         prefix, decoded = self._prefix(piece), self._spelling.bytes_of(ids)
         if decoded == prefix.encode() + text and self._spelling.sizes[ids].all():
             return None
-        changed = _excerpts(piece.text, decoded.decode(errors="replace").removeprefix(prefix))
+        changed = excerpts(piece.text, decoded.decode(errors="replace").removeprefix(prefix))
         return f"{piece.name}: the tokenizer changes its text ({changed})"
 
 
-def _excerpts(before: str, after: str) -> str:
+def excerpts(before: str, after: str) -> str:
+    """Return the part of a text around its first changed character, before and after the change."""
     pairs = enumerate(zip(before, after, strict=False))
     same = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
     begin = max(same - _BEFORE, 0)

@@ -53,10 +53,11 @@ class Batches:
     def check(self, seq_len: int) -> None:
         """Raise UserError if the objective cannot read windows of `seq_len` tokens of this data.
 
-        The data may lack pairs or special tokens that the objective needs. It may have pairs, which not every objective
-        can read. Bits per byte may be inexact.
+        The data may lack pairs or special tokens that the objective needs. It may have pairs or conversations, which
+        not every objective can read. Bits per byte may be inexact.
         """
         self._check_pairs()
+        self._check_conversations()
         if self.data.inexact and not hides_tokens(self.objective):
             allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.hides_tokens)
             raise UserError(
@@ -107,6 +108,21 @@ class Batches:
             raise UserError(
                 "train.document_mask: true, but each window of the data is one pair of a source and a target; "
                 "allowed: false"
+            )
+
+    def _check_conversations(self) -> None:
+        if not self.data.has_conversations:
+            return
+        if "conversations" not in self.objective.fits_data or self.has_encoder:
+            fit = ", ".join(name for name, kind in kinds(Objective).items() if "conversations" in kind.fits_data)
+            raise UserError(
+                f"train.objective.kind: {self.objective.kind} chooses the tokens to predict, but in conversations the "
+                f"responses are predicted; allowed: {fit}, without model.encoder"
+            )
+        if not self.document_mask:
+            raise UserError(
+                "train.document_mask: false, but several conversations of the data share a window and must not see "
+                "each other; allowed: true"
             )
 
     def training(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
+from archlab.config.objective import DataForm
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
+from archlab.data.chat_data import ChatData
 from archlab.data.corpus import HUB
 from archlab.data.pair_data import PairData
 from archlab.data.prepare import corpus_of, open_data, split_of
@@ -44,16 +46,21 @@ def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
     if isinstance(config.task, Task):
         return TaskData(config.task, vocab_size, config.fold, config.reserve)
     sources = tuple(_sources(config, vocab_size))
-    return PairData(sources) if sources[0].folder.manifest.pairs else TextData(sources)
+    manifest = sources[0].folder.manifest
+    kind = PairData if manifest.pairs else ChatData if manifest.chat else TextData
+    return kind(sources)
 
 
-def has_pairs(config: DataConfig) -> bool:
-    """Return whether the data consists of pairs of a source and a target, without encoding any text."""
+def form_of_data(config: DataConfig) -> DataForm:
+    """Return the form of the data, without encoding any text."""
     if isinstance(config.task, Task):
-        return isinstance(config.task, Transduction)
+        return "pairs" if isinstance(config.task, Transduction) else "task"
     path = expand_user(config.path)
     is_folder = not config.mixture and (path / MANIFEST).is_file()
-    return config.pairs is not None or (is_folder and DataFolder.open(path).manifest.pairs is not None)
+    if config.pairs is not None or not is_folder:
+        return "text" if config.pairs is None else "pairs"
+    manifest = DataFolder.open(path).manifest
+    return "pairs" if manifest.pairs else "conversations" if manifest.chat else "text"
 
 
 def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
@@ -67,9 +74,11 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
             hint = "allowed: a folder made by `archlab data`, with the same --tokenizer as the others"
             raise UserError(f"{field}.path: {named.path} is not a data folder; {hint}")
         folder = open_data(config.model_copy(update={"path": named.path}), vocab_size)
-        if folder.manifest.pairs:
-            hint = "allowed: folders of plain text; or this folder alone, as data.path"
-            raise UserError(f"{field}.path: {named.path} is a folder of pairs; {hint}")
+        if folder.manifest.pairs or folder.manifest.chat:
+            form, hint = "pairs" if folder.manifest.pairs else "conversations", "folders of plain text"
+            raise UserError(
+                f"{field}.path: {named.path} is a folder of {form}; allowed: {hint}; or this folder alone, as data.path"
+            )
         source = TextSource(name, folder, named.weight)
         first = first or source
         if folder.manifest.tokenizer_sha256 != first.folder.manifest.tokenizer_sha256:

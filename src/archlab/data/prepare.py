@@ -16,17 +16,19 @@ from tokenizers import Tokenizer
 from archlab.config.core.text import note
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
+from archlab.data.chat_encoding import ChatEncoder
 from archlab.data.corpus import HUB, STDLIB, Corpus
-from archlab.data.encoding import encode_pieces
+from archlab.data.encoding import Encoded, encode_pieces
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.pair_limits import FittingPairs
 from archlab.data.reserved import reserve_tokens, reserved_names, special_ids
-from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
+from archlab.data.shards import FORMAT, MANIFEST, ChatFacts, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
-from archlab.data.template import TEXT, PairFields, TextTemplate
+from archlab.data.template import TEXT, ChatFields, PairFields, RecordTemplate, TextTemplate
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
+from archlab.hf.chat_template import CHAT_TEMPLATE, ChatTemplate
 from archlab.hf.folder import download, is_hub_id
 from archlab.interrupt import raise_if_interrupted
 from archlab.pricing.units import decimal
@@ -79,7 +81,7 @@ def prepare(
     vocab_size: int | None,
     tokenizer: Path | None,
     held_out: float,
-    template: TextTemplate | PairFields = TEXT,
+    template: RecordTemplate = TEXT,
     skip_invalid: bool = False,
     workers: int = 1,
     progress: Progress = in_terminal,
@@ -89,12 +91,12 @@ def prepare(
     """Create a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
     Args:
-        template: Rule that turns a record into a text or a pair.
-        skip_invalid: Whether to leave out files and records that cannot be read, and pairs that are too long. The
-            manifest counts them and lists the first few.
+        template: Rule that turns a record into a text, a pair or a conversation.
+        skip_invalid: Whether to leave out files and records that cannot be read, and pairs and conversations that are
+            too long. The manifest counts them and lists the first few.
         workers: Number of parallel workers. This number does not change the tokens.
         reserve: Special tokens to add, as in `data.reserve`. A learned tokenizer includes them in `vocab_size`.
-        seq_len: Length of the windows that every pair must fit into. None: pairs may have any length.
+        seq_len: Length of the windows that every pair or conversation must fit into. None: they may have any length.
 
     If `out` already is this data folder, check all its bytes and open it. Raise UserError if `out` contains anything
     else.
@@ -163,7 +165,15 @@ def split_of(corpus: Corpus, held_out: float) -> SplitRule:
     """Return the rule that splits the corpus. The corpus is read only if one of its files has changed."""
     sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
     fields = cached(
-        ["split with longest", FORMAT, sources, asdict(corpus.template), corpus.skip_invalid, held_out],
+        [
+            "split with unit",
+            FORMAT,
+            sources,
+            corpus.template.unit,
+            asdict(corpus.template),
+            corpus.skip_invalid,
+            held_out,
+        ],
         [file.path for file in corpus.files()],
         lambda: asdict(choose_split(corpus, held_out)),
     )
@@ -190,6 +200,7 @@ class _Recipe:
             reserve_tokens(self.given_tokenizer, reserve)
         self.vocab_size, self.reserve, self.seq_len = vocab_size, reserve, seq_len
         self.corpus = corpus
+        self.chat = self._chat_template(tokenizer) if isinstance(corpus.template, ChatFields) else None
         self.split = split_of(corpus, held_out)
         settings = {
             "format": FORMAT,
@@ -205,14 +216,31 @@ class _Recipe:
         if self.has_pairs:
             # Old keys do not have this setting. Equal texts that are no pairs have another one.
             settings["pairs"] = {"seq_len": seq_len}
-            if self.split.longest < held_out * self.split.characters:
-                # Old keys do not have this setting, because the limit was always this fraction of the whole text.
-                settings["longest"] = self.split.longest
+        if self.chat:
+            settings["chat"] = {"seq_len": seq_len, "template": self.chat.source, "special": dict(self.chat.special)}
+        if self.split.keeps_whole and self.split.longest < held_out * self.split.characters:
+            # Old keys do not have this setting, because the limit was always this fraction of the whole text.
+            settings["longest"] = self.split.longest
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     @property
     def has_pairs(self) -> bool:
         return isinstance(self.corpus.template, PairFields)
+
+    def _chat_template(self, tokenizer: Path | None) -> ChatTemplate:
+        if tokenizer is None or self.given_tokenizer is None:
+            raise UserError(
+                "--chat needs the tokenizer of the model, with its chat template; give --tokenizer FOLDER, for example "
+                "the folder of the model that will be trained"
+            )
+        folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+        first = self.given_tokenizer.id_to_token(bpe.document_tokens(self.given_tokenizer)[0])
+        if template := ChatTemplate.of(folder, default=first):
+            return template
+        raise UserError(
+            f"{folder}: no chat template; expected {CHAT_TEMPLATE}, or `chat_template` in tokenizer_config.json. The "
+            f"tokenizer of a base model often has none: put a {CHAT_TEMPLATE} beside a copy of its files"
+        )
 
     def tokenizer(self) -> Tokenizer:
         """Return the given tokenizer, or learn one from text outside the test folds.
@@ -265,18 +293,17 @@ def _build(
 def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> None:
     tokenizer = recipe.tokenizer()
     vocab_size, before = bpe.vocab_size(tokenizer), bpe.document_tokens(tokenizer)
-    dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    dtype = "uint16" if vocab_size <= 1 << 16 and not recipe.chat else "uint32"
     rest = ShardWriter(folder, "rest", dtype)
     folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
     inexact: str | None = None
     fitting = FittingPairs(recipe.corpus, len(before), recipe.seq_len) if recipe.has_pairs else None
-    with closing(encode_pieces(tokenizer, pieces, characters, workers)) as encoded, progress(characters) as seen:
+    chat = ChatEncoder(recipe.corpus, recipe.chat, tokenizer, recipe.seq_len) if recipe.chat else None
+    encoding = chat.encode(pieces) if chat else encode_pieces(tokenizer, pieces, characters, workers)
+    with closing(encoding) as encoded, progress(characters) as seen:
         for part in fitting.kept(encoded) if fitting else encoded:
-            if contained := [token for token in before if (part.ids == token).any()]:
-                token = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
-                raise UserError(f"{part.name} contains {token}; remove it from the text, or use another tokenizer")
-            tokens = np.concatenate([before, part.ids]) if part.begins_document else part.ids
+            tokens = part.ids if chat else _with_document_tokens(part, before, tokenizer)
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
             if part.inexact and not inexact:
@@ -284,10 +311,11 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
                 note(f"bits per byte would not be exact: {inexact}; the folder is for objectives that hide tokens")
             seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    facts = chat and _written_with_template(chat, folder)
     omissions = recipe.corpus.omissions
     in_folds, in_no_fold = tuple(writer.finish() for writer in folds), rest.finish()
-    if fitting:
-        _check_pairs_remain(recipe, [part.documents for part in in_folds], in_no_fold.documents)
+    if recipe.split.keeps_whole:
+        _check_remaining(recipe, [part.documents for part in in_folds], in_no_fold.documents)
     manifest = Manifest(
         format=FORMAT,
         source=str(recipe.corpus),
@@ -304,6 +332,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         rest=in_no_fold,
         stretches=recipe.split.by == "position",
         pairs=fitting and fitting.facts(),
+        chat=facts,
         inexact=inexact,
     )
     if omissions.first:
@@ -311,12 +340,30 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1, exclude_none=True), encoding="utf-8")
 
 
-def _check_pairs_remain(recipe: _Recipe, in_folds: Sequence[int], in_no_fold: int) -> None:
+def _written_with_template(chat: ChatEncoder, folder: Path) -> ChatFacts:
+    for name, content in (files := chat.template.files({}, folder)).items():
+        (folder / name).write_text(content, encoding="utf-8")
+    facts = chat.facts({name: sha256(folder / name) for name in files})
+    if chat.template.writes_date:
+        note("the chat template can write the current date, so that the tokens depend on the day")
+    if not facts.ends:
+        note("no special token ends the responses, so a model does not learn where to stop")
+    return facts
+
+
+def _with_document_tokens(part: Encoded, before: Sequence[int], tokenizer: Tokenizer) -> np.ndarray:
+    if contained := [token for token in before if (part.ids == token).any()]:
+        token = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
+        raise UserError(f"{part.name} contains {token}; remove it from the text, or use another tokenizer")
+    return np.concatenate([before, part.ids]) if part.begins_document else part.ids
+
+
+def _check_remaining(recipe: _Recipe, in_folds: Sequence[int], in_no_fold: int) -> None:
     total = sum(in_folds) + in_no_fold
     if any(n in (0, total) for n in in_folds):
-        omissions = recipe.corpus.omissions
+        omissions, unit = recipe.corpus.omissions, recipe.corpus.template.unit
         problem = (
-            f"too few pairs remain to hold out {recipe.split.held_out:.1%} of the text ({omissions} were left out)"
+            f"too few {unit} remain to hold out {recipe.split.held_out:.1%} of the text ({omissions} were left out)"
         )
-        hint = "allowed: more pairs, a greater --seq-len, or another fraction (--held-out)"
+        hint = f"allowed: more {unit}, a greater --seq-len, or another fraction (--held-out)"
         raise UserError("\n  ".join([f"{recipe.corpus}: {problem}; {hint}", *omissions.first]))

@@ -30,6 +30,8 @@ class SpecialIds:
     """Tokens that stand for hidden spans, from the first span of a window to the last; empty if there are none."""
     modes: Mapping[str, int] = field(default_factory=dict)
     """Tokens that precede an input and tell the model its objective, by the name of the mode."""
+    responses: tuple[int, ...] = ()
+    """Tokens that end the responses of conversations; empty for other data."""
 
     @classmethod
     def at_the_end(cls, vocab_size: int, reserved: Sequence[str]) -> "SpecialIds":

@@ -7,6 +7,9 @@ The config chooses one fold, which is held out. All other folds and the rest are
 A shard contains only token ids, as little-endian uint16 or uint32. The same special token precedes every document. The
 model predicts the first token of the document from it. A few tokenizers put several special tokens before a document:
 GLM, for example, puts two.
+
+Conversations have only the tokens that their chat template writes. The two highest bits of a uint32 are flags: whether
+the token counts in the loss (COUNTS), and whether it is the first of its conversation (BEGINS).
 """
 
 import hashlib
@@ -47,6 +50,12 @@ LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 SHARD_TOKENS = 100_000_000
 
+COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
+"""Flags of a token in a shard of conversations."""
+
+TOKEN_ID = int(BEGINS) - 1
+"""Bits of a token's id in a shard of conversations."""
+
 
 class Shard(Base):
     """One file of tokens."""
@@ -85,6 +94,21 @@ class PairFacts(Base):
     longest_target: LongestText
 
 
+class ChatFacts(Base):
+    """Facts about a folder of conversations."""
+
+    fields: tuple[str, ...]
+    """Name of the field of the messages, or of those of the prompt and the response."""
+    counted: Natural
+    """Number of tokens that count in the loss."""
+    longest: LongestText
+    """Longest conversation."""
+    ends: tuple[int, ...]
+    """Special tokens that end responses."""
+    files: dict[str, str]
+    """SHA-256 of the files with the chat template and its special tokens, by name."""
+
+
 class Manifest(Base):
     """Content of a data folder's manifest.json."""
 
@@ -119,7 +143,9 @@ class Manifest(Base):
     rest: FoldShards
     """Shards outside all folds. They are always training data."""
     pairs: PairFacts | None = None
-    """Facts about the pairs. None if the folder holds plain text."""
+    """Facts about the pairs. None if the folder holds no pairs."""
+    chat: ChatFacts | None = None
+    """Facts about the conversations. None if the folder holds no conversations."""
     inexact: str | None = None
     """Reason why the tokens do not represent every byte of the text. Bits per byte can then not be computed. None if
     the tokens represent every byte."""
@@ -284,6 +310,8 @@ class DataFolder:
         ]
         if self.manifest.pairs:
             content["pairs"] = True
+        if self.manifest.chat:
+            content["chat"] = True
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
@@ -294,6 +322,10 @@ class DataFolder:
             folds += " of contiguous text, because documents are few or unequal"
         count = sum(part.documents for part in m.parts) // 2
         pairs = f", {count:,} pairs of {m.pairs.fields[0]} and {m.pairs.fields[1]}" if m.pairs else ""
+        if m.chat:
+            documents, share = sum(part.documents for part in m.parts), m.chat.counted / tokens
+            longest = f"the longest has {m.chat.longest.tokens:,} tokens"
+            pairs = f", {documents:,} conversations, {share:.1%} of tokens are responses, {longest}"
         omitted = f"; left out: {m.omissions}" if str(m.omissions) else ""
         return (
             f"{m.source}: {decimal(text)} of text, {si(tokens)} tokens of a vocabulary of {m.vocab_size}"
@@ -317,9 +349,11 @@ def _read_manifest(path: Path) -> Manifest:
 
 def _check_content(folder: Path, manifest: Manifest) -> None:
     expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
+    if manifest.chat:
+        expected |= {folder / name: digest for name, digest in manifest.chat.files.items()}
     for shard in chain.from_iterable(part.shards for part in manifest.parts):
         expected[folder / shard.file] = shard.sha256
-    if not (folder / TOKENIZER).is_file():
-        raise UserError(f"{folder / TOKENIZER}: missing; {REMAKE}")
+    if missing := next((file for file in expected if not file.is_file()), None):
+        raise UserError(f"{missing}: missing; {REMAKE}")
     if file := first_altered_file(expected):
         raise UserError(f"{file}: altered (its sha256 differs from the manifest); {REMAKE}")

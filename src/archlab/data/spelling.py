@@ -76,6 +76,24 @@ def not_spelled(tokenizer: Tokenizer) -> str | None:
     return f"{len(missing)} of the 256 bytes have no token" if missing else None
 
 
+def special_tokens(tokenizer: Tokenizer) -> np.ndarray:
+    """Return the ids of the special tokens in ascending order, int64. They have no bytes."""
+    added = tokenizer.get_added_tokens_decoder().items()
+    return np.array(sorted(i for i, token in added if token.special), dtype=np.int64)
+
+
+def prefix_after_special(tokenizer: Tokenizer) -> str:
+    """Return the space that the tokenizer adds to the text after each special token, or an empty string. Call only if
+    `not_spelled` returns None for the tokenizer."""
+    special, prefix = special_tokens(tokenizer), spelling(tokenizer).prefix
+    if not prefix or not len(special):
+        return ""
+    reading = Tokenizer.from_str(tokenizer.to_str())  # the JSON leaves out that special tokens are read as text
+    ids = reading.encode(f"{tokenizer.id_to_token(int(special[0]))}a", add_special_tokens=False).ids
+    after = spelling(tokenizer).bytes_of(np.array(ids[1:]))
+    return prefix if after == f"{prefix}a".encode() else ""
+
+
 def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer that adds no space before a text, but gives the same tokens otherwise."""
     whole = json.loads(tokenizer.to_str())

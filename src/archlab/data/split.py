@@ -13,7 +13,7 @@ import numpy as np
 
 from archlab.data.contents import Document
 from archlab.data.corpus import Corpus
-from archlab.data.template import PairFields
+from archlab.data.template import TextTemplate
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
@@ -52,9 +52,9 @@ class SplitRule:
     quarter of the intended size. In that case, folds are contiguous stretches of the text instead. The first of these
     folds is at the end of the text.
 
-    Pairs are never cut: they are always divided as whole documents. If a few long pairs have most of the text, they are
-    in no fold, and the folds divide the other pairs. A long pair that is left out later therefore takes nothing from
-    the folds.
+    Pairs and conversations are never cut: they are always divided as whole documents. If a few long ones have most of
+    the text, they are in no fold, and the folds divide the others. A long one that is left out later therefore takes
+    nothing from the folds.
     """
 
     held_out: float
@@ -73,6 +73,8 @@ class SplitRule:
     """Size of the whole text in bytes, as UTF-8."""
     digest: str
     """SHA-256 of the names and texts of all documents."""
+    keeps_whole: bool = False
+    """Whether documents are pairs or conversations, which are never cut into pieces."""
 
     @property
     def test_folds(self) -> int:
@@ -92,7 +94,7 @@ class SplitRule:
         for document in documents:
             _update(digest, document)
             for fold, part in self._parts(document, at):
-                pieces = [part] if document.target is not None else _in_pieces(part)
+                pieces = [part] if self.keeps_whole else _in_pieces(part)
                 for number, piece in enumerate(pieces):
                     yield Piece(fold, document.name, piece, begins_document=number == 0)
             at += _length(document)
@@ -115,10 +117,11 @@ class SplitRule:
 
 
 def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
-    """Read a corpus once and choose its split. Raise UserError if the corpus has no text, or too few pairs."""
+    """Read a corpus once and choose its split. Raise UserError if the corpus has no text, or too few pairs or
+    conversations."""
     if not 0 < held_out < 1:
         raise UserError(f"data.held_out is {held_out}; allowed: above 0 and below 1, because every run is evaluated")
-    has_pairs = isinstance(corpus.template, PairFields)
+    unit, keeps_whole = corpus.template.unit, not isinstance(corpus.template, TextTemplate)
     digest, total, n_bytes = hashlib.sha256(), 0, 0
     short, longest = np.zeros(_BUCKETS), ("", 0)
     buckets, lengths = array("q"), array("q")
@@ -127,7 +130,7 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
         length, bucket = _length(document), _bucket(document.name)
         total += length
         longest = max(longest, (document.name, length), key=itemgetter(1))
-        if has_pairs or length > held_out * total:  # a pair may be too long, and a text may be short in the end
+        if keeps_whole or length > held_out * total:  # a whole one may be too long, and a text may be short in the end
             buckets.append(bucket)
             lengths.append(length)
         else:
@@ -142,18 +145,18 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
         is_short_N = lengths_N <= limit
         sizes = short + np.bincount(buckets_N[is_short_N], lengths_N[is_short_N], _BUCKETS)
         next_limit = held_out * float(sizes.sum())
-        if not has_pairs or not (lengths_N[is_short_N] > next_limit).any():
+        if not keeps_whole or not (lengths_N[is_short_N] > next_limit).any():
             break
         limit = next_limit
     ends = _ends(sizes, held_out, n_folds)
-    if _are_even(sizes, ends, held_out, float(sizes.sum()) if has_pairs else total):
-        return SplitRule(held_out, "documents", ends, limit, total, n_bytes, digest.hexdigest())
-    if has_pairs:
+    if _are_even(sizes, ends, held_out, float(sizes.sum()) if keeps_whole else total):
+        return SplitRule(held_out, "documents", ends, limit, total, n_bytes, digest.hexdigest(), keeps_whole)
+    if keeps_whole:
         name, length = longest
         most = f"the longest of {len(lengths)}, {name}, has {length / total:.1%} of the text ({length:,} characters)"
-        hint = "allowed: more pairs, or another fraction (data.held_out, --held-out)"
+        hint = f"allowed: more {unit}, or another fraction (data.held_out, --held-out)"
         raise UserError(
-            f"{corpus}: too few pairs to hold out {held_out:.1%} of the text in whole pairs; {most}; {hint}"
+            f"{corpus}: too few {unit} to hold out {held_out:.1%} of the text in whole {unit}; {most}; {hint}"
         )
     n_folds = max(min(n_folds, int((total - 1) / max(limit, 1))), 1)
     starts = tuple(max(round(total - fold * max(limit, 1)), 1) for fold in range(n_folds, 0, -1))

@@ -1,10 +1,14 @@
-"""Rules that turn a record into a text, or into a pair of a source and a target."""
+"""Rules that turn a record into a text, into a pair of a source and a target, or into a conversation."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
+from archlab.config.problems import nearest
 from archlab.errors import UserError
+from archlab.hf.chat_template import ASSISTANT, ROLES
 
 _JSON = (
     (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
@@ -31,6 +35,8 @@ class TextTemplate:
     fields: tuple[str, ...] = ("text",)
     around: tuple[str, ...] = ("", "")
     """Fixed text before the first value, between two values, and after the last value."""
+    unit: ClassVar[str] = "texts"
+    """Name of what the records contain, in the plural."""
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
@@ -84,6 +90,7 @@ class PairFields:
     """
 
     fields: tuple[str, str]
+    unit: ClassVar[str] = "pairs"
 
     def texts(self, values: Sequence[object]) -> tuple[str, str]:
         """Return the source and the target. Raise InvalidRecordError if one of them is empty."""
@@ -95,13 +102,84 @@ class PairFields:
         return f"pairs of {self.fields[0]!r} and {self.fields[1]!r}"
 
 
+@dataclass(frozen=True)
+class ChatFields:
+    """Rule that turns a record into a conversation: one field holds its messages, or two fields hold a prompt and its
+    response.
+
+    Each message is an object with a role and a content, as in the chat API of OpenAI.
+    """
+
+    fields: tuple[str, ...]
+    """Name of the field of the messages, or names of the fields of the prompt and the response."""
+    unit: ClassVar[str] = "conversations"
+
+    def texts(self, values: Sequence[object]) -> tuple[str]:
+        """Return the messages as JSON. Raise InvalidRecordError if they are not a conversation with a response."""
+        if len(self.fields) == 1:
+            messages = list(_messages(values[0], self.fields[0]))
+        else:
+            contents = (_prompt_or_response(value, field) for value, field in zip(values, self.fields, strict=True))
+            messages = [
+                {"role": role, "content": text} for role, text in zip(("user", ASSISTANT), contents, strict=True)
+            ]
+        return (json.dumps(messages, ensure_ascii=False),)
+
+    def __str__(self) -> str:
+        if len(self.fields) == 1:
+            return f"conversations in {self.fields[0]!r}"
+        return f"conversations of {self.fields[0]!r} and {self.fields[1]!r}"
+
+
+RecordTemplate: TypeAlias = TextTemplate | PairFields | ChatFields
+
+
+def _prompt_or_response(value: object, field: str) -> str:
+    if isinstance(value, list):
+        hint = "to read messages, name one field that holds the whole conversation"
+        raise InvalidRecordError(f"{field!r} is an array; expected a string ({hint})")
+    return _not_empty(_checked(value, field), field, "in the prompt and in the response")
+
+
+def _messages(value: object, field: str) -> list[dict[str, str]]:
+    if not isinstance(value, list):
+        raise InvalidRecordError(f"{field!r} is {called(value)}; expected an array of messages")
+    messages = [_message(message, f"message {n} of {field!r}") for n, message in enumerate(value, 1)]
+    if not messages or all(message["role"] != ASSISTANT for message in messages):
+        raise InvalidRecordError(f"{field!r} has no message of the role {ASSISTANT!r}, so there is nothing to learn")
+    if messages[0]["role"] == ASSISTANT:
+        raise InvalidRecordError(f"message 1 of {field!r} is a response; expected a message that it responds to")
+    return messages
+
+
+def _message(message: object, where: str) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise InvalidRecordError(f"{where} is {called(message)}; expected an object with role and content")
+    present = [str(key) for key, value in message.items() if value is not None]
+    if missing := next((key for key in ("role", "content") if key not in present), None):
+        raise InvalidRecordError(f"{where} has no {missing!r}; found: {', '.join(present) or 'nothing'}")
+    if others := [key for key in present if key not in ("role", "content")]:
+        raise InvalidRecordError(
+            f"{where} has the field {others[0]!r}; allowed: role and content, because tool calls and other parts of "
+            "a message are not supported"
+        )
+    role, content = message["role"], _checked(message["content"], f"content of {where}")
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidRecordError(
+            f"{where} has the role {role!r}{nearest(str(role), ROLES)}; allowed: {', '.join(ROLES)}"
+        )
+    if not content.strip() and role != "system":
+        raise InvalidRecordError(f"{where}, of the role {role!r}, is empty; expected text")
+    return {"role": role, "content": content}
+
+
 def called(value: object) -> str:
     return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
 
 
-def _not_empty(text: str, field: str) -> str:
+def _not_empty(text: str, field: str, where: str = "in the source and in the target of a pair") -> str:
     if not text.strip():
-        raise InvalidRecordError(f"{field!r} is empty; expected text in the source and in the target of a pair")
+        raise InvalidRecordError(f"{field!r} is empty; expected text {where}")
     return text
 
 

@@ -72,6 +72,10 @@ class TextData:
         return False
 
     @property
+    def has_conversations(self) -> bool:
+        return False
+
+    @property
     def inexact(self) -> str | None:
         return next((reason for source in self.sources if (reason := source.folder.manifest.inexact)), None)
 

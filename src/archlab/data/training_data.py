@@ -26,7 +26,8 @@ class Windows:
     scored: np.ndarray | None = None
     """Whether each token after the first may count, bool [n, T]. None means that all tokens may.
 
-    For held-out text, all tokens of documents count. For a task, only its answers count.
+    For held-out text, all tokens of documents count. For a task, only its answers count, and for conversations only the
+    responses.
     """
     bytes: np.ndarray | None = None
     """Number of bytes of text for each token after the first, int [n, T]. None for a task, for training, and if the
@@ -41,8 +42,11 @@ class Windows:
     """Number of tokens of the source at the beginning of each window, with its separator, int64 [n]. The target follows
     it. None unless the data consists of pairs of a source and a target."""
     lengths: np.ndarray | None = None
-    """Number of tokens of each window without the padding after the target, int64 [n]. None unless the data consists of
-    pairs."""
+    """Number of tokens of each window without the padding after them, int64 [n]. None unless the data consists of pairs
+    or conversations."""
+    conversations: np.ndarray | None = None
+    """Index of the conversation of each token, counted from 0 in each window, int64 [n, T + 1]. Padding has the next
+    index. None unless the data consists of conversations."""
 
     @classmethod
     def of_pairs(
@@ -138,6 +142,11 @@ class TrainingData(Protocol):
     @property
     def has_pairs(self) -> bool:
         """Whether the data consists of pairs, so that its windows have `source_lengths` and `lengths`."""
+        ...
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether the data consists of conversations, several of which share a window."""
         ...
 
     @property

@@ -160,6 +160,16 @@ def complete(
     )
 
 
+def special_names(files: Mapping[str, bytes], folder: Path) -> dict[str, str]:
+    """Return the special tokens that chat templates may write, by the names of their variables, such as `eos_token`.
+
+    For the arguments, see `complete`.
+    """
+    described = _described(lambda name: parse_object(files.get(name, b"{}"), str(folder / name)))
+    named = {f"{role}_token": _name(described.get(f"{role}_token")) for role in _ROLES}
+    return {variable: name for variable, name in named.items() if name is not None}
+
+
 def _adds_prefix_space(tokenizer: Tokenizer) -> bool | None:
     pre_tokenizer = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
     parts = (pre_tokenizer, *pre_tokenizer.get("pretokenizers", ()))

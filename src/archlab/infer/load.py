@@ -1,6 +1,7 @@
 """Loading trained models from run folders and Hugging Face folders."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -85,11 +86,12 @@ def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Deco
 
 def _origin(run: Path, record: Imported | None) -> Origin:
     folder = RunFolder(run)
-    files = companions(run)
+    files, env = companions(run), folder.environment()
+    ends = env.get("response_ends", [])
     if record:
         origin = Origin(record.family, record.special_ids, files)
-        document_token = folder.environment().get("document_token")
-        return origin if document_token is None else _ending_also_at(origin, document_token, run)
+        document_token = env.get("document_token")
+        return origin if document_token is None else _ending_also_at(origin, [document_token, *ends], run)
     if TOKENIZER not in files:
         return Origin()
     tokenizer = load_tokenizer(run)
@@ -100,15 +102,16 @@ def _origin(run: Path, record: Imported | None) -> Origin:
         "eos_token": tokenizer.id_to_token(first),
         "clean_up_tokenization_spaces": False,
     }
-    ids = {"bos_token_id": first, "eos_token_id": first}
+    described |= parse_object(files.get(TOKENIZER_CONFIG, b"{}"), str(run / TOKENIZER_CONFIG))  # if it has a template
+    ids = {"bos_token_id": first, "eos_token_id": list(dict.fromkeys([first, *ends])) if ends else first}
     written = {TOKENIZER: tokenizer.to_str().encode(), TOKENIZER_CONFIG: json.dumps(described, indent=2).encode()}
     return Origin(None, ids, files | written)
 
 
-def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
+def _ending_also_at(origin: Origin, tokens: Sequence[int], run: Path) -> Origin:
     generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
     named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
-    ends = list(dict.fromkeys([*several(named), token]))
+    ends = list(dict.fromkeys([*several(named), *tokens]))
     files = {**origin.files, GENERATION: json.dumps(generation | {"eos_token_id": ends}, indent=2).encode()}
     return replace(origin, special_ids={**origin.special_ids, "eos_token_id": ends}, files=files)
 
@@ -137,7 +140,8 @@ def load_codec(folder: Path) -> Codec:
         )
     record = imported(folder)
     if is_run_folder(folder) and not record:
-        return RunCodec(load_tokenizer(folder), reads_pairs=_reads_pairs(folder))
+        ends = RunFolder(folder).environment().get("response_ends", ())
+        return RunCodec(load_tokenizer(folder), reads_pairs=_reads_pairs(folder), ends=ends)
     origin = _origin(folder, record) if record else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
     return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))

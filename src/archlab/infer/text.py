@@ -265,12 +265,12 @@ class RunCodec:
     training with a mixture of objectives.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, reads_pairs: bool = False) -> None:
-        """Make the codec of a run. `reads_pairs` says whether its data has pairs of a source and a target."""
+    def __init__(self, tokenizer: Tokenizer, *, reads_pairs: bool = False, ends: Sequence[int] = ()) -> None:
+        """Make the codec of a run. `reads_pairs` tells if its data has pairs. `ends` end responses in conversations."""
         before = bpe.document_tokens(tokenizer)
         self.tokenizer, self.reads_pairs = tokenizer, reads_pairs
         self.special = SpecialTokens(
-            before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=before[:1]
+            before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=(before[0], *ends)
         )
         self._spelling = None if not_spelled(tokenizer) else spelling(tokenizer)
         self._modes = {f"[{name}]": token for name, token in mode_tokens(tokenizer).items()}

@@ -321,11 +321,14 @@ def training_flops(
     return (1 + BACKWARD) * forward_flops(model, seq_len, counting, source, predicted).total
 
 
-def visible_training_flops(config: Config) -> float:
+def visible_training_flops(config: Config, predicted: float | None = None) -> float:
     """Return the FLOPs of a training window per token of the window, without those of hidden query-key pairs. They
     include everything that the model reads for the window, such as the source text of an encoder. They exclude those of
-    a teacher (`teacher_flops`)."""
-    return _training_flops(config, "visible")
+    a teacher (`teacher_flops`).
+
+    `predicted` is the mean number of tokens that get logits, if it depends on the data. None: see `tokens_predicted`.
+    """
+    return _training_flops(config, "visible", predicted)
 
 
 def computed_training_flops(config: Config) -> float:
@@ -350,10 +353,10 @@ def teacher_flops(config: Config, teacher: ModelConfig) -> float:
     return per_token * (stack / train.seq_len)
 
 
-def _training_flops(config: Config, counting: Counting) -> float:
+def _training_flops(config: Config, counting: Counting, predicted: float | None = None) -> float:
     train = resolve_train(config)
     stack, source = tokens_read(config)
-    predicted = tokens_predicted(config)
+    predicted = tokens_predicted(config) if predicted is None else predicted
     if train.lora is None:
         return training_flops(config.model, stack, counting, source, predicted) * (stack / train.seq_len)
     window = Pass(1, stack, counting=counting, source=source, predicted=predicted)

@@ -11,7 +11,7 @@ from archlab.config.objective import Objective, continues_text, hides_tokens, sc
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
-from archlab.data.open import has_pairs
+from archlab.data.open import form_of_data
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
 from archlab.study.outcomes.kinds import (
@@ -275,9 +275,9 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
             field,
             f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}",
         )
-    elif isinstance(outcome, _WINDOW_OUTCOMES) and not is_task and has_pairs(arms[0].config.data):
+    elif isinstance(outcome, _WINDOW_OUTCOMES) and (form := form_of_data(arms[0].config.data)) not in ("text", "task"):
         allowed = "bits_per_byte, or data of plain text"
-        yield Problem(field, f"needs text without pairs, but the data consists of pairs; allowed: {allowed}")
+        yield Problem(field, f"needs text without {form}, but the data consists of {form}; allowed: {allowed}")
     elif isinstance(outcome, _OWN_SCORES) and hide_tokens:
         yield Problem(
             field, "needs bits per byte, but train.objective hides tokens; allowed: denoising_loss, denoising_accuracy"

@@ -144,8 +144,10 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
     raise_problems(problems, "the config")
 
 
-def check_pairs(data: TrainingData, n: int) -> None:
-    """Raise ConfigError if `n` processes would have to split windows of pairs (`parallel.context`)."""
-    if n > 1 and data.has_pairs:
-        message = f"{n}; only the targets of pairs count, and these cannot be divided evenly; allowed with pairs: 1"
+def check_counted(data: TrainingData, n: int) -> None:
+    """Raise ConfigError if `n` processes would have to split windows of which only some tokens count
+    (`parallel.context`)."""
+    if n > 1 and (data.has_pairs or data.has_conversations):
+        some, form = ("targets of pairs", "pairs") if data.has_pairs else ("responses", "conversations")
+        message = f"{n}; only the {some} count, and these cannot be divided evenly; allowed with {form}: 1"
         raise ConfigError([Problem("parallel.context", message)], "the config")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from archlab.config.schema import Config, TrainConfig
 from archlab.data.batch import HeldOut
+from archlab.data.chat_data import ChatData
 from archlab.data.objectives import Batches
 from archlab.errors import UserError
 from archlab.hf.imported import imported
@@ -108,7 +109,9 @@ class Training:
         if settings.recompute:
             recompute_layers(self._model)
         self._teacher = setup.make_teacher()
-        flops = visible_training_flops(setup.config)
+        data = setup.batches.data
+        counted = data.counted_per_window(settings.seq_len) if isinstance(data, ChatData) else None
+        flops = visible_training_flops(setup.config, counted)
         if setup.teacher:
             flops += teacher_flops(setup.config, setup.teacher.weights.model)
         self._mfu_per_speed = flops / device.peak_flops() / world.size

@@ -26,6 +26,7 @@ from archlab.config.schema import Config, TrainConfig
 from archlab.config.sources import deciding
 from archlab.config.training import resolve_train
 from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer, read
+from archlab.data.tokenizer_files import tokenizer_files
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -117,8 +118,7 @@ class RunFolder:
         elif self._check_same(old := load_config(self.path), config, env, before):
             notes.append(self._extend(old, config))
         if not before:  # also if the process was killed while writing these files
-            if IMPORTED not in names:
-                new |= files or ({"tokenizer.json": tokenizer.read_bytes()} if tokenizer else {})
+            new |= tokenizer_files(tokenizer, self.path, files)
             new["env.json"] = json.dumps(env, indent=2)
             write_with_digests(self.path, new)
         different = [name for name in _CHANGES_ROUNDING if name in before and before[name] != env[name]]

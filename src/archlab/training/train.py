@@ -9,6 +9,7 @@ from archlab.config.core.text import collected_notes
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.config.training import tokens_read
+from archlab.data.chat_data import ChatData
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.pair_data import PairData
@@ -18,7 +19,7 @@ from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
 from archlab.training.checkpoint import has_checkpoint
-from archlab.training.checks import check_pairs, check_run, loss_depends_on_micro_batches, settings_per_process
+from archlab.training.checks import check_counted, check_run, loss_depends_on_micro_batches, settings_per_process
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device, choose_device, environment, resolve_device_type
 from archlab.training.loop import RunSetup, Training
@@ -69,7 +70,7 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> Ru
         teacher = open_teacher(config)
     batches = Batches.of(config, data)
     batches.check(settings.seq_len)
-    check_pairs(data, world.context)
+    check_counted(data, world.context)
     if teacher:
         check_teacher(teacher, config, data, device, world)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
@@ -113,6 +114,9 @@ def _notes(setup: RunSetup) -> Iterator[str]:
     if isinstance(data, PairData):
         padding = data.padding(settings.rows, settings.seq_len)
         yield f"{padding:.1%} of the tokens in training windows are padding, because each window is one pair"
+    if isinstance(data, ChatData):
+        padding, counted = data.padding(settings.seq_len), data.counted_per_window(settings.seq_len) / settings.seq_len
+        yield f"{counted:.1%} of the tokens in training windows count, and {padding:.1%} are padding"
     if setup.is_compiled:
         how = f"train.compile: {settings.compile}"
         yield f"layers are compiled ({how}); the first step takes up to a minute longer"
@@ -165,6 +169,8 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         env["document_token"] = before[0]
     if setup.batches.data.has_pairs:
         env["pairs"] = True
+    if ends := setup.batches.data.special.responses:
+        env["response_ends"] = list(ends)
     if loss_depends_on_micro_batches(setup.config):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
     if setup.teacher:

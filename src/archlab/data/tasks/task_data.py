@@ -72,6 +72,10 @@ class TaskData:
         return isinstance(self.task, Transduction)
 
     @property
+    def has_conversations(self) -> bool:
+        return False
+
+    @property
     def inexact(self) -> None:
         """None, because a task has no bytes."""
 
