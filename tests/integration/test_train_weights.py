@@ -89,7 +89,7 @@ def test_a_changed_model_begins_from_changed_weights(here, capsys):
     assert app.main(["train", "run", "model.attention.n_kv_heads=1", "--out", "b"]) == 0
     first, *rest = capsys.readouterr().err.splitlines()
     assert first.endswith("4 changed")
-    assert "note: fewer key/value heads (approximate): attention of layers 0 to 1: 2 heads to 1" in rest
+    assert "note: fewer key/value heads (approximate): attention of layers 0 to 1: 2 to 1 heads" in rest
     assert any("differ from the trained ones by a KL divergence of" in line for line in rest)
 
 
@@ -102,7 +102,10 @@ def test_a_file_with_a_start_needs_no_model(here, capsys, text):
     found = load_config("b")
     assert found.model == config("model.attention.window=8").model
     assert found.data.tokenizer == found.train.start == str(here / "run")
-    assert "model.attention.window (exact): layers 0 to 1: null to 8" in capsys.readouterr().err
+    assert (
+        "model.attention.window (approximate): layers 0 to 1: null to 8 (exact in texts of up to 8 tokens)"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_killed_run_resumes_exactly_and_only_from_the_same_weights(here, capsys, text):
@@ -198,3 +201,16 @@ def test_notes_about_the_text_follow_the_weights_too(tmp_path, capsys, text):
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "weights: random, seed 0"
     assert "note: left out: 1 linked from elsewhere" in rest
+
+
+def test_layers_are_chosen_by_a_list_or_by_their_similarity(here, capsys):
+    assert app.main(["train", "run", "model.n_layers=1", "train.start_layers=[1]", "--out", "b"]) == 0
+    assert app.main(["train", "run", "model.n_layers=1", "train.start_layers=similar", "--out", "c"]) == 0
+    assert first_loss(here / "b") == first_loss(here / "c")  # the last layer is always kept
+    assert app.main(["convert", "run", "model.n_layers=1", "train.start_layers=[1]", "--out", "d"]) == 0
+    assert app.main(["train", "d", "--out", "d"]) == 0
+    assert first_loss(here / "d") == first_loss(here / "b")
+    lines, _ = refused(capsys, "run", "model.n_layers=1", "--out", "e")
+    assert "train.start_layers" in lines[-1]
+    lines, _ = refused(capsys, "run/config.yaml", "train.start_layers=[0, 1]", "--out", "e")
+    assert "train.start is null" in " ".join(lines)

@@ -18,6 +18,7 @@ from archlab.config.core.registry import kinds
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.optimizer import LrMultipliers
 from archlab.config.rules.layer_rules import LAYER_RULES
 from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
@@ -602,6 +603,40 @@ BROKEN_RULES = [
         [*MUP, "train.optimizer.kind=muon"],
         "train.optimizer",
         "muon with scale adamw, whose updates grow with the square root",
+    ),
+    (["train.start_layers=[0, 1]"], "train.start_layers", "[0, 1], but train.start is null"),
+    (
+        ["train.teacher={path: runs/a, logits: 0}"],
+        "train.teacher.logits",
+        "0, and hidden is 0, so the teacher has no effect",
+    ),
+    (
+        ["train.teacher={path: runs/a, logits: 0, hidden: 1, temperature: 2}"],
+        "train.teacher.temperature",
+        "2 has no effect, because train.teacher.logits is 0; leave it out",
+    ),
+    (
+        ["train.lora={modules: [attention.k, querry]}"],
+        "train.lora.modules",
+        "querry is not a projection of the model's layers",
+    ),
+    ([*MUP, "train.lora={}"], "train.lora", "muP prescribes no learning rates for the matrices of LoRA"),
+    (["train.lora={}", "parallel.tensor=2"], "parallel.tensor", "2; allowed with train.lora: 1"),
+    (["train.lora={}", "model.mlp={kind: moe, experts: 4}", "parallel.expert=2"], "parallel.expert", "2; allowed with"),
+    (["train.lora={}", "train.decay_embeddings=true"], "train.decay_embeddings", "true has no effect, because"),
+    *(
+        (
+            ["train.lora={}", f"train.lr_multipliers.{role}=2"],
+            f"train.lr_multipliers.{role}",
+            "2 has no effect, because train.lora leaves these parameters as they are",
+        )
+        for role in LrMultipliers.model_fields
+        if role not in ("input", "narrow", "output")
+    ),
+    (
+        ["train.lora={}", "train.optimizer={kind: muon, adam_lr: 1e-3}"],
+        "train.optimizer.adam_lr",
+        "0.001 has no effect, because Muon updates all matrices of train.lora",
     ),
 ]
 

@@ -373,7 +373,7 @@ def test_missing_features_are_named(typed: str, lacking: str):
         look_up(typed)
 
 
-@pytest.mark.parametrize("typed", ["no such thing", "quantization", "lora", "bigram", "lightning attention"])
+@pytest.mark.parametrize("typed", ["no such thing", "quantization", "bigram", "lightning attention"])
 def test_dissimilar_words_are_not_suggested(typed: str):
     with pytest.raises(UserError, match=r"unknown topic .*; `archlab explain` lists all"):
         look_up(typed)

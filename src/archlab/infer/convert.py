@@ -3,21 +3,25 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from archlab.config.schema import Config
+from archlab.data.objectives import Batches
+from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.exchange.load import read_origin
 from archlab.exchange.save import save_pretrained
 from archlab.infer.import_export import check_new, write_untrained
 from archlab.model.decoder import Decoder
+from archlab.training.start import planned
 from archlab.training.weights import Start, open_start
 from archlab.transplant.change import LogitsChange, logits_change
-from archlab.transplant.plan import Plan, plan, set_values
+from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import Step, Weights, numbered
 
 _MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
@@ -50,13 +54,19 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
         )
     check_new(out)
     start = open_start(source)
-    config = load_config(str(start.folder), *overrides)
-    made = plan(start.weights, config.model)
+    config = load_config(str(start.folder), f"train.start={start.folder}", *overrides)
+    made = planned(start, config, partial(_open_batches, config))
+    train = config.train.model_copy(update={"start": None, "start_layers": None})
+    config = config.model_copy(update={"train": train})
     model = Decoder(config.model, seed=None)
     set_values(model, config.model, config.train.seed, made.tensors)
     change = _compared(start.weights, model, config)
     form = _written(start, config, model.eval(), out)
     return Converted(_rows(made), made.steps, change, form)
+
+
+def _open_batches(config: Config) -> Batches:
+    return Batches.of(config, open_training_data(config.data, config.model.vocab_size))
 
 
 def _compared(weights: Weights, model: Decoder, config: Config) -> LogitsChange:

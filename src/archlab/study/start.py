@@ -52,9 +52,15 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             yield Problem(f"{section_of(study, arm.name)}.model.vocab_size", f"{problem}; allowed: a folder as start")
             continue
         try:
-            plan(weights, arm.config.model)
+            plan(weights, arm.config.model, _layers(arm.config))
         except UserError as error:
             yield Problem(section_of(study, arm.name), str(error))
+
+
+def _layers(config: Config) -> Sequence[int] | None:
+    """Return the trained layers of an arm. Those that training will choose are replaced by the first ones."""
+    layers = config.train.start_layers
+    return range(config.model.n_layers) if layers == "similar" else layers
 
 
 def _unread(model: ModelConfig) -> Weights:

@@ -1,7 +1,7 @@
 """Training loop: updates, evaluations and checkpoints, written to the run folder."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from archlab.training.teacher import Teacher
 from archlab.training.weights import Start
 from archlab.training.world import World
 from archlab.transplant.change import logits_change
+from archlab.transplant.weights import Step
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,16 @@ class Training:
         self._folder, self._callback = folder, callback
         newest, damaged = self._newest()
         initial = setup.initial if newest is None else None
-        is_changed = initial is not None and bool(initial.plan.steps)
-        before = trained_logits(initial, setup.held_out.batch, device, world) if initial and is_changed else None
-        given = initial.plan.tensors if initial else None
+        steps = initial.plan.steps if initial and initial.plan else ()
+        before = trained_logits(initial, setup.held_out.batch, device, world) if initial and steps else None
+        given = initial.plan.tensors if initial and initial.plan else None
         self._model = sharded(setup.config.model, settings, device.type, world, given)
         prefer_products(self._model, setup.products_up_to)
         self._optimizer = make_optimizer(self._model, settings)
         self._done = 0
         self._resume(newest, damaged)
-        if initial and is_changed:
-            self._note_start(initial, before)
+        if steps:
+            self._note_start(steps, before)
         if world.size > 1:
             own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
@@ -269,8 +270,8 @@ class Training:
             self._callback.on_note(f"{damage}; an earlier checkpoint is used")
         self._note_past()
 
-    def _note_start(self, initial: Initial, before_NV: Tensor | None) -> None:
-        for step in initial.plan.steps:
+    def _note_start(self, steps: Sequence[Step], before_NV: Tensor | None) -> None:
+        for step in steps:
             self._callback.on_note(f"{step.name} ({step.effect}): {step.detail}")
         if before_NV is None:
             self._callback.on_note("the trained model cannot read these batches, so its logits are not compared")
@@ -294,7 +295,7 @@ class Training:
         self._passed_over = batches_passed_over(metrics)
 
     def _ended(self) -> RunSummary:
-        is_imported = self._setup.initial is not None or imported(self._folder.path) is not None
+        is_imported = self._settings.start is not None or imported(self._folder.path) is not None
         metrics = self._folder.metrics()
         summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
         self._folder.finish(summary)

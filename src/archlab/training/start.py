@@ -1,5 +1,6 @@
 """Trained weights from which a run begins (`train.start`), and how much the start changes their logits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,9 @@ from torch import Tensor
 
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
+from archlab.config.training import resolve_train
 from archlab.data.batch import Batch
+from archlab.data.objectives import Batches
 from archlab.errors import UserError
 from archlab.exchange.configs import kind_of
 from archlab.model.decoder import Decoder
@@ -16,10 +19,13 @@ from archlab.training.shard import trained_model
 from archlab.training.step import hidden_and_targets
 from archlab.training.weights import Start, open_start
 from archlab.training.world import World
-from archlab.transplant.plan import Plan, plan
+from archlab.transplant.plan import Plan, plan, set_values
+from archlab.transplant.similarity import least_changing_block
 
 _COMPARED = 128
 """Largest number of tokens whose logits are compared."""
+_WINDOWS = 16
+"""Number of training windows on which the similarity of layers is measured."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +33,15 @@ class Initial:
     """Initial values of a run that begins from trained weights."""
 
     start: Start
-    plan: Plan
+    plan: Plan | None
+    """Initial values of the tensors. None if the run has begun, so that its checkpoint has them."""
 
     def __str__(self) -> str:
         trained = "published" if self.start.step is None else f"step {self.start.step:,}"
-        changed = len(self.plan.tensors) - len(self.plan.kept)
-        counts = {"kept": len(self.plan.kept), "changed": changed, "new": len(self.plan.new)}
-        counts |= {"dropped": len(self.plan.dropped)}
-        tensors = ", ".join(f"{n} {what}" for what, n in counts.items() if n)
-        return f"from {self.start.name} ({trained}); tensors: {tensors}"
+        return f"from {self.start.name} ({trained}); tensors: {self.plan.counts() if self.plan else 'in a checkpoint'}"
 
 
-def initial_of(config: Config, *, has_begun: bool) -> Initial | None:
+def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial | None:
     """Return the initial values of a run, or None if it begins from random weights.
 
     A run that has begun no longer needs the weights, so they may be gone. Raise UserError if the weights cannot become
@@ -52,7 +55,22 @@ def initial_of(config: Config, *, has_begun: bool) -> Initial | None:
             f"data.task.kind: {config.data.task.kind}, but {start.name} was trained on text, so its tokens have "
             "another meaning; allowed: text, or weights that were trained on a task"
         )
-    return Initial(start, plan(start.weights, config.model))
+    if has_begun:
+        return Initial(start, None)
+    return Initial(start, planned(start, config, lambda: batches))
+
+
+def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -> Plan:
+    """Return the plan of the initial values of a config's model. Layers that are left out because they change the
+    hidden states least are found on training windows. Only one process at a time holds the trained model for this."""
+    if config.train.start_layers != "similar":
+        return plan(start.weights, config.model, config.train.start_layers)
+    train = resolve_train(config)
+    tokens = open_batches().training(0, 0, _WINDOWS, train.seq_len).tokens
+    model = Decoder(start.weights.model, seed=None)
+    set_values(model, start.weights.model, 0, start.weights.tensors)
+    kept = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
+    return plan(start.weights, config.model, kept)
 
 
 def trained_logits(initial: Initial, batch: Batch, device: Device, world: World) -> Tensor | None:

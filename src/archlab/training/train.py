@@ -84,7 +84,7 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> Ru
         products_up_to=longest_by_products,
     )
     with world.in_turn():
-        initial = initial_of(config, has_begun=has_begun)
+        initial = initial_of(config, batches, has_begun=has_begun)
     return RunSetup(
         config, settings, device, world, batches, held_out, compiled, longest_by_products, kernels, initial, teacher
     )

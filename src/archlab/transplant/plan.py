@@ -38,6 +38,12 @@ class Plan:
         """Names of the tensors that are as they were stored."""
         return [name for name, tensor in self.tensors.items() if not tensor.steps]
 
+    def counts(self) -> str:
+        """Return the numbers of tensors by their origin, as in `17 kept, 4 changed`."""
+        kept = len(self.kept)
+        counts = {"kept": kept, "changed": len(self.tensors) - kept, "new": len(self.new), "dropped": len(self.dropped)}
+        return ", ".join(f"{n} {what}" for what, n in counts.items() if n)
+
     @property
     def effect(self) -> Effect:
         """Effect of all steps together on the logits."""

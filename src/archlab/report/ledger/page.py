@@ -110,7 +110,9 @@ def _row(
         value, low, high, text = None, None, None, comparison.verdict
     else:
         text = f"{(amount if is_relative else difference)(value, unit)} {interval(low, high, unit)}".strip()
+    studies = {one.expected.study for found in entry.found for one in found.judged if one.label == judged.label}
     parts = [
+        *([judged.expected.study] if len(studies) > 1 else []),
         judged.label,
         *([outcome.name.replace("_", " ")] if is_relative else []),
         *([] if scale == AS_IT_STANDS else [scale]),
