@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from archlab.transplant.open import open_start
+from archlab.training.weights import open_start
 from safetensors.torch import load_file
 
 from archlab.cli import app

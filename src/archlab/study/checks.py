@@ -275,7 +275,9 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
             field,
             f"continues a text, but a model trained with {two_sided[0]} reads tokens on both sides; allowed: {fit}",
         )
-    elif isinstance(outcome, _WINDOW_OUTCOMES) and (form := form_of_data(arms[0].config.data)) not in ("text", "task"):
+    elif (
+        isinstance(outcome, _WINDOW_OUTCOMES) and not is_task and (form := form_of_data(arms[0].config.data)) != "text"
+    ):
         allowed = "bits_per_byte, or data of plain text"
         yield Problem(field, f"needs text without {form}, but the data consists of {form}; allowed: {allowed}")
     elif isinstance(outcome, _OWN_SCORES) and hide_tokens:
