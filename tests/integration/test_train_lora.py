@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 import torch
-from archlab.training.weights import open_start
 from safetensors.torch import load_file
 
 from archlab.cli import app
@@ -18,6 +17,7 @@ from archlab.training.checkpoint import load_weights, newest_checkpoint
 from archlab.training.run_folder import RunFolder
 from archlab.training.shard import sharded
 from archlab.training.train import train
+from archlab.training.weights import open_start
 from archlab.training.world import ALONE
 from tests.shared import tiny
 from tests.shared.tiny import Killed, losses
