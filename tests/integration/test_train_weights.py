@@ -1,6 +1,7 @@
 """Weights from which a run begins: random ones, or those of a folder; the command prints them before the first step."""
 
 import json
+import re
 import shlex
 import shutil
 
@@ -101,7 +102,8 @@ def test_a_file_with_a_start_needs_no_model(here, capsys, text):
     assert app.main(["train", "mine/mine.yaml", "--out", "b"]) == 0
     found = load_config("b")
     assert found.model == config("model.attention.window=8").model
-    assert found.data.tokenizer == found.train.start == str(here / "run")
+    assert found.train.start == str(here / "run")
+    assert found.data.tokenizer == str(here / "b")  # a copy, which stays if the weights are gone
     assert (
         "model.attention.window (approximate): layers 0 to 1: null to 8 (exact in texts of up to 8 tokens)"
         in capsys.readouterr().err
@@ -214,3 +216,37 @@ def test_layers_are_chosen_by_a_list_or_by_their_similarity(here, capsys):
     assert "train.start_layers" in lines[-1]
     lines, _ = refused(capsys, "run/config.yaml", "train.start_layers=[0, 1]", "--out", "e")
     assert "train.start is null" in " ".join(lines)
+
+
+def test_a_run_needs_its_weights_only_once(here, capsys):
+    assert app.main(["train", "run", "--out", "b"]) == 0
+    loss = RunFolder(here / "b").summary().loss
+    shutil.rmtree(here / "run")
+    (here / "b" / "summary.json").unlink()
+    assert app.main(["train", "b", "--out", "b"]) == 0
+    assert RunFolder(here / "b").summary().loss == loss
+    assert app.main(["eval", "b"]) == 0
+
+
+def test_what_the_weights_have_read_is_not_held_out(here, capsys, text):
+    lines, _ = refused(capsys, "run", "data.fold=1", "--out", "b")
+    assert "data.fold: 1; " in lines[-1]
+    assert "was trained on this fold; allowed: 0, its held-out fold" in lines[-1]
+    assert app.main(["data", str(text), "--vocab-size", "290", "--out", "other"]) == 0
+    lines, _ = refused(capsys, "run", "data.tokenizer=other", "data.path=other", "--out", "b")
+    assert lines[-1].startswith("train.start: other has a different tokenizer than")
+
+
+def test_lora_does_not_freeze_new_tensors(here, capsys):
+    new = "model.attention.qk_norm.kind=rmsnorm"
+    lines, _ = refused(capsys, "run", new, "train.lora={}", "--out", "b")
+    assert "train.lora: LoRA trains only its own matrices, so layers.0.attention." in lines[-1]
+
+
+def test_the_end_of_a_long_window_is_compared(here, capsys):
+    """A window of 8 tokens changes nothing before the ninth token."""
+    assert app.main(["train", "run", "model.attention.window=8", "--out", "b"]) == 0
+    (change,) = re.findall(r"KL divergence of ([\d.e-]+)", capsys.readouterr().err)
+    assert float(change) > 0
+    assert app.main(["convert", "run", "model.attention.window=8", "--out", "c"]) == 0
+    assert "random tokens differ" in capsys.readouterr().out

@@ -604,7 +604,7 @@ BROKEN_RULES = [
         "train.optimizer",
         "muon with scale adamw, whose updates grow with the square root",
     ),
-    (["train.start_layers=[0, 1]"], "train.start_layers", "[0, 1], but train.start is null"),
+    (["train.start_layers=[0]"], "train.start_layers", "1 layers; allowed: "),
     (
         ["train.teacher={path: runs/a, logits: 0}"],
         "train.teacher.logits",

@@ -22,7 +22,7 @@ def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str
         return overrides
     if _holds_weights(config):
         folder = str(real_path(Path(config))) if Path(config).exists() else config
-        return (f"train.start={folder}", "train.start_layers=null", *overrides)
+        return (f"train.start={folder}", *overrides)
     for file, base in _bases(config_file(config)):
         folder = file.parent / base
         if _holds_weights(folder):

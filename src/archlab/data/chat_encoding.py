@@ -113,7 +113,7 @@ class ChatEncoder:
         for begin, end in places:
             own = tokens.inside(begin, end) if self.template.has_tags else tokens.response(begin, end)
             counts[own] = True
-            self._ends.update(tokens.ids[own][tokens.is_special[own]][-1:].tolist())
+            self._ends.update(tokens.ending(own))
             inexact = inexact or self._difference(piece, tokens, own)
         if counts[0]:
             raise _InvalidConversationError("its first token counts, but a model cannot predict it from nothing")
@@ -193,6 +193,13 @@ class _Tokens:
         if len(special) and not self._text[self._ends[special[-1]] : end].strip():
             return slice(own.start, int(special[-1]) + 1)
         return own
+
+    def ending(self, own: slice) -> list[int]:
+        """Return the special token that ends a response, as a list, which is empty if text follows the last one."""
+        special = np.flatnonzero(self.is_special[own]) + own.start
+        if not len(special) or self._text[self._ends[special[-1]] : self._ends[own.stop - 1]].strip():
+            return []
+        return [int(self.ids[special[-1]])]
 
     def between_special(self, own: slice) -> Iterator[slice]:
         """Yield the runs of tokens that are not special."""

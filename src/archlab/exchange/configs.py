@@ -108,7 +108,7 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
         accept(file)
     raw = read_config(source)
     start = start_of(expand(parse_overrides(overrides)[0]))
-    return on_start(raw, start) if start else raw
+    return on_start(without_start(raw), start) if start else raw
 
 
 def read_config(source: str | Path) -> Raw:
@@ -126,10 +126,16 @@ def start_of(raw: Raw) -> str | None:
     return start if isinstance(start, str) else None
 
 
+def without_start(raw: Raw) -> Raw:
+    """Return raw values without the weights from which they began, because those of a finished run replace them."""
+    train = {key: value for key, value in raw.get("train", {}).items() if key not in ("start", "start_layers")}
+    return {**raw, "train": train}
+
+
 def on_start(raw: Raw, start: str) -> Raw:
     """Return raw values with what comes along with the trained weights `start`: their tokenizer and, if `raw` does not
     describe a whole model, their architecture."""
-    folder = config_file(start).parent
+    folder = find_folder(start)
     base: Raw = {}
     if (folder / TOKENIZER).is_file():
         base["data"] = {"tokenizer": str(real_path(folder))}
@@ -160,8 +166,10 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
             f"{about.name}: archlab has only facts about this model and cannot build it: {about.cannot_build}; "
             "`archlab list presets` shows the models that it can build"
         )
-    is_of_run = isinstance(file, Path) and (file.parent / DIGESTS).is_file()
-    if (start := start_of(raw)) and not is_of_run:
+    run = file.parent if isinstance(file, Path) and (file.parent / DIGESTS).is_file() else None
+    if run and raw.get("data", {}).get("tokenizer") and (run / TOKENIZER).is_file():
+        raw["data"]["tokenizer"] = str(real_path(run))  # the run has a copy, and the original may be gone
+    if (start := start_of(raw)) and not run:
         return on_start(_on_base(file, raw, above), start)
     return _on_base(file, raw, above)
 

@@ -61,7 +61,7 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
 def lazy_parameters(folder: Path) -> tuple[ModelConfig, dict[str, tuple[torch.Size, Callable[[], Tensor]]]]:
     """Return the config of a Hugging Face folder, and (shape, function that reads the tensor) for each parameter.
 
-    Only headers are read before. Raise UserError as `load_hf` does.
+    Only the headers are read now. Raise UserError as `load_hf` does.
     """
     family, config = read_model_config(folder)
     model = _without_weights(config, folder)

@@ -26,7 +26,9 @@ from archlab.transplant.weights import Step, Weights, numbered
 
 _MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
 _COMPARED = 128
-"""Number of random tokens whose logits are compared."""
+"""Largest number of random tokens whose logits are compared: the last ones of a text."""
+_LONGEST = 1024
+"""Largest number of tokens of that text."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,12 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
     start = open_start(source)
     config = load_config(str(start.folder), f"train.start={start.folder}", *overrides)
     made = planned(start, config, partial(_open_batches, config))
-    train = config.train.model_copy(update={"start": None, "start_layers": None})
-    config = config.model_copy(update={"train": train})
+    of_run = ("start", "start_layers", "lora", "teacher")
+    config = config.model_copy(update={"train": config.train.model_copy(update=dict.fromkeys(of_run))})
     model = Decoder(config.model, seed=None)
     set_values(model, config.model, config.train.seed, made.tensors)
+    if not is_run_folder(start.folder):
+        model.to(next(iter(start.weights.tensors.values())).read().dtype)
     change = _compared(start.weights, model, config)
     form = _written(start, config, model.eval(), out)
     return Converted(_rows(made), made.steps, change, form)
@@ -73,10 +77,11 @@ def _compared(weights: Weights, model: Decoder, config: Config) -> LogitsChange:
     before = Decoder(weights.model, seed=None)
     set_values(before, weights.model, 0, weights.tensors)
     vocab_size = min(weights.model.vocab_size, config.model.vocab_size)
-    length = min(_COMPARED, weights.model.max_seq_len, config.model.max_seq_len)
+    length = min(_LONGEST, weights.model.max_seq_len, config.model.max_seq_len)
     drawn = torch.randint(0, vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     source = None if config.model.encoder is None else drawn.flip(1)
-    return logits_change(*(_logits(one, drawn, source) for one in (before, model)))
+    before_TV, after_TV = (_logits(decoder, drawn, source) for decoder in (before, model))
+    return logits_change(before_TV[-_COMPARED:], after_TV[-_COMPARED:], "random tokens")
 
 
 @torch.no_grad()
@@ -86,13 +91,10 @@ def _logits(model: Decoder, tokens_BT: Tensor, source_BS: Tensor | None) -> Tens
 
 def _written(start: Start, config: Config, model: Decoder, out: Path) -> str:
     if is_run_folder(start.folder):
-        names = ("tokenizer.json",)
-        files = {name: (start.folder / name).read_bytes() for name in names if (start.folder / name).is_file()}
-        write_untrained(out, config, model, {**files, **start.files})
+        write_untrained(out, config, model, start.files)
         return "a run folder"
     model.origin = read_origin(start.folder)
-    dtypes = {tensor.read().dtype for tensor in list(start.weights.tensors.values())[:1]}
-    return save_pretrained(model.to(dtypes.pop()), out)
+    return save_pretrained(model, out)
 
 
 def _rows(made: Plan) -> list[tuple[str, str]]:

@@ -110,7 +110,7 @@ def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
     """Yield a warning if many seeds are evaluated on few folds, and a warning if a tokenizer may have been trained on
     one of these folds."""
     corpus = plan.corpora[plan.arms[0].name]
-    n_folds = plan.config.folds or corpus.test_folds
+    n_folds = plan.n_folds or 1
     used = {seed % n_folds for seed in seeds}
     if len(used) == 1 < n_folds:
         yield f"all seeds are evaluated on fold {min(used)}, so the intervals hold only for that part of the text"

@@ -54,7 +54,8 @@ def _values_in_name(section: Raw, path: str) -> Raw:
 
 @cache
 def _weights(path: str) -> str:
-    """Return the digest of trained weights. They are read once, because many runs of a study have the same teacher."""
+    """Return the digest of trained weights. They are read once, because many runs of a study begin from them, or have
+    them as a teacher."""
     return open_start(path).digest
 
 
@@ -97,7 +98,7 @@ class Run:
         if self.start:
             values["train"]["start"] = self.start.name
         elif self.config.train.start:
-            values["train"]["start"] = open_start(self.config.train.start).digest
+            values["train"]["start"] = _weights(self.config.train.start)
         return config_hash(values)
 
     def trained(self, study: Path) -> Config:

@@ -10,7 +10,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.exchange.configs import on_start, read_config
+from archlab.exchange.configs import on_start, read_config, without_start
 from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
@@ -23,7 +23,7 @@ def base_of(study: StudyConfig) -> Raw:
     """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names."""
     if not isinstance(study.start, str):
         return overlay(read_config(study.base), study.set, Config)
-    base = on_start(read_config(study.base), study.start)
+    base = on_start(without_start(read_config(study.base)), study.start)
     return overlay(overlay(base, {"train.start": study.start}, Config), study.set, Config)
 
 

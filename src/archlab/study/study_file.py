@@ -1,12 +1,14 @@
 """Find and read study files."""
 
 import copy
+from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from archlab.config.beside import find_plugins, find_text, plugins_of
+from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge, merge_overrides, without
 from archlab.config.core.plugins import import_if_possible
@@ -226,7 +228,14 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
             if isinstance(file, str) and Path(file).parent == real_path(home):
                 verify(Path(file), f"restore it from a copy, or name another file in {home / STUDY}")
     find_text(raw.get("set"), home)
+    start, arms = raw.get("start"), raw.get("arms")
+    for values in (raw.get("set"), start.get("set") if isinstance(start, dict) else None, *_values(arms)):
+        find_folders(values, home)
     return [*files, *plugins_of(raw)]
+
+
+def _values(section: Any) -> Iterator[Any]:
+    yield from section.values() if isinstance(section, dict) else ()
 
 
 AS_IT_STANDS = "cpu"

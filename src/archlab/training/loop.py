@@ -277,7 +277,7 @@ class Training:
             self._callback.on_note("the trained model cannot read these batches, so its logits are not compared")
         else:
             after_NV = logits_of(self._model, self._setup.held_out.batch, self._device)
-            self._callback.on_note(str(logits_change(before_NV, after_NV)))
+            self._callback.on_note(str(logits_change(before_NV, after_NV, "held-out tokens")))
 
     def _load(self, done: int, path: Path) -> None:
         load_weights(path, self._model, adds_lora=done == 0)

@@ -11,10 +11,13 @@ from archlab.config.tasks import Task
 from archlab.config.training import resolve_train
 from archlab.data.batch import Batch
 from archlab.data.objectives import Batches
+from archlab.data.open import form_of_data
+from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of
+from archlab.exchange.configs import kind_of, load_config
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
+from archlab.training.run_folder import RunFolder
 from archlab.training.shard import trained_model
 from archlab.training.step import hidden_and_targets
 from archlab.training.weights import Start, open_start
@@ -47,17 +50,38 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
     A run that has begun no longer needs the weights, so they may be gone. Raise UserError if the weights cannot become
     this model, or if they were trained on tokens with another meaning.
     """
+    if config.train.start is None and config.train.start_layers is not None:
+        raise UserError("train.start_layers: set, but train.start is null, so no layers are trained; leave it out")
     if config.train.start is None or (has_begun and kind_of(config.train.start) in (None, "hub id")):
         return None
-    start = open_start(config.train.start)
+    start, data = open_start(config.train.start), batches.data
     if isinstance(config.data.task, Task) and start.has_tokenizer:
         raise UserError(
             f"data.task.kind: {config.data.task.kind}, but {start.name} was trained on text, so its tokens have "
             "another meaning; allowed: text, or weights that were trained on a task"
         )
+    start.check_tokenizer(data, config.data.named, "train.start")
+    _check_fold(start, config, data)
     if has_begun:
         return Initial(start, None)
-    return Initial(start, planned(start, config, lambda: batches))
+    made = planned(start, config, lambda: batches)
+    if config.train.lora and made.new:
+        raise UserError(
+            f"train.lora: LoRA trains only its own matrices, so {made.new[0]} and other new tensors would keep their "
+            "initial values; allowed: null, or a model whose tensors all come from the weights"
+        )
+    return Initial(start, made)
+
+
+def _check_fold(start: Start, config: Config, data: TrainingData) -> None:
+    """Raise UserError if the weights were trained on the fold that this run holds out."""
+    if start.step is None:
+        return
+    trained_on, own = RunFolder(start.folder).environment().get("corpus"), load_config(start.folder).data.fold
+    if trained_on == data.fingerprint and config.data.fold != own:
+        raise UserError(
+            f"data.fold: {config.data.fold}; {start.name} was trained on this fold; allowed: {own}, its held-out fold"
+        )
 
 
 def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -> Plan:
@@ -65,6 +89,8 @@ def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -
     hidden states least are found on training windows. Only one process at a time holds the trained model for this."""
     if config.train.start_layers != "similar":
         return plan(start.weights, config.model, config.train.start_layers)
+    if form_of_data(config.data) not in ("text", "task"):
+        raise UserError("train.start_layers: similar, but windows of this data have padding; allowed: a list of layers")
     train = resolve_train(config)
     tokens = open_batches().training(0, 0, _WINDOWS, train.seq_len).tokens
     model = Decoder(start.weights.model, seed=None)
@@ -87,13 +113,14 @@ def trained_logits(initial: Initial, batch: Batch, device: Device, world: World)
 
 @torch.no_grad()
 def logits_of(model: Decoder, batch: Batch, device: Device) -> Tensor:
-    """Return the logits for the first tokens of a batch that count, [N, V] in float32, without dropout."""
+    """Return logits for tokens of a batch that count, [N, V] in float32, without dropout: the last ones of as few
+    windows as have enough of them."""
     was_training = model.training
     model.eval()
     try:
         hidden_ND, _ = hidden_and_targets(model, batch.rows(slice(0, _rows(batch))), device)
         with device.autocast():
-            return model.head(hidden_ND[:_COMPARED], model.embedding.weight).float().cpu()
+            return model.head(hidden_ND[-_COMPARED:], model.embedding.weight).float().cpu()
     finally:
         model.train(was_training)
 

@@ -9,14 +9,9 @@ from archlab.config.rules.run_rules import learned_positions_end
 from archlab.config.schema import Config
 from archlab.config.teacher import TeacherConfig
 from archlab.config.training import check_objective, resolve_train
-from archlab.data.tokenizer import TOKENIZER, check_same, load
 from archlab.data.training_data import TrainingData
-from archlab.errors import UserError
-from archlab.exchange.configs import kind_of
-from archlab.pricing.memory import BYTES, training_memory
-from archlab.pricing.params import parameters
+from archlab.pricing.memory import BYTES, training_memory_of
 from archlab.training.device import Device
-from archlab.training.run_folder import RunFolder
 from archlab.training.weights import Start, open_start
 from archlab.training.world import WITHIN, World
 
@@ -74,21 +69,8 @@ def bytes_of(teacher: Start) -> int:
 
 def check_teacher(teacher: Start, config: Config, data: TrainingData, device: Device, world: World) -> None:
     """Raise UserError if the teacher reads another tokenizer's tokens, or does not fit into memory besides the run."""
-    _check_tokenizer(teacher, data, config.data.named)
+    teacher.check_tokenizer(data, config.data.named, "train.teacher.path")
     shards = world.mesh.size(1) if world.mesh else 1
-    needed = training_memory(parameters(config.model), config.train.optimizer).total + bytes_of(teacher)
+    needed = training_memory_of(config).total + bytes_of(teacher)
     what = "to train (float32 weights of the model and its teacher, gradients, optimizer state)"
     device.check_memory(needed // shards, what)
-
-
-def _check_tokenizer(teacher: Start, data: TrainingData, data_name: str) -> None:
-    """Raise UserError if the teacher reads another tokenizer's tokens. A folder without a tokenizer is accepted."""
-    if data.tokenizer is None or not (teacher.folder / TOKENIZER).is_file():
-        return
-    is_run = kind_of(teacher.folder) == "run folder"
-    own = RunFolder(teacher.folder).tokenizer() if is_run else load(teacher.folder / TOKENIZER)
-    before = data.special.documents
-    try:
-        check_same(own, load(data.tokenizer, before[0] if before else None), teacher.name, data_name)
-    except UserError as error:
-        raise UserError(f"train.teacher.path: {error}") from None

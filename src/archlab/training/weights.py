@@ -10,7 +10,8 @@ from pathlib import Path
 from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
-from archlab.data.tokenizer import TOKENIZER
+from archlab.data.tokenizer import TOKENIZER, check_same, load
+from archlab.data.training_data import TrainingData
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, is_run_folder, load_config
@@ -37,13 +38,26 @@ class Start:
     step: int | None
     """Number of training steps of a run. None for a published model."""
     files: Mapping[str, bytes]
-    """Files that describe the published model from which these weights come, by name: its tokenizer and imported.json.
-    Empty for weights that archlab trained from random values."""
+    """Files that come along with the weights, by name: the tokenizer, the chat template and, if the weights come from a
+    published model, imported.json."""
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether the weights were trained on text."""
         return (self.folder / TOKENIZER).is_file()
+
+    def check_tokenizer(self, data: TrainingData, data_name: str, field: str) -> None:
+        """Raise UserError, with the field, if the weights read another tokenizer's tokens than those of the data. A
+        folder without a tokenizer is accepted."""
+        if data.tokenizer is None or not self.has_tokenizer:
+            return
+        is_run = is_run_folder(self.folder)
+        own = RunFolder(self.folder).tokenizer() if is_run else load(self.folder / TOKENIZER)
+        before = data.special.documents
+        try:
+            check_same(own, load(data.tokenizer, before[0] if before else None), self.name, data_name)
+        except UserError as error:
+            raise UserError(f"{field}: {error}") from None
 
 
 def open_start(name: str) -> Start:
@@ -72,7 +86,8 @@ def _of_run(name: str, folder: Path) -> Start:
     tensors = {name: LazyTensor(tuple(form.shape), partial(stored.whole, name)) for name, form in forms.items()}
     merged = [str(lora.scale)] if lora else []
     digest = _digest(config, [weights_digest(checkpoint), *merged])
-    files = {IMPORTED: read_bytes(folder / IMPORTED), **companions(folder)} if imported(folder) else {}
+    record = {IMPORTED: read_bytes(folder / IMPORTED)} if imported(folder) else {}
+    files = {**record, **companions(folder)}
     return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
 
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from archlab.config.components.position import Learned
 from archlab.errors import UserError
+from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import DECODER, Architecture, Weights, with_fields, with_value
 
@@ -47,7 +48,8 @@ def _with_rows(rows: Tensor, n: int) -> Tensor:
     """Append rows until there are `n`. They are the mean of all rows of a matrix, and 0 for a vector of biases."""
     if rows.ndim == 1:
         return torch.cat((rows, rows.new_zeros(n - len(rows))))
-    mean = rows.to(torch.promote_types(rows.dtype, torch.float32)).mean(0, keepdim=True).to(rows.dtype)
+    rows = at_least_float32(rows)
+    mean = rows.mean(0, keepdim=True)
     return torch.cat((rows, mean.expand(n - len(rows), -1)))
 
 

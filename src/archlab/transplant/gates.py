@@ -7,6 +7,7 @@ from torch import Tensor
 
 from archlab.config.components.multi_head import MultiHead
 from archlab.model.activations import make_activation
+from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, made, numbered, with_fields
 
@@ -41,8 +42,8 @@ def _zeros(shape: tuple[int, ...]) -> LazyTensor:
 
 def _divided(matrix: Tensor, *, activation: torch.nn.Module) -> Tensor:
     """Return the output projection divided by the factor of a gate whose input is 0."""
-    wide = torch.promote_types(matrix.dtype, torch.float32)
-    return (matrix.to(wide) / activation(torch.zeros((), dtype=wide))).to(matrix.dtype)
+    wide = at_least_float32(matrix)
+    return wide / activation(torch.zeros((), dtype=wide.dtype))
 
 
 NEW_GATE = Transformation(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 
 from archlab.config.components.multi_head import MultiHead
 from archlab.errors import UserError
+from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.fields import field_of
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered, with_fields
@@ -27,8 +27,7 @@ def _more(weights: Weights, target: Architecture) -> Weights:
 
 
 def _mean(heads: Tensor, n_after: int) -> Tensor:
-    wide = heads.unflatten(0, (n_after, -1)).to(torch.promote_types(heads.dtype, torch.float32))
-    return wide.mean(1).to(heads.dtype)
+    return at_least_float32(heads.unflatten(0, (n_after, -1))).mean(1)
 
 
 def _copies(heads: Tensor, n_after: int) -> Tensor:

@@ -168,8 +168,7 @@ def _result(layer: _Layer) -> _Result:
         kept = kept._replace(queries=q.kept(q_all, root_DD))
     else:
         of_queries = {"q_up.weight": q_all}
-    dtype = layer.tensors["attention.k.weight"].read().dtype
-    return _Result({name: x.to(dtype) for name, x in (tensors | of_queries).items()}, kept)
+    return _Result(tensors | of_queries, kept)
 
 
 def _root(layer: _Layer) -> Tensor:

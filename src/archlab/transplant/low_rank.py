@@ -25,7 +25,8 @@ class Factors(NamedTuple):
     def kept(self, matrix_ND: Tensor, root_DD: Tensor) -> float:
         """Return the fraction of the squared norm of `matrix @ root` that lies in the kept directions."""
         weighted_ND = matrix_ND @ root_DD
-        return ((weighted_ND @ self.right).square().sum() / weighted_ND.square().sum()).item()
+        whole = weighted_ND.square().sum().item()
+        return (weighted_ND @ self.right).square().sum().item() / whole if whole else 1.0
 
 
 def root_of_moment(weight_D: Tensor, bias_D: Tensor | None) -> Tensor:

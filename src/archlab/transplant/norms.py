@@ -1,13 +1,14 @@
 """Norms without weights or biases, which the next matrices take over, and norms that store their weights as offsets."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from archlab.config.components.norm import AnyRMSNorm, BlockNorm, WeightedNorm
 from archlab.errors import UserError
+from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.norm_sites import NormGroup, norm_groups, with_outer_norms
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, made, numbered, with_value
@@ -39,7 +40,7 @@ def _shift(own: object, wanted: object) -> int:
 
 
 def _plus(tensor: LazyTensor, number: int) -> LazyTensor:
-    return tensor.then(NORM_OFFSET.name, lambda weight: weight + number, tensor.shape)
+    return tensor.then(NORM_OFFSET.name, lambda weight: at_least_float32(weight) + number, tensor.shape)
 
 
 def _folded_biases(weights: Weights, target: Architecture) -> Weights:
@@ -69,9 +70,7 @@ def _folded_biases(weights: Weights, target: Architecture) -> Weights:
 
 
 def _with_product(bias: Tensor, matrix: Tensor, norm_bias: Tensor) -> Tensor:
-    dtype = torch.promote_types(bias.dtype, matrix.dtype)
-    wide = torch.promote_types(dtype, torch.float32)
-    return (bias.to(wide) + matrix.to(wide) @ norm_bias.to(wide)).to(dtype)
+    return at_least_float32(bias) + at_least_float32(matrix) @ at_least_float32(norm_bias)
 
 
 def _folded_weights(weights: Weights, target: Architecture) -> Weights:
@@ -106,8 +105,7 @@ def _folded_weights(weights: Weights, target: Architecture) -> Weights:
 
 
 def _times(matrix: Tensor, norm_weight: Tensor, *, offset: int) -> Tensor:
-    wide = torch.promote_types(matrix.dtype, torch.float32)
-    return (matrix.to(wide) * (norm_weight.to(wide) + offset)).to(matrix.dtype)
+    return at_least_float32(matrix) * (at_least_float32(norm_weight) + offset)
 
 
 def _without_weight(norm: BlockNorm) -> BlockNorm:
@@ -131,7 +129,7 @@ def _with_norms(weights: Weights, groups: Sequence[NormGroup], norms: Sequence[B
         for stack, layers in weights.architecture.stacks.items()
     }
     outer = {stack: new[stack] for stack in stacks if stack in new}
-    return Weights(Architecture(with_outer_norms(weights.model, outer), stacks), weights.tensors, weights.steps)
+    return replace(weights, architecture=Architecture(with_outer_norms(weights.model, outer), stacks))
 
 
 def _names(groups: Sequence[NormGroup]) -> str:

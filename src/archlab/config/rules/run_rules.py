@@ -6,7 +6,6 @@ from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
-from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import Masked, Mixture, Objective, SpanCorruption
 from archlab.config.optimizer import Constant, Schedule
@@ -243,13 +242,9 @@ def _task_has_its_own_answers(c: Config) -> str | None:
 
 def _layers_are_of_trained_weights(c: Config) -> str | None:
     layers = c.train.start_layers
-    if layers is None:
+    if layers is None or layers == "similar" or len(layers) == c.model.n_layers:
         return None
-    if c.train.start is None:
-        return f"{to_yaml_line(layers)}, but train.start is null, so no layers are trained; leave it out"
-    if layers != "similar" and len(layers) != c.model.n_layers:
-        return f"{len(layers)} layers; allowed: {c.model.n_layers}, one for each layer of the model"
-    return None
+    return f"{len(layers)} layers; allowed: {c.model.n_layers}, one for each layer of the model"
 
 
 def _prefix_is_of_one_text(c: Config) -> str | None:
@@ -310,7 +305,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.objective.parts", (*_SEQ_LEN, "train.objective", "train.eval_seq_len"), _spans_of_parts_are_apart),
     Rule("train.objective.kind", ("train.objective", "data.task"), _task_has_its_own_answers),
     Rule("train.document_mask", ("train.document_mask", "train.objective"), _prefix_is_of_one_text),
-    Rule("train.start_layers", ("train.start_layers", "train.start", "model.n_layers"), _layers_are_of_trained_weights),
+    Rule("train.start_layers", ("train.start_layers", "model.n_layers"), _layers_are_of_trained_weights),
     Rule("train.teacher.logits", ("train.teacher",), _teacher_has_an_effect),
     Rule("train.teacher.temperature", ("train.teacher",), _temperature_has_an_effect),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
