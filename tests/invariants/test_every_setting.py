@@ -424,9 +424,18 @@ WHAT = {path: list(settings) for path, settings in of_section(TrainConfig).items
 """Field -> its settings, in different company. Plug-ins are missing here; test_plugins.py trains with one."""
 
 
-ALIKE = {"lr_multipliers", "objective", "lora.modules"}
-"""Fields that no test here can change: the value of a section is {}, the kinds of objectives need different models, and
-names of modules are those of the model (tests/unit/test_lora.py)."""
+ALIKE = {
+    "lr_multipliers",
+    "objective",
+    "lora.modules",
+    *(path for path in WHAT if path.startswith(("start", "teacher"))),
+}
+"""Fields that no test here can change.
+
+The value of a section is {}, the kinds of objectives need different models, and names of modules are those of the model
+(tests/unit/test_lora.py). A start or a teacher is a folder of trained weights (tests/integration/test_train_weights.py,
+tests/unit/test_train_teacher.py).
+"""
 
 
 @pytest.mark.parametrize("path", [path for path in WHAT if path not in ALIKE])

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from archlab.errors import UserError
-from transplants import TOKENS, transplanted
+from archlab.model.decoder import Decoder
+from archlab.transplant.plan import plan, set_values
+from tiny import config
+from transplants import DECODER, TOKENS, gap, trained, transplanted, weights_of
 
 
 def test_the_same_config_keeps_every_tensor():
@@ -24,3 +27,12 @@ def test_pooled_heads_are_means_of_neighbors():
 def test_what_no_transformation_makes_is_refused_by_name():
     with pytest.raises(UserError, match=r"embedding\.weight"):
         transplanted(["model.embedding.width=16"], ["model.embedding.width=24"])
+
+
+def test_weights_in_bfloat16_are_changed_in_float32():
+    """Folding would otherwise round every column to bfloat16 again."""
+    old = trained(config(*DECODER, "model.head.tied=false")).to(torch.bfloat16)
+    made = plan(weights_of(old), config(*DECODER, "model.head.tied=false", "model.norm.weight=false").model)
+    new = Decoder(config(*DECODER, "model.head.tied=false", "model.norm.weight=false").model, seed=None)
+    set_values(new, new.config, 0, made.tensors)
+    assert gap(old.float(), new) < 1e-5
