@@ -6,20 +6,9 @@ A template comes with the tokenizer of a published model, in `chat_template.jinj
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Template, TemplateError, nodes, pass_eval_context
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 from archlab.errors import UserError
 from archlab.files import parse_object
@@ -74,8 +63,10 @@ class ChatTemplate:
             return None
         described_somewhere = TOKENIZER_CONFIG in files or SPECIAL_MAP in files
         special = special_names(files, folder) if described_somewhere or default is None else _both(default)
+        from archlab.hf.jinja import TemplateError, compiled  # imports Jinja, which most runs do not need
+
         try:
-            _compiled(source)
+            compiled(source)
         except TemplateError as error:
             raise UserError(f"{folder}: the chat template is not valid Jinja: {error}") from None
         return cls(source, special)
@@ -135,9 +126,11 @@ class ChatTemplate:
         return text, places
 
     def _rendered(self, messages: Messages, add_generation_prompt: bool) -> tuple[str, list[tuple[int, int]]]:
-        template = _compiled(self.source)
-        tags = template.environment.extensions[_GenerationTags.identifier]
-        assert isinstance(tags, _GenerationTags)
+        from archlab.hf.jinja import GenerationTags, compiled
+
+        template = compiled(self.source)
+        tags = template.environment.extensions[GenerationTags.identifier]
+        assert isinstance(tags, GenerationTags)
         values = {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
         try:
             with tags.recorded() as (blocks, places):
@@ -156,79 +149,3 @@ def _different(expected: str, actual: str) -> str:
     pairs = enumerate(zip(expected, actual, strict=False))
     same = next((n for n, (a, b) in pairs if a != b), min(len(expected), len(actual)))
     return " became ".join(ascii(text[max(same - 12, 0) : same + 12]) for text in (expected, actual))
-
-
-# --- Jinja as transformers uses it ------------------------------------------------------------------------------------
-
-
-class _GenerationTags(Extension):
-    """Tags `{% generation %}` and `{% endgeneration %}`, which record where the text between them is."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def __init__(self, environment: Any) -> None:
-        super().__init__(environment)
-        self._blocks: list[str] = []
-        self._places: list[tuple[int, int]] = []
-
-    @contextmanager
-    def recorded(self) -> Iterator[tuple[list[str], list[tuple[int, int]]]]:
-        """Yield the lists of rendered blocks, which the caller fills, and of the places between tags."""
-        self._blocks, self._places = [], []
-        yield self._blocks, self._places
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_between_tags"), [], [], body).set_lineno(line)
-
-    @pass_eval_context
-    def _between_tags(self, context: nodes.EvalContext, caller: Any) -> str:
-        text = caller()
-        begin = sum(map(len, self._blocks))
-        self._places.append((begin, begin + len(text)))
-        return text
-
-
-class _TemplateNamespace(Namespace):
-    """Namespace of a template without attributes that reach into Python."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, values = args[0], dict(*args[1:], **kwargs)
-        for name in values:
-            _check_attribute(name)
-        Namespace.__init__(self, values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_attribute(name)
-        super().__setitem__(name, value)
-
-
-def _check_attribute(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace cannot have the attribute {name!r}")
-
-
-def _refuse(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-@lru_cache(8)
-def _compiled(source: str) -> Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTags, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _TemplateNamespace}
-    environment.globals["dict"] = lambda *args, **kwargs: dict(*args, **kwargs)
-    return environment.from_string(source)
