@@ -63,7 +63,9 @@ class ChatTemplate:
             return None
         described_somewhere = TOKENIZER_CONFIG in files or SPECIAL_MAP in files
         special = special_names(files, folder) if described_somewhere or default is None else _both(default)
-        from archlab.hf.jinja import TemplateError, compiled  # imports Jinja, which most runs do not need
+        from jinja2 import TemplateError  # most runs do not need Jinja
+
+        from archlab.hf.jinja import compiled
 
         try:
             compiled(source)
