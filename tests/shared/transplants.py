@@ -1,7 +1,6 @@
 """Trained models in float64 whose weights become the initial values of models with other configs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,21 +62,18 @@ def gap(old: Decoder, new: Decoder, n_tokens: int = 16) -> float:
 
 
 def logits(model: Decoder, n_tokens: int) -> Tensor:
-    """Return the logits of a fixed text, for which an encoder reads another text."""
+    """Return the logits of a fixed text, for which an encoder reads another text, with segments if the model has them."""
     generator = torch.Generator().manual_seed(0)
     tokens, source = (torch.randint(0, 60, (2, n), generator=generator) for n in (n_tokens, 11))
-    return model(tokens, source=source) if model.encoder is not None else model(tokens)
+    more = {} if model.encoder is None else {"source": source}
+    if model.config.embedding.segments:
+        more["segments"] = tokens % 2
+    return model(tokens, **more)
 
 
 def tiny_trained(*overrides: str) -> Decoder:
-    """Return the tiny model in float64. Norms, biases and corrections are random, too, as after training."""
-    model = Decoder(config(*overrides).model, seed=1).double().eval()
-    draw = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for name, x in model.state_dict().items():
-            if x.ndim == 1 and not name.endswith(("A_log", "dt_bias", "Lambda")):
-                x += 0.3 * torch.randn(x.shape, generator=draw, dtype=torch.float64)
-    return model
+    """Return the tiny model with these overrides, as `trained` makes it."""
+    return trained(config(*overrides))
 
 
 def tiny_received(old: Decoder, *overrides: str, layers: Sequence[int] | None = None) -> tuple[Decoder, Plan]:
@@ -85,18 +81,3 @@ def tiny_received(old: Decoder, *overrides: str, layers: Sequence[int] | None = 
     a field counts."""
     last = {override.partition("=")[0]: override for override in overrides}
     return received(old, config(*last.values()), 3, layers)
-
-
-@torch.no_grad()
-def all_logits(model: Decoder) -> Tensor:
-    """Return the logits of `TOKENS`, with `SOURCE` and segments if the model reads them."""
-    more: dict[str, Any] = {} if model.encoder is None else {"source": SOURCE}
-    if model.config.embedding.segments:
-        more["segments"] = TOKENS % 2
-    return model(TOKENS, **more)
-
-
-def change(new: Decoder, old: Decoder) -> float:
-    """Return the largest change of a logit, relative to the largest logit."""
-    before = all_logits(old)
-    return float((all_logits(new) - before).abs().max() / before.abs().max())

@@ -27,7 +27,8 @@ from archlab.infer import text as text_module
 from archlab.infer.beams import beam_search
 from archlab.infer.generate import Session, generate
 from archlab.infer.sampling import Sampling
-from archlab.infer.text import PublishedCodec, RunCodec, StopStrings, best_text, stream_text
+from archlab.infer.stop_strings import StopStrings
+from archlab.infer.text import PublishedCodec, RunCodec, best_text, stream_text
 from archlab.model.decoder import Decoder
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from archlab.errors import UserError
-from transplants import change, tiny_received, tiny_trained
+from transplants import gap, tiny_received, tiny_trained
 
 MOE = ("model.mlp.kind=moe", "model.mlp.experts=4", "model.mlp.active=2", "model.mlp.d_ff=64")
 SIGMOID, NO_SUM = "model.mlp.router.score=sigmoid", "model.mlp.router.normalise=false"
@@ -45,7 +45,7 @@ def test_the_logits_stay_the_same(source, router):
     new, made = tiny_received(old, *_experts_of(source, *router))
     assert made.effect == "exact"
     assert all(".router." in name or ".shared" in name for name in made.new)
-    assert change(new, old) < 1e-10
+    assert gap(old, new) < 1e-10
 
 
 @pytest.mark.parametrize("router", AT_EQUAL_SCORES.values(), ids=AT_EQUAL_SCORES)
@@ -55,11 +55,11 @@ def test_without_a_fixed_sum_the_logits_stay_the_same_at_equal_scores(source, ro
     new, made = tiny_received(old, *_experts_of(source, *router))
     assert [step.effect for step in made.steps] == ["approximate", "new"]
     assert "equal scores" in made.steps[0].detail
-    assert change(new, old) > 1e-3
+    assert gap(old, new) > 1e-3
     with torch.no_grad():
         for layer in new.layers:
             layer.mlp.router.weight.zero_()
-    assert change(new, old) < 1e-10
+    assert gap(old, new) < 1e-10
 
 
 def test_layers_that_stay_dense_are_kept():
@@ -70,14 +70,14 @@ def test_layers_that_stay_dense_are_kept():
     assert made.effect == "exact"
     assert made.steps[0].detail == "layers 1: 4 experts, 2 active"
     assert {"layers.0.mlp.up.weight", "layers.0.mlp.down.weight"} <= set(made.kept)
-    assert change(new, old) < 1e-10
+    assert gap(old, new) < 1e-10
 
 
 def test_other_layers_and_experts_at_once():
     old = tiny_trained()
     new, made = tiny_received(old, *MOE, "model.n_layers=4", "model.d_model=64", "model.attention.n_heads=8")
     assert made.effect == "exact"
-    assert change(new, old) < 1e-10
+    assert gap(old, new) < 1e-10
 
 
 @pytest.mark.parametrize(

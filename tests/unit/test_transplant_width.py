@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from archlab.errors import UserError
-from transplants import TOKENS, change, tiny_received, tiny_trained
+from transplants import TOKENS, gap, tiny_received, tiny_trained
 
 LATENT = (
     "model.attention={kind: latent, nope_dim: 4, rope_dim: 4, v_dim: 6}",
@@ -106,7 +106,7 @@ def test_a_wider_model_has_the_same_logits(overrides, wider):
     new, made = tiny_received(old, *overrides, *wider)
     assert made.effect == "exact"
     assert not made.new
-    assert change(new, old) < 1e-10
+    assert gap(old, new) < 1e-10
 
 
 @pytest.mark.parametrize(("overrides", "wider"), OTHERS.values(), ids=OTHERS)

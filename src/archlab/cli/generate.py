@@ -100,7 +100,9 @@ def run(
         )
     dtype = "bfloat16" if int8 else dtype
     if chat and source is not None:
-        raise UserError("--chat writes the response to --prompt, so there is no --source; leave it out")
+        raise UserError(
+            "--source cannot be combined with --chat, which puts --prompt into the message of a user; leave it out"
+        )
     codec = chat_codec(load_codec(home), home) if chat else load_codec(home)
     torch_dtype = getattr(torch, dtype) if dtype else None
     model = from_pretrained(home, torch_dtype, device_type)

@@ -15,8 +15,8 @@ from archlab.training.checkpoint import has_checkpoint
 def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str]:
     """Return the overrides, with `train.start` set to CONFIG if it is a folder or hub id with weights.
 
-    There is no change if CONFIG is `out` itself, whose run continues, or a file (config.yaml, config.json), because a
-    file has no weights. Raise UserError if CONFIG is a file whose `base` has weights, which would be ignored.
+    The overrides stay as they are if CONFIG is `out` itself, whose run continues, or a file (config.yaml, config.json),
+    because a file has no weights. Raise UserError if CONFIG is a file whose `base` has weights, which would be ignored.
     """
     if start_of(expand(parse_overrides(overrides)[0])) or real_path(out) == real_path(Path(config)):
         return overrides

@@ -20,7 +20,7 @@ from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
-from archlab.infer.text import StopStrings
+from archlab.infer.stop_strings import StopStrings
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs
 from archlab.model.state import Cache

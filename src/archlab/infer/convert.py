@@ -20,15 +20,13 @@ from archlab.infer.import_export import check_new, write_untrained
 from archlab.model.decoder import Decoder
 from archlab.training.start import planned
 from archlab.training.weights import Start, open_start
-from archlab.transplant.change import LogitsChange, logits_change
+from archlab.transplant.change import COMPARED, LogitsChange, logits_change
 from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import Step, Weights, numbered
 
 _MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
-_COMPARED = 128
-"""Largest number of random tokens whose logits are compared: the last ones of a text."""
 _LONGEST = 1024
-"""Largest number of tokens of that text."""
+"""Largest number of tokens of the random text whose last logits are compared."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def _compared(weights: Weights, model: Decoder, config: Config) -> LogitsChange:
     drawn = torch.randint(0, vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     source = None if config.model.encoder is None else drawn.flip(1)
     before_TV, after_TV = (_logits(decoder, drawn, source) for decoder in (before, model))
-    return logits_change(before_TV[-_COMPARED:], after_TV[-_COMPARED:], "random tokens")
+    return logits_change(before_TV[-COMPARED:], after_TV[-COMPARED:], "random tokens")
 
 
 @torch.no_grad()

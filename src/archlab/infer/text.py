@@ -18,6 +18,7 @@ from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer.beams import ALPHA, beam_search
 from archlab.infer.generate import Session, room_after
 from archlab.infer.sampling import Sampling
+from archlab.infer.stop_strings import StopStrings
 from archlab.model.decoder import Decoder
 
 
@@ -198,47 +199,12 @@ def unknown_tokens(model: Decoder, codec: Codec) -> list[int]:
     return [token for token in ids if token not in ends and codec.tokenizer.id_to_token(token) is None]
 
 
-def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
+def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: StopStrings) -> Iterator[str]:
     for token_1 in tokens:
         yield until.certain(decode(int(token_1)))
         if until.found:
             return
     yield until.rest()
-
-
-class StopStrings:
-    """Filter that passes on the text before the first stop string, and holds back what may begin a stop string.
-
-    The first stop string is the one that ends first, or the longest of several that end at the same character. The
-    result does not depend on how the text is split into pieces.
-    """
-
-    def __init__(self, stop: str | Sequence[str]) -> None:
-        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
-        if "" in self.stop:
-            raise UserError("stop: ''; allowed: strings of at least one character")
-        self.found = False
-        self._pending = ""
-
-    def certain(self, piece: str) -> str:
-        """Return the text that can be passed on after this piece. Set `found` if a stop string is complete."""
-        certain = ""
-        for character in piece:
-            self._pending += character
-            ends = [len(stop) for stop in self.stop if self._pending.endswith(stop)]
-            if ends:
-                self.found = True
-                return certain + self._pending[: -max(ends)]
-            n_certain = len(self._pending) - self._n_possible()
-            certain, self._pending = certain + self._pending[:n_certain], self._pending[n_certain:]
-        return certain
-
-    def rest(self) -> str:
-        return self._pending
-
-    def _n_possible(self) -> int:
-        ends = (self._pending[start:] for start in range(len(self._pending)))
-        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)
 
 
 class _Utf8Decoder:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -22,11 +23,10 @@ from archlab.training.shard import trained_model
 from archlab.training.step import hidden_and_targets
 from archlab.training.weights import Start, open_start
 from archlab.training.world import World
+from archlab.transplant.change import COMPARED
 from archlab.transplant.plan import Plan, plan, set_values
 from archlab.transplant.similarity import least_changing_block
 
-_COMPARED = 128
-"""Largest number of tokens whose logits are compared."""
 _WINDOWS = 16
 """Number of training windows on which the similarity of layers is measured."""
 
@@ -120,11 +120,11 @@ def logits_of(model: Decoder, batch: Batch, device: Device) -> Tensor:
     try:
         hidden_ND, _ = hidden_and_targets(model, batch.rows(slice(0, _rows(batch))), device)
         with device.autocast():
-            return model.head(hidden_ND[-_COMPARED:], model.embedding.weight).float().cpu()
+            return model.head(hidden_ND[-COMPARED:], model.embedding.weight).float().cpu()
     finally:
         model.train(was_training)
 
 
 def _rows(batch: Batch) -> int:
     counted = batch.targets.shape[1] if batch.counted is None else max(int(batch.counted[0].sum()), 1)
-    return max(1, -(-_COMPARED // counted))
+    return ceil(COMPARED / counted)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+COMPARED = 128
+"""Largest number of tokens whose logits are compared."""
+
 
 @dataclass(frozen=True)
 class LogitsChange:

@@ -18,10 +18,6 @@ _FIELDS = {DECODER: "model.n_layers", ENCODER: "model.encoder.n_layers"}
 
 def _more_layers(weights: Weights, target: Architecture) -> Weights:
     for stack, own in weights.architecture.stacks.items():
-        if stack not in target.stacks:
-            raise UserError(
-                "model.encoder: null, but the decoder of the trained model reads an encoder; allowed: an encoder"
-            )
         if len(own) < len(target.stacks[stack]):
             weights = _with_more(weights, stack, target.stacks[stack])
     return weights

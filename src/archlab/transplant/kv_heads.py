@@ -34,6 +34,11 @@ def _copies(heads: Tensor, n_after: int) -> Tensor:
     return heads.repeat_interleave(n_after // len(heads), 0)
 
 
+def with_copied_heads(tensor: LazyTensor, step: str, before: int, after: int) -> LazyTensor:
+    """Return the tensor with the rows of each of `before` key/value heads copied, so that there are `after` heads."""
+    return _changed(tensor, step, _copies, tensor.shape[0] // before, before, after)
+
+
 def _of_every_place(
     weights: Weights,
     target: Architecture,

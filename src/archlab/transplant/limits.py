@@ -59,11 +59,8 @@ def _same_rotations(own: LayerConfig, wanted: LayerConfig) -> float:
     scalings = [position.scaling for position in positions if isinstance(position, Rope)]
     ends = [s.original_max_seq_len for s in scalings if isinstance(s, DynamicNTK | Longrope)]
     alike = 0
-    for n_tokens in (
-        1,
-        *sorted({*ends, *(end + 1 for end in ends)}),
-        LONGEST,
-    ):  # only there, something begins to differ
+    changes = sorted({*ends, *(end + 1 for end in ends)})  # only there, something begins to differ
+    for n_tokens in (1, *changes, LONGEST):
         if not _rotate_alike(own, wanted, n_tokens):
             return alike
         alike = n_tokens

@@ -11,8 +11,6 @@ attention.
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from archlab.config.components.component import NoAttention, NoMixer
 from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.mamba2 import Mamba2
@@ -20,6 +18,7 @@ from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import ON_ATTENTION
 from archlab.config.core.registry import kind_of
 from archlab.config.layers import LayerConfig
+from archlab.transplant.kv_heads import with_copied_heads
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered
 
@@ -86,7 +85,7 @@ def _mapped(
             if (tensor := tensors.get(f"{source}.{part}")) is None:
                 continue
             if source in ("k", "v"):
-                new[f"{module}.{part}"] = _copied(tensor, n_kv_heads, n_heads)
+                new[f"{module}.{part}"] = with_copied_heads(tensor, TO_MIXER.name, n_kv_heads, n_heads)
             else:
                 scale = factor if source == "out" else 1.0
                 new[f"{module}.{part}"] = tensor.then(TO_MIXER.name, lambda x, scale=scale: x * scale, tensor.shape)
@@ -116,16 +115,6 @@ def _lost(tensors: Mapping[str, LazyTensor], attention: MultiHead, mixer: object
     ]
     norm = [] if attention.qk_norm.kind == "none" else ["qk_norm"]
     return [*biases, *norm, *(field for field in _DROPPED if getattr(attention, field))]
-
-
-def _copied(tensor: LazyTensor, n_kv_heads: int, n_heads: int) -> LazyTensor:
-    """Return the rows of each key/value head once for each of its query heads."""
-
-    def copied(x: Tensor) -> Tensor:
-        return x.unflatten(0, (n_kv_heads, -1)).repeat_interleave(n_heads // n_kv_heads, 0).flatten(0, 1)
-
-    rows = tensor.shape[0] // n_kv_heads * n_heads
-    return tensor.then(TO_MIXER.name, copied, (rows, *tensor.shape[1:]))
 
 
 TO_MIXER = Transformation(
