@@ -20,7 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
 
-from archlab.data.tokenizer import TOKENIZER
+from archlab.hf.folder import TOKENIZER
 from archlab.infer.harness import ArchlabLM
 from archlab.infer.import_export import export_model
 

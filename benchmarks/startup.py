@@ -20,8 +20,9 @@ from rounds import Round, finish, measure, options
 
 from archlab.data import tokenizer as bpe
 from archlab.data.file_cache import SETTLED
-from archlab.data.shards import FORMAT, MANIFEST, SHARD_TOKENS, TOKENIZER, DataFolder, FoldShards, Manifest, Shard
+from archlab.data.shards import FORMAT, MANIFEST, SHARD_TOKENS, DataFolder, FoldShards, Manifest, Shard
 from archlab.digests import sha256
+from archlab.hf.folder import TOKENIZER
 
 TOKENS = 2_000_000_000
 TRAIN = ("-m", "archlab", "train", "tiny-llama")

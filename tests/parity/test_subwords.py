@@ -19,8 +19,9 @@ from archlab.config.objective import NextToken
 from archlab.data.objectives import Batches
 from archlab.data.shards import DataFolder
 from archlab.data.text_data import TextData, TextSource
-from archlab.data.tokenizer import TOKENIZER, load
+from archlab.data.tokenizer import load
 from archlab.exchange.configs import load_config
+from archlab.hf.folder import TOKENIZER
 from archlab.infer.load import load_model
 from archlab.training.device import choose_device
 from archlab.training.evaluate import predict

@@ -8,8 +8,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, processors
 
-from archlab.data.tokenizer import TOKENIZER, train
+from archlab.data.tokenizer import train
 from archlab.errors import UserError
+from archlab.hf.folder import TOKENIZER
 from subwords import llama_2
 
 pytest.importorskip("lm_eval")

@@ -19,10 +19,10 @@ from archlab.data.prepare import corpus_of, open_data, split_of
 from archlab.data.shards import MANIFEST, DataFolder
 from archlab.data.tasks.task_data import N_FOLDS, TaskData
 from archlab.data.text_data import TextData, TextSource
-from archlab.data.tokenizer import TOKENIZER
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.files import expand_user
+from archlab.hf.folder import TOKENIZER
 from archlab.pricing.units import decimal
 
 

@@ -29,7 +29,7 @@ from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
 from archlab.hf.chat_template import CHAT_TEMPLATE, ChatTemplate
-from archlab.hf.folder import download, is_hub_id
+from archlab.hf.folder import TOKENIZER, download, is_hub_id
 from archlab.interrupt import raise_if_interrupted
 from archlab.pricing.units import decimal
 from archlab.progress import Bar, doing
@@ -310,7 +310,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
                 inexact = part.inexact
                 note(f"bits per byte would not be exact: {inexact}; the folder is for objectives that hide tokens")
             seen(part.text_bytes)
-    (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     facts = chat and _written_with_template(chat, folder)
     omissions = recipe.corpus.omissions
     in_folds, in_no_fold = tuple(writer.finish() for writer in folds), rest.finish()
@@ -327,7 +327,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         vocab_size=vocab_size,
         dtype=dtype,
         end_of_text=before[0],
-        tokenizer_sha256=sha256(folder / bpe.TOKENIZER),
+        tokenizer_sha256=sha256(folder / TOKENIZER),
         folds=in_folds,
         rest=in_no_fold,
         stretches=recipe.split.by == "position",

@@ -32,10 +32,10 @@ from archlab.data import tokenizer as bpe
 from archlab.data.contents import Omissions
 from archlab.data.file_cache import first_altered_file
 from archlab.data.spelling import not_spelled, spelling
-from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import REMAKE, sha256
 from archlab.errors import UserError
 from archlab.files import read_object
+from archlab.hf.folder import TOKENIZER
 from archlab.pricing.units import decimal, si
 
 FORMAT = 2

@@ -12,9 +12,9 @@ import numpy as np
 
 from archlab.data.reserved import SpecialIds, special_ids
 from archlab.data.shards import DataFolder, Tokens
-from archlab.data.tokenizer import TOKENIZER
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
+from archlab.hf.folder import TOKENIZER
 
 _GAP = 1 << 16
 """Number of tokens that each step of the search for a document boundary between two windows reads.

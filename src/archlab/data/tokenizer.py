@@ -15,11 +15,9 @@ from archlab.config.core.base import WIDEST
 from archlab.config.core.text import note
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, read_text
-from archlab.hf.folder import own_file
+from archlab.hf.folder import TOKENIZER, own_file
 from archlab.hf.special_tokens import SpecialTokens, before_text, complete_from, put_before_text
 from archlab.interrupt import run_in_thread
-
-TOKENIZER = "tokenizer.json"
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB = 257

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from archlab.data.tokenizer import TOKENIZER
 from archlab.hf.chat_template import ChatTemplate
-from archlab.hf.folder import companions
+from archlab.hf.folder import TOKENIZER, companions
 from archlab.hf.imported import imported
 from archlab.hf.special_tokens import TOKENIZER_CONFIG
 

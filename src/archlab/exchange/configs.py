@@ -17,7 +17,16 @@ from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
 from archlab.errors import UserError
 from archlab.files import real_path
-from archlab.hf.folder import CONFIG, download, download_config, has_weights, is_hf_folder, is_hub_id, read_json
+from archlab.hf.folder import (
+    CONFIG,
+    TOKENIZER,
+    download,
+    download_config,
+    has_weights,
+    is_hf_folder,
+    is_hub_id,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
@@ -27,7 +36,6 @@ _MOST_NAMES = 6
 """Largest number of presets that a message lists."""
 
 RUN_CONFIG = "config.yaml"
-TOKENIZER = "tokenizer.json"
 _WHOLE = {"vocab_size", "d_model", "n_layers"}
 """Fields of `model` without defaults. A config with all of them describes a whole model."""
 

@@ -21,8 +21,11 @@ PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 """Names of the weights file and of the index in the older torch.save format. archlab reads them if the folder has no
 safetensors file."""
 
+TOKENIZER = "tokenizer.json"
+"""Name of the file of a tokenizer, also in run folders and data folders."""
+
 COMPANIONS = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
+    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
     "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json", "spiece.model",
     "sentencepiece.bpe.model", "source.spm", "target.spm",
 )  # fmt: skip

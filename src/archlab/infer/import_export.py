@@ -9,7 +9,6 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.data import tokenizer as bpe
-from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, is_run_folder, read_raw_config
@@ -17,6 +16,7 @@ from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.load import imported_record, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
+from archlab.hf.folder import TOKENIZER
 from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import format_name
 from archlab.infer.load import load_model

@@ -14,13 +14,12 @@ from archlab.atlas.tricks import tricks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.tasks import Task
 from archlab.data import tokenizer as bpe
-from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, is_run_folder, load_config
 from archlab.exchange.load import load_hf, read_origin
 from archlab.families.registry import FAMILIES
 from archlab.files import parse_object
-from archlab.hf.folder import companions
+from archlab.hf.folder import TOKENIZER, companions
 from archlab.hf.imported import Imported, imported
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
 from archlab.infer.text import Codec, PublishedCodec, RunCodec

@@ -10,14 +10,14 @@ from pathlib import Path
 from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
-from archlab.data.tokenizer import TOKENIZER, check_same, load
+from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, is_run_folder, load_config
 from archlab.exchange.load import imported_record, lazy_parameters
 from archlab.files import read_bytes
-from archlab.hf.folder import companions, own_file
+from archlab.hf.folder import TOKENIZER, companions, own_file
 from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import weights_files
 from archlab.training.checkpoint import newest_checkpoint, stored_weights, weights_digest

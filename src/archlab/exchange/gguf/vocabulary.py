@@ -11,13 +11,14 @@ from tokenizers import Tokenizer
 
 from archlab.errors import UserError
 from archlab.files import parse_object
+from archlab.hf.folder import TOKENIZER
 from archlab.hf.special_tokens import SpecialTokens, complete, several
 from archlab.model.origin import Origin
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-TOKENIZER, ITS_CONFIG, CHAT_TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+ITS_CONFIG, CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
