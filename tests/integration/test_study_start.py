@@ -3,6 +3,7 @@
 import pytest
 
 from archlab.config.check import validate
+from archlab.data.prepare import open_data
 from archlab.errors import UserError
 from archlab.study.executors.local import Local
 from archlab.study.runner import Study
@@ -91,12 +92,41 @@ def test_a_folder_is_a_start(tmp_path, text, trained_here):
     assert moved.plan.compared(moved.arms[0], 0).name == named
 
 
+def test_the_base_has_read_no_fold_on_which_the_study_evaluates(tmp_path, text, trained_here):
+    study = study_of(tmp_path, START, text, folds=2, tune={"train.lr": [1e-3, 2e-3]})
+    study.run(silent)
+    n_folds = study.corpora["mha"].n_folds
+    assert n_folds > 3
+    compared = [study.plan.compared(arm, seed) for arm in study.arms for seed in (0, 1)]
+    evaluated = {run.config.data.fold for run in (*study.plan.all_tuning(), *compared)}
+    assert evaluated == {0, 1, n_folds - 1}
+    base = open_data(study.plan.start.config.data, MODEL["vocab_size"])
+    unread = sum(base.manifest.folds[fold].tokens for fold in evaluated)
+    assert len(base.train) == sum(part.tokens for part in base.manifest.parts) - unread
+
+
+def test_a_folder_that_has_read_the_fold_of_tuning_is_refused_before_any_run(tmp_path, text, trained_here):
+    from archlab.training.callback import Callback
+    from archlab.training.train import train
+
+    train(config(data=text), tmp_path / "run", Callback())
+    tuned = {"tune": {"train.lr": [1e-3, 2e-3]}}
+    study = study_of(tmp_path, str(tmp_path / "run"), text, **tuned)
+    last = study.corpora["mha"].n_folds - 1
+    with pytest.raises(UserError, match=rf"start: .*run was trained on fold {last} of the text"):
+        study.run(silent)
+    assert not trained_here
+    train(config(f"data.excluded_folds=[{last}]", data=text), tmp_path / "unread", Callback())
+    study_of(tmp_path / "b", str(tmp_path / "unread"), text, **tuned).run(silent)
+    assert trained_here
+
+
 @pytest.mark.parametrize(
     ("arms", "more", "words"),
     [
         ({"a": {}, "b": {"model.mlp.d_ff": 72}}, {}, "arms.b  "),
         ({"a": {}, "b": {"model.vocab_size": 320}}, {}, "arms.b.model.vocab_size"),
-        (ARMS, {"folds": 2}, "folds  2, but the training of `start` has read all folds except the first"),
+        (ARMS, {"set": {"data.excluded_folds": [3]}}, "set.data.excluded_folds"),
         (ARMS, {"start": {"tokens": 1280, "set": {"train.seed": 3}}}, "start.set.train.seed"),
         (ARMS, {"start": "nowhere"}, "base"),
     ],

@@ -231,7 +231,7 @@ def test_a_run_needs_its_weights_only_once(here, capsys):
 def test_what_the_weights_have_read_is_not_held_out(here, capsys, text):
     lines, _ = refused(capsys, "run", "data.fold=1", "--out", "b")
     assert "data.fold: 1; " in lines[-1]
-    assert "was trained on this fold; allowed: 0, its held-out fold" in lines[-1]
+    assert "was trained on this fold; allowed: its data.fold and data.excluded_folds" in lines[-1]
     assert app.main(["data", str(text), "--vocab-size", "290", "--out", "other"]) == 0
     lines, _ = refused(capsys, "run", "data.tokenizer=other", "data.path=other", "--out", "b")
     assert lines[-1].startswith("train.start: other has a different tokenizer than")

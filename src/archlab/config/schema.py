@@ -238,13 +238,21 @@ class DataConfig(Settings):
     without a line of names, they are numbers of columns, as in `[1, 2]`. null: the data consists of plain text. The
     setting has an effect only if training prepares the text itself. For a folder, use `archlab data --pairs`."""
     fold: Natural = 0
-    """Index of the fold that is held out for evaluation. Training uses the other folds."""
+    """Index of the fold that is held out for evaluation. Training uses the other folds, except `excluded_folds`."""
+    excluded_folds: Annotated[tuple[Natural, ...], Field(strict=False)] = ()
+    """Indices of further folds that training does not read, so that later runs that begin from these weights can be
+    evaluated on them. The windows of a task are drawn again for each fold, so there the setting has no effect."""
     tokenizer: str | None = None
     """Tokenizer of the text: a tokenizer.json, or a folder or hub id with one. A folder made by `archlab data` must
     have the same tokenizer. null: the tokenizer of `train.start`, or, without it, one that is learned from the text."""
     task: TaskOrText = NoTask()
     """Synthetic task whose windows replace text. The task uses the whole vocabulary except reserved tokens; path
     and held_out have no effect."""
+
+    @property
+    def unread_folds(self) -> tuple[int, ...]:
+        """Folds that training does not read."""
+        return self.fold, *self.excluded_folds
 
     @property
     def named(self) -> str:

@@ -123,7 +123,7 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
     """
     path = expand_user(config.path)
     if (path / MANIFEST).is_file():
-        data = DataFolder.open(path, config.fold)
+        data = DataFolder.open(path, config.fold, config.excluded_folds)
         if config.held_out != DataConfig().held_out:
             hint = "remove this setting, or make another folder with `archlab data --held-out`"
             raise UserError(f"data.held_out is {config.held_out}, but {path} is a complete data folder; {hint}")
@@ -135,7 +135,7 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
             raise UserError(f"data.pairs is {list(config.pairs)}, but {path} is a complete data folder; {hint}")
     else:
         recipe = _Recipe(corpus_of(config), config.held_out, vocab_size, _tokenizer_file(config), config.reserve)
-        data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
+        data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold, config.excluded_folds)
     if (file := _tokenizer_file(config)) and (path / MANIFEST).is_file():
         bpe.check_same(bpe.load(file), data.tokenizer, str(config.tokenizer), str(path))
     if data.manifest.vocab_size > vocab_size:
@@ -269,6 +269,7 @@ def _build(
     recipe: _Recipe,
     out: Path,
     fold: int = 0,
+    excluded_folds: Sequence[int] = (),
     workers: int = 1,
     progress: Progress = in_terminal,
 ) -> DataFolder:
@@ -284,7 +285,7 @@ def _build(
             # Another process has created the same folder, with equal content, in the meantime.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-    data = DataFolder.open(out, fold)
+    data = DataFolder.open(out, fold, excluded_folds)
     if data.manifest.key != recipe.key:
         raise UserError(f"{out} already contains other data ({data}); choose an empty or new folder")
     return data

@@ -272,17 +272,21 @@ class DataFolder:
     held_out: Tokens
 
     @classmethod
-    def open(cls, path: Path, fold: int = 0) -> "DataFolder":
-        """Open and check a data folder. Raise a UserError that names a damaged file and the damage."""
+    def open(cls, path: Path, fold: int = 0, excluded_folds: Sequence[int] = ()) -> "DataFolder":
+        """Open and check a data folder, of which training reads all folds but `fold` and the excluded ones. Raise a
+        UserError that names a damaged file and the damage."""
         manifest = _read_manifest(path)
-        if fold >= (n := len(manifest.folds)):
-            raise UserError(f"data.fold is {fold}; allowed: below {n}, the number of folds of {path}")
+        n = len(manifest.folds)
+        for field, index in (("fold", fold), *(("excluded_folds", index) for index in excluded_folds)):
+            if index >= n:
+                raise UserError(f"data.{field}: {index}; allowed: below {n}, the number of folds of {path}")
         rest, *folds = (
             [ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in part.shards]
             for part in manifest.parts
         )
-        held_out = Tokens(folds.pop(fold))
-        train = Tokens([*rest, *chain.from_iterable(folds)])
+        held_out = Tokens(folds[fold])
+        read = [shards for index, shards in enumerate(folds) if index not in (fold, *excluded_folds)]
+        train = Tokens([*rest, *chain.from_iterable(read)])
         _check_content(path, manifest)
         tokenizer = bpe.load(path / TOKENIZER, manifest.end_of_text)
         if (vocab_size := bpe.vocab_size(tokenizer)) != manifest.vocab_size:

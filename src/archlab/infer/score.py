@@ -99,11 +99,10 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
 
 
 def _check_held_out(corpus: str | None, run_config: Config, config: Config, data: TrainingData) -> None:
-    own = run_config.data.fold
-    if corpus == data.fingerprint and config.data.fold != own:
-        raise UserError(
-            f"data.fold: {config.data.fold}; the run was trained on this fold; allowed: {own}, its held-out fold"
-        )
+    unread = run_config.data.unread_folds
+    if corpus == data.fingerprint and config.data.fold not in unread:
+        allowed = f"allowed: {', '.join(map(str, unread))}"
+        raise UserError(f"data.fold: {config.data.fold}; the run was trained on this fold; {allowed}")
     if corpus != data.fingerprint and not isinstance(config.data.task, Task):
         note("this is not the run's own text, or it is split differently; the run may have been trained on parts of it")
 

@@ -38,7 +38,13 @@ from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import COLUMNS
 from archlab.study.schema import StartTraining, StudyConfig
 
-DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
+DECIDED_BY = {
+    "train.tokens": "budget",
+    "train.seed": "seeds",
+    "data.fold": "folds",
+    "data.excluded_folds": "folds",
+    "plugins": "plugins",
+}
 """Config fields that the study sets for all arms. Each is mapped to the field of the study's file that decides its
 value."""
 
@@ -65,9 +71,6 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
         yield from _decided_elsewhere("start.set", study.start.set)
         if study.sizes:
             yield Problem("start", "a training of one base, but the study has `sizes`; remove one of the two")
-        if (study.folds or 1) > 1:
-            problem = f"{study.folds}, but the training of `start` has read all folds except the first"
-            yield Problem("folds", f"{problem}; allowed: 1, or null")
     yield from _references(study, list(arms))
     yield from _factors(study)
     yield from _not_tunable("tune", study.tune)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from archlab.config.core.merge import Raw
 from archlab.config.tasks import Task
+from archlab.errors import UserError
 from archlab.study.arm import Arm
 from archlab.study.design import grid
 from archlab.study.folder import Corpora, judging_folds
@@ -18,6 +19,7 @@ from archlab.study.runs import Ended, Run
 from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.start import start_config
 from archlab.study.stats import Folds
+from archlab.training.weights import open_start
 
 _FEW_FOLDS = 5
 """Number of folds below which a test is much weaker than the number of seeds suggests."""
@@ -36,13 +38,26 @@ class StudyPlan:
 
     @property
     def start(self) -> Run | None:
-        """The run that trains the base, if the study does this itself. It reads all text except the first fold."""
+        """The run that trains the base, if the study does this itself. It never reads a fold for evaluation."""
         if (config := start_config(self.config)) is None:
             return None
-        compiled = self.arms[0].config.train.compile
-        config = config.model_copy(update={"train": config.train.model_copy(update={"compile": compiled})})
+        fold, *excluded = self._evaluated_folds(self.arms[0])
+        data = config.data.model_copy(update={"fold": fold, "excluded_folds": tuple(excluded)})
+        train = config.train.model_copy(update={"compile": self.arms[0].config.train.compile})
+        config = config.model_copy(update={"data": data, "train": train})
         corpus = self.corpora[self.arms[0].name].fingerprint
         return Run("the base", config, corpus, self.threads, phase="start")
+
+    def check_start(self) -> None:
+        """Raise UserError if the weights in the folder `start` have read a fold on which the study evaluates."""
+        if not isinstance(self.config.start, str):
+            return
+        start, arm = open_start(self.config.start), self.arms[0]
+        if read := start.read_folds(self.corpora[arm.name].fingerprint, self._evaluated_folds(arm)):
+            wanted = list(self._evaluated_folds(arm)[1:])
+            problem = f"{start.name} was trained on fold {read[0]} of the text, on which this study evaluates"
+            own = f"weights that were trained with data.fold=0 and data.excluded_folds={wanted}"
+            raise UserError(f"start: {problem}; allowed: {own}, or fewer folds and no `tune`")
 
     def compared(self, arm: Arm, seed: int) -> Run:
         """Return the run of the comparison for an arm and a seed. With n folds for evaluation, the run is evaluated on
@@ -100,6 +115,11 @@ class StudyPlan:
         config = arm.with_values(values).seeded(seed, fold)
         corpus = self.corpora[arm.name].fingerprint
         return Run(f"{arm.label}{suffix}, seed {seed}", config, corpus, self.threads, start=self.start)
+
+    def _evaluated_folds(self, arm: Arm) -> tuple[int, ...]:
+        """Folds on which runs of the study are evaluated: those of the comparison, then that of tuning."""
+        tuning = [self.corpora[arm.name].n_folds - 1] if self.config.tune else []
+        return *range(self._judging_folds(arm)), *tuning
 
     def _judging_folds(self, arm: Arm) -> int:
         corpus = self.corpora[arm.name]

@@ -89,6 +89,7 @@ class Study:
             remove_stale(self.folder / "runs", now | {"threads": self.threads})
             forget_timings(self.folder)
         plan = self.plan
+        plan.check_start()
         if (start := plan.start) and (no_start := self._run([start], start_phase)):
             raise UserError(f"{self.folder}: the base, with whose weights all arms begin, failed: {no_start[0].failed}")
         failed = self._run(list(plan.all_tuning()), start_phase)

@@ -93,6 +93,8 @@ class Run:
             "corpus": self.corpus,
             "fold": self.config.data.fold,
         }
+        if excluded := self.config.data.excluded_folds:
+            values["excluded_folds"] = list(excluded)
         if code := sources(self.config):
             values["plugins"] = code
         if self.start:

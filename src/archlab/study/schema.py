@@ -155,8 +155,8 @@ class StudyConfig(Settings):
     start: str | StartTraining | None = None
     """Trained weights from which all arms begin: a run folder, a Hugging Face folder, a hub id, or a training of the
     base that the study does itself, as in `{tokens: 20M}`. The overrides of an arm change the weights
-    (docs/trained_weights.md). The runs are then evaluated on a single fold, which this training has not read. null:
-    random weights."""
+    (docs/trained_weights.md). The weights must not have read the folds on which the study evaluates; a training by the
+    study leaves them out. null: random weights."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
     """Rule that picks the reference of each arm. `base`: each arm adds only its own changes to the base, and its
     reference is the first arm. `previous`: a ladder, in which each arm adds its changes to those of the arm above. Its
@@ -199,7 +199,8 @@ class StudyConfig(Settings):
     as `sensitivity` require a sweep."""
     folds: Count | None = None
     """Number of folds of the text for evaluation. The seeds are assigned to these folds in turn. Each seed trains on
-    all folds except its own. null: half of all folds, at most ten. No tokenizer is trained on these default folds."""
+    all folds except its own. null: half of all folds, at most ten, or a single one if the study has a `start`. No
+    tokenizer is trained on these default folds."""
     seeds: Seeds = 3
     """Seeds of each arm: a number n for the seeds 0 to n - 1, a list of seeds, or a rule that adds seeds."""
     margin: Positive | None = None

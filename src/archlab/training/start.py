@@ -7,18 +7,16 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from archlab.config.schema import Config
+from archlab.config.schema import Config, DataConfig
 from archlab.config.tasks import Task
 from archlab.config.training import resolve_train
 from archlab.data.batch import Batch
 from archlab.data.objectives import Batches
 from archlab.data.open import form_of_data
-from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of, load_config
+from archlab.exchange.configs import kind_of
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
-from archlab.training.run_folder import RunFolder
 from archlab.training.shard import trained_model
 from archlab.training.step import hidden_and_targets
 from archlab.training.weights import Start, open_start
@@ -61,7 +59,7 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
             "another meaning; allowed: text, or weights that were trained on a task"
         )
     start.check_tokenizer(data, config.data.named, "train.start")
-    _check_fold(start, config, data)
+    _check_folds(start, config.data, data.fingerprint)
     if has_begun:
         return Initial(start, None)
     made = planned(start, config, lambda: batches)
@@ -73,15 +71,12 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
     return Initial(start, made)
 
 
-def _check_fold(start: Start, config: Config, data: TrainingData) -> None:
-    """Raise UserError if the weights were trained on the fold that this run holds out."""
-    if start.step is None:
-        return
-    trained_on, own = RunFolder(start.folder).environment().get("corpus"), load_config(start.folder).data.fold
-    if trained_on == data.fingerprint and config.data.fold != own:
-        raise UserError(
-            f"data.fold: {config.data.fold}; {start.name} was trained on this fold; allowed: {own}, its held-out fold"
-        )
+def _check_folds(start: Start, data: DataConfig, corpus: str) -> None:
+    """Raise UserError if the weights have read a fold that this run leaves unread for an evaluation."""
+    for field, folds in (("fold", [data.fold]), ("excluded_folds", data.excluded_folds)):
+        if read := start.read_folds(corpus, folds):
+            hint = "allowed: its data.fold and data.excluded_folds"
+            raise UserError(f"data.{field}: {read[0]}; {start.name} was trained on this fold; {hint}")
 
 
 def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -> Plan:

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
+from archlab.config.tasks import Task
 from archlab.data.file_cache import cached
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
@@ -58,6 +59,14 @@ class Start:
             check_same(own, load(data.tokenizer, before[0] if before else None), self.name, data_name)
         except UserError as error:
             raise UserError(f"{field}: {error}") from None
+
+    def read_folds(self, corpus: str, folds: Collection[int]) -> list[int]:
+        """Return which of these folds of a text the weights have read, as far as this is known: a run records its text.
+        `corpus` is the fingerprint of the tokens."""
+        if self.step is None or RunFolder(self.folder).environment().get("corpus") != corpus:
+            return []
+        data = load_config(self.folder).data
+        return [fold for fold in folds if not isinstance(data.task, Task) and fold not in data.unread_folds]
 
 
 def open_start(name: str) -> Start:
