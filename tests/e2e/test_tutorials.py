@@ -245,6 +245,7 @@ ENGINEER: Promises = (
     ("with the scale `gpu`, on one large GPU", a_scale_for_gpus),
 )
 
+
 def scored(followed: Followed) -> dict[str, float]:
     """Return the bits per byte of the models in step 5, by name."""
     printed = followed.run("archlab", "eval", "llama", "llama-mqa", "runs/mqa", "--tokens", "32K", "--json")
