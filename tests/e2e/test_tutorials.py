@@ -1,5 +1,6 @@
 """Tutorials, followed as a reader would: every command, file and line of Python, and then what the text promises."""
 
+import json
 import os
 import re
 import shutil
@@ -244,4 +245,40 @@ ENGINEER: Promises = (
     ("with the scale `gpu`, on one large GPU", a_scale_for_gpus),
 )
 
-PROMISES = {"student": STUDENT, "researcher": RESEARCHER, "engineer": ENGINEER}
+
+def scored(followed: Followed) -> dict[str, float]:
+    """Return the bits per byte of the models in step 5, by name."""
+    printed = followed.run("archlab", "eval", "llama", "llama-mqa", "runs/mqa", "--tokens", "32K", "--json")
+    return {score["config"]: score["bits_per_byte"] for score in json.loads(printed)}
+
+
+def worse_without_training(followed: Followed) -> None:
+    found = scored(followed)
+    assert found["llama-mqa"] > found["llama"] + 0.1
+    assert found["runs/mqa"] < found["llama-mqa"] - 0.1
+
+
+def a_report_of_three_arms(followed: Followed) -> None:
+    assert (followed.folder / "changes" / "report.html").is_file()
+    study = archlab.load_study(followed.folder / "changes")
+    assert [arm.comparison is None for arm in study.arms] == [True, False, False]
+
+
+def same_bits_per_byte(followed: Followed) -> None:
+    printed = followed.run("archlab", "eval", "runs/mqa", "llama-trained", "--tokens", "32K", "--json")
+    assert abs(json.loads(printed)[1]["difference"]) < 1e-4
+
+
+def four_heads_pooled(followed: Followed) -> None:
+    assert "attention of layers 0 to 3: 4 to 1 heads" in followed.out
+    assert archlab.load_config(followed.folder / "llama-mqa").model.attention.n_kv_heads == 1  # pyright: ignore
+
+
+TRAINED_MODEL: Promises = (
+    ("replaces the four key/value heads by their mean", four_heads_pooled),
+    ("without training, the change makes the model worse.", worse_without_training),
+    ("The last line of the output names the report, `changes/report.html`.", a_report_of_three_arms),
+    ("the export has the same bits per byte as the run.", same_bits_per_byte),
+)
+
+PROMISES = {"student": STUDENT, "researcher": RESEARCHER, "engineer": ENGINEER, "trained_model": TRAINED_MODEL}

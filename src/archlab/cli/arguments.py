@@ -99,13 +99,18 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     return loaded
 
 
+def split_overrides(config: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (names of configs, overrides). `more` contains further names, and overrides, which have the form
+    `key=value`."""
+    return [config, *(text for text in more if "=" not in text)], [text for text in more if "=" in text]
+
+
 def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
     """Load several configs and return them by name.
 
     `more` contains names of further configs, and overrides (`key=value`) that apply to all configs.
     """
-    overrides = [text for text in more if "=" in text]
-    names = [config, *(text for text in more if "=" not in text)]
+    names, overrides = split_overrides(config, more)
     return {name: load_with_notes(name, overrides) for name in names}
 
 

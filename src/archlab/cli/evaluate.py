@@ -1,37 +1,87 @@
 """The commands `archlab eval` and `archlab lm-eval`, which measure the quality of a model."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from archlab.cli.arguments import AtLeastOne, Flag, WholeNumber
+from archlab.cli.arguments import AtLeastOne, Flag, WholeNumber, split_overrides
 from archlab.cli.terminal import print_json, print_table
 from archlab.progress import doing
 
+if TYPE_CHECKING:
+    from archlab.data.batch import Measure
+    from archlab.infer.score import HeldOutScore
+
 
 def evaluate(
-    config: str, /, *overrides: str, tokens: AtLeastOne | None = None, int8: Flag = False, json: Flag = False
+    config: str, /, *more: str, tokens: AtLeastOne | None = None, int8: Flag = False, json: Flag = False
 ) -> None:
-    """Compute bits per byte on held-out text, for the last checkpoint of a run or for an untrained config.
+    """Compute bits per byte on held-out text, for one model, or for several on the same text.
+
+    The text, the objective and the length of the windows are those of the first run folder. If no source is a run
+    folder, they are those of the first source; set data.path if that is a Hugging Face folder.
 
     Parameters
     ----------
     config
-        A run folder, a Hugging Face folder, a preset or a YAML file.
-    overrides
-        Fields to change, as in data.path=FOLDER or train.seq_len=512.
+        A run folder, whose last checkpoint is scored; a Hugging Face folder or a hub id; or an untrained preset or YAML
+        file.
+    more
+        More models to compare with the first, and fields to change for all models, as in data.path=FOLDER or
+        train.seq_len=512.
     tokens
         Number of held-out tokens to read. Objectives that hide tokens predict only some of them. Default: all.
     int8
         Quantize the weight matrices of the layers and of the head to 8 bits, with one scale per row.
     json
-        Print JSON.
+        Print JSON: an object, or a list if there are several models.
     """
-    from archlab.infer.score import score
+    from archlab.infer.score import score_all
 
+    sources, overrides = split_overrides(config, more)
     with doing("scoring held-out text"):
-        scored = score(config, overrides, tokens, int8=int8)
-    if json:
-        print_json(scored.model_dump())
+        scores = score_all(sources, overrides, tokens, int8=int8)
+    first = scores[0]
+    if len(scores) == 1:
+        if json:
+            print_json(first.model_dump())
+        else:
+            _print_score(first)
         return
+    if json:
+        print_json(
+            [
+                {"config": source, **scored.model_dump(), "difference": scored.value - first.value}
+                for source, scored in zip(sources, scores, strict=True)
+            ]
+        )
+        return
+    heading, form = _COLUMNS[first.measure]
+    rows = [
+        (
+            source,
+            _state(scored),
+            format(scored.value, form),
+            format(scored.value - first.value, f"+{form}") if number else "",
+            f"{scored.tokens:,}",
+            f"{scored.context:,}",
+        )
+        for number, (source, scored) in enumerate(zip(sources, scores, strict=True))
+    ]
+    columns = ("model", "weights", heading, "difference", "tokens", "context")
+    print_table(columns, rows, right=columns[2:])
+    print(f"data: {first.corpus}")
+
+
+_COLUMNS: Mapping["Measure", tuple[str, str]] = {
+    "bits_per_byte": ("bits per byte", ".4f"),
+    "accuracy": ("accuracy", ".2%"),
+    "denoising_loss": ("nats per hidden token", ".4f"),
+}
+"""Heading and number format of the column with the scores, by measure."""
+
+
+def _print_score(scored: "HeldOutScore") -> None:
     loss = f" ({scored.loss:.4f} nats per token)" if scored.denoising_loss is None else ""
     state = f"after {scored.trained_steps:,} steps" if scored.trained_steps else "with the folder's weights"
     print(f"{scored.result}{loss}")
@@ -40,6 +90,12 @@ def evaluate(
         f"{scored.context:,}"
     )
     print(f"data: {scored.corpus}")
+
+
+def _state(scored: "HeldOutScore") -> str:
+    if not scored.trained:
+        return "untrained"
+    return f"{scored.trained_steps:,} steps" if scored.trained_steps else "as stored"
 
 
 def lm_eval(

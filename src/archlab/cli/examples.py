@@ -122,6 +122,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "eval": (
         ("archlab eval runs/first", "Score the last checkpoint on all of the held-out text."),
+        ("archlab eval runs/first runs/layernorm", "Compare two runs on the same text."),
         ("archlab eval runs/first --tokens 100K --int8", "The first 100,000 tokens, with weights of 8 bits."),
     ),
     "lm-eval": (

@@ -1,24 +1,29 @@
-"""Evaluation of a model on held-out text."""
+"""Evaluation of models on held-out text."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from archlab.config.core.base import Base
+from archlab.config.core.merge import expand
 from archlab.config.core.text import note
+from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
+from archlab.data.batch import Measure
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import is_run_folder, kind_of, load_config
+from archlab.exchange.configs import is_run_folder, kind_of, load_config, read_named_config
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.training.checkpoint import has_checkpoint
-from archlab.training.device import choose_device
+from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import evaluate
 from archlab.training.run_folder import RunFolder
 
@@ -47,6 +52,18 @@ class HeldOutScore(Base):
     corpus: str
 
     @property
+    def measure(self) -> Measure:
+        """Name of the field with the score: of the denoising loss, the bits per byte, or the accuracy."""
+        if self.denoising_loss is not None:
+            return "denoising_loss"
+        return "accuracy" if self.bits_per_byte is None else "bits_per_byte"
+
+    @property
+    def value(self) -> float:
+        """Score in the unit of `measure`."""
+        return getattr(self, self.measure)
+
+    @property
     def result(self) -> str:
         if self.denoising_loss is not None:
             return f"{self.denoising_loss:.4f} nats per hidden token, {self.denoising_accuracy:.2%} of them correct"
@@ -55,56 +72,119 @@ class HeldOutScore(Base):
         return f"{self.bits_per_byte:.4f} bits per byte"
 
 
-def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
+def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
     `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of the layers and the head to
     int8. Raise UserError if the data was encoded with a tokenizer other than the model's, if the run was trained on the
     chosen held-out fold, or if the model's output is NaN or infinite.
     """
-    config = load_config(source, *overrides)
-    check_objective(config.model, config.train.objective)
-    device = choose_device(config.train)
-    data = open_training_data(config.data, config.model.vocab_size)
-    folder = download(source) if kind_of(source) == "hub id" else Path(source)
-    trained = _is_trained(folder)
-    if trained and data.tokenizer:
-        check_same(load_tokenizer(folder), load(data.tokenizer, data.special.documents[0]), source, config.data.named)
-    if trained and is_run_folder(folder):
-        _check_held_out(RunFolder(folder).environment().get("corpus"), load_config(source), config, data)
-    if not trained:
-        steps, model = 0, Decoder(config.model, seed=config.train.seed)
-    elif is_run_folder(folder):
-        steps, model = load_run(folder, config.model)
-    else:
-        steps, model = 0, load_model(folder, config.model)
-    model = to_int8(model) if int8 else model
-    train = resolve_train(config)
-    held_out = Batches.of(config, data).held_out(train.eval_seq_len, tokens)
-    result = evaluate(model.to(device.type), held_out, device)
-    if not result.is_finite:
-        raise UserError(f"{source}: the model's output is NaN or infinite, because its training diverged")
-    return HeldOutScore(
-        bits_per_byte=result.bits_per_byte,
-        accuracy=result.accuracy,
-        denoising_loss=result.denoising_loss,
-        denoising_accuracy=result.denoising_accuracy,
-        loss=result.loss,
-        tokens=int(held_out.counted.sum()),
-        context=held_out.windows.tokens.shape[1] - 1,
-        trained_steps=steps,
-        trained=trained,
-        corpus=str(data),
-    )
+    return score_all([source], overrides, tokens, int8=int8)[0]
 
 
-def _check_held_out(corpus: str | None, run_config: Config, config: Config, data: TrainingData) -> None:
-    unread = run_config.data.unread_folds
+def score_all(
+    sources: Sequence[str], overrides: Sequence[str], tokens: int | None, *, int8: bool = False
+) -> list[HeldOutScore]:
+    """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
+
+    The data, the objective and the length of the windows are those of the first run folder, or of the first source if
+    none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data to use.
+    """
+    first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
+    if len(sources) > 1:
+        _check_data_is_named(first, overrides)
+    shared = load_config(first, *overrides)
+    check_objective(shared.model, shared.train.objective)
+    configs = [shared if source == first else _on_same_data(source, overrides, shared) for source in sources]
+    device, data = choose_device(shared.train), open_training_data(shared.data, shared.model.vocab_size)
+    subjects = [_Subject.of(source, config, data) for source, config in zip(sources, configs, strict=True)]
+    return [subject.score(data, device, tokens, int8=int8) for subject in subjects]
+
+
+def _check_data_is_named(first: str, overrides: Sequence[str]) -> None:
+    named = expand(parse_overrides(overrides)[0]).get("data")
+    is_named = isinstance(named, dict) and named.keys() & {"path", "mixture", "task"}
+    if kind_of(first) in ("Hugging Face folder", "hub id") and not is_named:
+        raise UserError(
+            "data.path: not set, and no source is a run folder, whose text all sources would be scored on; allowed: "
+            "data.path=FOLDER, made by `archlab data --tokenizer` with the tokenizer of these models"
+        )
+
+
+def _on_same_data(source: str, overrides: Sequence[str], shared: Config) -> Config:
+    """Return the config of a source, with all settings of `shared` that decide what is scored and how."""
+    fields = {"objective", "document_mask", "eval_seq_len", "dtype", "device"}
+    same = {"data": shared.data.model_dump(), "train": resolve_train(shared).model_dump(include=fields)}
+    config = build_config(overlay(read_named_config(source, overrides), same, Config), overrides, source)
+    try:
+        check_objective(config.model, config.train.objective)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return config
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A model to score, whose data has been checked."""
+
+    source: str
+    config: Config
+    folder: Path
+    trained: bool
+
+    @classmethod
+    def of(cls, source: str, config: Config, data: TrainingData) -> "_Subject":
+        folder = download(source) if kind_of(source) == "hub id" else Path(source)
+        trained = _is_trained(folder)
+        if trained and data.tokenizer:
+            tokenizer = load(data.tokenizer, data.special.documents[0])
+            check_same(load_tokenizer(folder), tokenizer, source, config.data.named)
+        if trained and is_run_folder(folder):
+            _check_held_out(source, config, data)
+        return cls(source, config, folder, trained)
+
+    def score(self, data: TrainingData, device: Device, tokens: int | None, *, int8: bool) -> HeldOutScore:
+        held_out = Batches.of(self.config, data).held_out(resolve_train(self.config).eval_seq_len, tokens)
+        vocab_size, largest = self.config.model.vocab_size, int(held_out.windows.tokens.max())
+        if largest >= vocab_size:
+            raise UserError(
+                f"{self.source}: model.vocab_size is {vocab_size}, but {self.config.data.named} has the token id "
+                f"{largest}; allowed: {largest + 1} or more"
+            )
+        steps, model = self._load()
+        model = to_int8(model) if int8 else model
+        result = evaluate(model.to(device.type), held_out, device)
+        if not result.is_finite:
+            raise UserError(f"{self.source}: the model's output is NaN or infinite, because its training diverged")
+        return HeldOutScore(
+            bits_per_byte=result.bits_per_byte,
+            accuracy=result.accuracy,
+            denoising_loss=result.denoising_loss,
+            denoising_accuracy=result.denoising_accuracy,
+            loss=result.loss,
+            tokens=int(held_out.counted.sum()),
+            context=held_out.windows.tokens.shape[1] - 1,
+            trained_steps=steps,
+            trained=self.trained,
+            corpus=str(data),
+        )
+
+    def _load(self) -> tuple[int, Decoder]:
+        """Return (steps trained, model)."""
+        if not self.trained:
+            return 0, Decoder(self.config.model, seed=self.config.train.seed)
+        if is_run_folder(self.folder):
+            return load_run(self.folder, self.config.model)
+        return 0, load_model(self.folder, self.config.model)
+
+
+def _check_held_out(run: str, config: Config, data: TrainingData) -> None:
+    unread, corpus = load_config(run).data.unread_folds, RunFolder(Path(run)).environment().get("corpus")
     if corpus == data.fingerprint and config.data.fold not in unread:
         allowed = f"allowed: {', '.join(map(str, unread))}"
-        raise UserError(f"data.fold: {config.data.fold}; the run was trained on this fold; {allowed}")
+        raise UserError(f"data.fold: {config.data.fold}; {run} was trained on this fold; {allowed}")
     if corpus != data.fingerprint and not isinstance(config.data.task, Task):
-        note("this is not the run's own text, or it is split differently; the run may have been trained on parts of it")
+        note(f"this is not the text of {run}, or it is split differently; {run} may have been trained on parts of it")
 
 
 def _is_trained(folder: Path) -> bool:
