@@ -47,6 +47,7 @@ def write_with_digests(folder: Path, contents: Mapping[str, str | bytes]) -> Non
         digests[name] = sorted({hashlib.sha256(content).hexdigest(), *before})
     _write(folder, digests)
     for name, content in encoded.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         write_atomic(folder / name, content)
 
 
@@ -57,7 +58,12 @@ def names_with_digest(folder: Path) -> list[str]:
 
 def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
     """Raise UserError if archlab did not write this content. Missing files and files without a digest are accepted."""
-    allowed = _read(file.parent).get(file.name)
+    verify_in(file.parent, file.name, remedy)
+
+
+def verify_in(folder: Path, name: str, remedy: str = RESTORE_OR_REMAKE) -> None:
+    """Do as `verify` for a file whose name may begin with that of a subfolder."""
+    file, allowed = folder / name, _read(folder).get(name)
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""
         raise UserError(f"{file}: damaged: its content is not what was written (its sha256 is not in {DIGESTS}){hint}")

@@ -14,7 +14,7 @@ from archlab.infer.load import inspect_run
 from archlab.progress import doing
 
 
-def import_folder(hf_folder: str, /, *, out: Path) -> None:
+def import_folder(source: str, /, *, out: Path) -> None:
     """Make a run folder from a published model.
 
     The run folder can then be trained (`archlab train OUT --out OUT`), evaluated (`archlab eval OUT`) and sampled from
@@ -22,13 +22,16 @@ def import_folder(hf_folder: str, /, *, out: Path) -> None:
 
     Parameters
     ----------
-    hf_folder
-        A folder with config.json and weights, or a hub id.
+    source
+        A folder with config.json and weights, a hub id, or a GGUF file of Llama, Qwen 2 or Qwen 3. A GGUF file needs
+        the extra `gguf`.
     out
         The run folder to write.
     """
-    with doing(f"importing {hf_folder}"):
-        family = import_model(hf_folder, out)
+    with doing(f"importing {source}"):
+        family, notes = import_model(source, out)
+    for text in notes:
+        note(text)
     print(f"imported as {family}; archlab has not trained it further yet")
     print(out)
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from archlab.hf.chat_template import ChatTemplate
-from archlab.hf.folder import TOKENIZER, companions
+from archlab.hf.folder import CHAT_TEMPLATE, TOKENIZER, companions
 from archlab.hf.imported import imported
-from archlab.hf.special_tokens import TOKENIZER_CONFIG
+from archlab.hf.special_tokens import SPECIAL_MAP, TOKENIZER_CONFIG
 
 
 def tokenizer_files(
@@ -15,14 +15,14 @@ def tokenizer_files(
     """Return the files for a new run: the tokenizer of its data, and the chat template if the data has one.
 
     `published` holds the files of the published model from which the run begins. Such a model, like an imported one,
-    keeps its own tokenizer, which is the same. Its chat template is replaced.
+    keeps its own tokenizer, which is the same. Its default chat template is replaced.
     """
     files: dict[str, str | bytes] = {} if imported(run) else dict(published or {})
     if tokenizer is None:
         return files
     if not imported(run) and TOKENIZER not in files:
         files[TOKENIZER] = tokenizer.read_bytes()
-    if template := ChatTemplate.of(tokenizer.parent):
-        before = {**companions(run, (TOKENIZER_CONFIG,)), **(published or {})}
+    before = {**companions(run, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_MAP)), **(published or {})}
+    if (template := ChatTemplate.of(tokenizer.parent)) and template != ChatTemplate.from_files(before, run):
         files |= template.files(before, run)
     return files

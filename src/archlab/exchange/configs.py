@@ -46,9 +46,11 @@ def kind_of(source: str | Path) -> ConfigKind | None:
     """Return the kind of source that a CONFIG argument names, or None if it names nothing.
 
     An existing path has priority. A folder with a config.json is a Hugging Face folder, even if it also contains
-    another tool's config.yaml.
+    another tool's config.yaml. Raise UserError for a GGUF file, which must be imported first.
     """
     path = Path(source)
+    if is_gguf(path):
+        raise UserError(f"{path}: is a GGUF file; make a run folder of it: archlab import {path} --out FOLDER")
     if path.is_dir():
         return "Hugging Face folder" if is_hf_folder(path) else "run folder" if (path / RUN_CONFIG).is_file() else None
     if path.exists():
@@ -56,6 +58,11 @@ def kind_of(source: str | Path) -> ConfigKind | None:
     if find_preset(str(source)) is not None:
         return "preset"
     return "hub id" if is_hub_id(str(source)) and path.suffix not in (".yaml", ".yml") else None
+
+
+def is_gguf(source: str | Path) -> bool:
+    """Return whether a path is that of a file for llama.cpp."""
+    return Path(source).suffix == ".gguf" and Path(source).is_file()
 
 
 def config_file(source: str | Path) -> Path:

@@ -91,6 +91,7 @@ def write_folder(
     with _full_disk_named(folder), folder_atomic(folder) as temporary:
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         for name, content in companions.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
             (temporary / name).write_bytes(content)
         _write_shards(temporary, tensors)
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from archlab.errors import UserError
 from archlab.files import parse_object
-from archlab.hf.folder import companions
+from archlab.hf.folder import CHAT_TEMPLATE, NAMED_TEMPLATES, companions
 from archlab.hf.special_tokens import SPECIAL_MAP, TOKENIZER_CONFIG, special_names
 
-CHAT_TEMPLATE = "chat_template.jinja"
+DEFAULT = "default"
+"""Name of the template that renders a conversation unless another name is given."""
 
 ASSISTANT = "assistant"
 """Role of the messages that a model writes."""
@@ -48,18 +49,13 @@ class ChatTemplate:
 
         `default` is the BOS and EOS token if no file of the folder names special tokens.
         """
-        files = companions(folder, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_MAP))
-        described = parse_object(files.get(TOKENIZER_CONFIG, b"{}"), str(folder / TOKENIZER_CONFIG))
-        source = described.get("chat_template")
-        if isinstance(source, list):  # several named templates
-            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-            source = named.get("default")
-        if CHAT_TEMPLATE in files:
-            try:
-                source = files[CHAT_TEMPLATE].decode()
-            except UnicodeDecodeError:
-                raise UserError(f"{folder / CHAT_TEMPLATE}: not valid UTF-8") from None
-        if not isinstance(source, str):
+        return cls.from_files(companions(folder, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_MAP)), folder, default)
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], folder: Path, default: str | None = None) -> "ChatTemplate | None":
+        """Return the chat template in the contents of a folder's files, or None. Error messages name `folder`."""
+        source = sources_in(files, folder).get(DEFAULT)
+        if source is None:
             return None
         described_somewhere = TOKENIZER_CONFIG in files or SPECIAL_MAP in files
         special = special_names(files, folder) if described_somewhere or default is None else _both(default)
@@ -74,12 +70,18 @@ class ChatTemplate:
         return cls(source, special)
 
     def files(self, companions_there: Mapping[str, bytes], folder: Path) -> dict[str, str]:
-        """Return the files that give this template to a tokenizer's folder, which may already have a
-        tokenizer_config.json among `companions_there`. Error messages name `folder`."""
+        """Return the files that give this template to a tokenizer's folder, as the default one. `companions_there` may
+        hold the tokenizer_config.json and other templates of that folder. Error messages name `folder`."""
         described = parse_object(companions_there.get(TOKENIZER_CONFIG, b"{}"), str(folder / TOKENIZER_CONFIG))
+        others = {name: source for name, source in sources_in(companions_there, folder).items() if name != DEFAULT}
         return {
             CHAT_TEMPLATE: self.source,
-            TOKENIZER_CONFIG: json.dumps(described | dict(self.special), indent=2, ensure_ascii=False),
+            **{file_of(name): source for name, source in others.items()},
+            TOKENIZER_CONFIG: json.dumps(
+                {key: value for key, value in described.items() if key != "chat_template"} | dict(self.special),
+                indent=2,
+                ensure_ascii=False,
+            ),
         }
 
     @property
@@ -141,6 +143,45 @@ class ChatTemplate:
                 return "".join(blocks), places
         except Exception as error:  # a template is a program, which may raise anything
             raise ChatTemplateError(f"the chat template fails: {error or type(error).__name__}") from None
+
+
+def file_of(name: str) -> str:
+    """Return the file of the chat template of this name. Raise UserError for a name that leads to another folder."""
+    if re.fullmatch(r"\w[\w.-]*", name) is None:
+        raise UserError(f"chat template {name!r}: allowed in names: letters, digits, `_`, `-` and `.`")
+    return CHAT_TEMPLATE if name == DEFAULT else f"{NAMED_TEMPLATES}/{name}.jinja"
+
+
+def sources_in(files: Mapping[str, bytes], folder: Path = Path()) -> dict[str, str]:
+    """Return the Jinja sources of a tokenizer's chat templates, by name. `files` maps file names to contents.
+
+    As in transformers, files with templates replace those of tokenizer_config.json. Error messages name `folder`.
+    """
+    in_files = {DEFAULT: CHAT_TEMPLATE} if CHAT_TEMPLATE in files else {}
+    in_files |= {Path(name).stem: name for name in files if name.startswith(f"{NAMED_TEMPLATES}/")}
+    if in_files:
+        return {name: _decoded(files[file], folder / file) for name, file in in_files.items()}
+    described = parse_object(files.get(TOKENIZER_CONFIG, b"{}"), str(folder / TOKENIZER_CONFIG))
+    match template := described.get("chat_template"):
+        case None:
+            return {}
+        case str():
+            return {DEFAULT: template}
+        case [*entries] if all(map(_is_named, entries)):
+            return {entry["name"]: entry["template"] for entry in entries}
+    allowed = "text, or a list of names and templates"
+    raise UserError(f"{folder / TOKENIZER_CONFIG}: chat_template is {template!r:.60}; allowed: {allowed}")
+
+
+def _is_named(entry: object) -> bool:
+    return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("name", "template"))
+
+
+def _decoded(content: bytes, file: Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not valid UTF-8 (byte {error.start})") from None
 
 
 def _both(token: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ network connection and the extra `hub`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from archlab.config.core.merge import Raw
@@ -24,12 +24,18 @@ safetensors file."""
 TOKENIZER = "tokenizer.json"
 """Name of the file of a tokenizer, also in run folders and data folders."""
 
+CHAT_TEMPLATE = "chat_template.jinja"
+"""Name of the file of a chat template."""
+
 COMPANIONS = (
     TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json", "spiece.model",
+    "vocab.json", "merges.txt", CHAT_TEMPLATE, "generation_config.json", "spiece.model",
     "sentencepiece.bpe.model", "source.spm", "target.spm",
 )  # fmt: skip
 """Names of files, besides config and weights, that are copied unchanged when a model is saved."""
+
+NAMED_TEMPLATES = "additional_chat_templates"
+"""Name of the folder with chat templates for special purposes, such as `tool_use.jinja`. They are copied as well."""
 
 
 def is_hf_folder(folder: Path) -> bool:
@@ -43,9 +49,17 @@ def has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX))
 
 
-def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
-    """Return file contents by file name, for the files in `names` that exist in the folder."""
-    return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
+def companions(folder: Path, names: Sequence[str] = COMPANIONS) -> dict[str, bytes]:
+    """Return file contents by file name, for the files in `names` that exist in the folder.
+
+    If `names` includes the chat template, the named chat templates are returned as well.
+    """
+    files = {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
+    if CHAT_TEMPLATE in names and (folder / NAMED_TEMPLATES).is_dir():
+        home = own_file(folder, NAMED_TEMPLATES)
+        for name in sorted(path.name for path in home.glob("*.jinja") if path.is_file()):
+            files[f"{NAMED_TEMPLATES}/{name}"] = read_bytes(own_file(home, name), LARGE_TEXT_LIMIT)
+    return files
 
 
 def homes(folder: Path) -> tuple[Path, ...]:
@@ -83,7 +97,7 @@ def download(hub_id: str) -> Path:
 
     torch.save files are downloaded only if the model has no safetensors files.
     """
-    folder = _download(hub_id, (CONFIG, INDEX, "*.safetensors", *COMPANIONS))
+    folder = _download(hub_id, (CONFIG, INDEX, "*.safetensors", *COMPANIONS, f"{NAMED_TEMPLATES}/*.jinja"))
     if not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
         same_commit = f"{hub_id.partition('@')[0]}@{folder.name}"
         folder = _download(same_commit, (PICKLED, PICKLED_INDEX, "pytorch_model-*.bin"))

@@ -9,27 +9,31 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.data import tokenizer as bpe
-from archlab.digests import write_digests
+from archlab.digests import write_with_digests
 from archlab.errors import UserError
-from archlab.exchange.configs import find_folder, is_run_folder, read_raw_config
+from archlab.exchange.configs import find_folder, is_gguf, is_run_folder, read_raw_config
+from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.load import imported_record, load_hf
 from archlab.exchange.save import save_pretrained
-from archlab.files import folder_atomic
+from archlab.files import folder_atomic, real_path
 from archlab.hf.folder import TOKENIZER
-from archlab.hf.imported import IMPORTED, imported
+from archlab.hf.imported import IMPORTED, Imported, imported
 from archlab.hf.tensors import format_name
 from archlab.infer.load import load_model
 from archlab.model.decoder import Decoder
 from archlab.training.saving import save_checkpoint
 
 
-def import_model(source: str, out: Path) -> str:
-    """Create a run folder at step 0 from a Hugging Face folder or hub id. Return the name of the model family.
+def import_model(source: str, out: Path) -> tuple[str, list[str]]:
+    """Create a run folder at step 0 from a Hugging Face folder, a hub id or a GGUF file. Return the name of the model
+    family, and notes for the user.
 
     The folder can be used for training, evaluation and generation like any other run folder. Its checkpoint is in
     float32, because training needs this dtype.
     """
+    if is_gguf(source):
+        return _import_gguf(Path(source), out)
     folder = find_folder(source)
     if is_run_folder(folder):
         raise UserError(f"{folder}: already a run folder; name a Hugging Face folder or a hub id")
@@ -40,18 +44,27 @@ def import_model(source: str, out: Path) -> str:
     record = imported_record(folder, source, dtypes.pop() if len(dtypes) == 1 else None)
     config = build_config(read_raw_config(folder), (), str(folder))
     write_untrained(out, config, model, {IMPORTED: record.model_dump_json(indent=2).encode(), **origin.files})
-    return record.family
+    return record.family, []
+
+
+def _import_gguf(file: Path, out: Path) -> tuple[str, list[str]]:
+    check_new(out)
+    model, notes = read_gguf(file)
+    origin, config = model.origin, build_config({"model": model.config.model_dump(mode="json")}, (), str(file))
+    assert origin.family is not None
+    record = Imported(
+        family=origin.family, special_ids=dict(origin.special_ids), dtype="float32", source=str(real_path(file))
+    )
+    write_untrained(out, config, model, {IMPORTED: record.model_dump_json(indent=2).encode(), **origin.files})
+    return origin.family, notes
 
 
 def write_untrained(out: Path, config: Config, model: Decoder, files: Mapping[str, bytes]) -> None:
     """Create a run folder at step 0 with the weights of `model` in float32, and other files."""
     with folder_atomic(out) as temporary:
-        (temporary / "config.yaml").write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8")
-        for name, content in files.items():
-            (temporary / name).write_bytes(content)
+        write_with_digests(temporary, {"config.yaml": to_yaml(config.model_dump(mode="json")), **files})
         (temporary / "checkpoints").mkdir()
         save_checkpoint(temporary / "checkpoints", 0, model.to(torch.float32), optimizer=None)
-        write_digests(temporary)
 
 
 def check_new(out: Path) -> None:

@@ -27,7 +27,7 @@ from archlab.config.sources import deciding
 from archlab.config.training import resolve_train
 from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer, read
 from archlab.data.tokenizer_files import tokenizer_files
-from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
+from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, verify_in, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import (
@@ -146,7 +146,7 @@ class RunFolder:
         """Raise UserError if a file is damaged. Metrics and the summary are verified only when they are read."""
         for name in names_with_digest(self.path):
             if name not in (METRICS, SUMMARY):
-                verify(self.path / name)
+                verify_in(self.path, name)
 
     def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
         """Raise UserError if the run began with another version of a plug-in. Called before any plug-in is loaded."""

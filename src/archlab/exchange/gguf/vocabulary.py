@@ -1,24 +1,22 @@
-"""Export of tokenizers to GGUF files.
+"""Export of tokenizers to GGUF files, and their import.
 
-archlab can export a byte-level BPE tokenizer if llama.cpp has a name for its rule that splits a text into words.
+archlab knows the byte-level BPE tokenizers for whose rule that splits a text into words llama.cpp has a name.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from archlab.errors import UserError
-from archlab.files import parse_object
+from archlab.hf.chat_template import DEFAULT, file_of, sources_in
 from archlab.hf.folder import TOKENIZER
-from archlab.hf.special_tokens import SpecialTokens, complete, several
+from archlab.hf.special_tokens import TOKENIZER_CONFIG, SpecialTokens, complete, put_before_text, several
 from archlab.model.origin import Origin
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
-
-ITS_CONFIG, CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -38,12 +36,31 @@ Such a tokenizer does not split words that are tokens themselves.
 """
 
 
+_RULES_OF = {name: rules for rules, name in _KNOWN.items()}
+_RULES_OF |= {
+    "llama-bpe": _RULES_OF["dbrx"], **dict.fromkeys(("smollm", "refact", "command-r"), _RULES_OF["starcoder"]),
+}  # fmt: skip
+"""Rules of the pre-tokenizer by the value of `tokenizer.ggml.pre`. Some rules have several names."""
+_ROLES = {
+    "bos": "bos",
+    "eos": "eos",
+    "eot": "eot",
+    "eom": "eom",
+    "unk": "unknown",
+    "pad": "padding",
+    "sep": "seperator",
+}
+"""Names of special tokens in keys of a GGUF file, by role. One of them is misspelled there."""
+
+
 def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> list[str]:
-    """Write the tokenizer to the GGUF file. Return notes for the user.
+    """Write the tokenizer and its chat templates to the GGUF file. Return notes for the user.
 
     If llama.cpp cannot reproduce the tokenizer, the file gets the tokenizer model "none". Raise UserError if a token id
     is not below `vocab_size`.
     """
+    if templates := sources_in(origin.files):
+        writer.add_chat_template([{"name": name, "template": source} for name, source in templates.items()])
     content = origin.files.get(TOKENIZER)
     parts = json.loads(content) if content else {}
     if content is None or (rule := _splitting_rule(parts)) is None:
@@ -60,8 +77,6 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in parts["model"]["merges"]])
     _add_special(writer, tokenizer, special)
-    if template := _chat_template(origin.files):
-        writer.add_chat_template(template)
     return list(_differences(parts, tokenizer, special))
 
 
@@ -140,20 +155,6 @@ def _bos(special: SpecialTokens) -> int | None:
     return special.model_bos if special.bos is None else special.bos
 
 
-def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, str]] | None:
-    if CHAT_TEMPLATE in files:
-        try:
-            return files[CHAT_TEMPLATE].decode()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{CHAT_TEMPLATE}: not valid UTF-8 (byte {error.start})") from None
-    match template := parse_object(files.get(ITS_CONFIG, b"{}"), ITS_CONFIG).get("chat_template"):
-        case None | str():
-            return template
-        case [*templates] if all(isinstance(t, dict) and {*map(type, t.values())} == {str} for t in templates):
-            return template
-    raise UserError(f"{ITS_CONFIG}: chat_template is {template!r:.60}; allowed: text, or a list of names and templates")
-
-
 def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: SpecialTokens) -> Iterator[str]:
     if special.before not in ((), (_bos(special),)):
         names = " ".join(str(tokenizer.id_to_token(i)) for i in special.before)
@@ -168,3 +169,71 @@ def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: Specia
         )
     if parts.get("normalizer"):
         yield f"{TOKENIZER}: the tokenizer normalizes a text to NFC, but llama.cpp does not"
+
+
+def read_vocabulary(values: Mapping[str, Any], where: str) -> tuple[dict[str, bytes], dict[str, Any], list[str]]:
+    """Return the tokenizer files, the special token ids of a config.json, and notes for the user, from the values of a
+    GGUF file.
+
+    A tokenizer that archlab does not know is left out, and a note says so. Error messages begin with `where`.
+    """
+    found = {role: values.get(f"tokenizer.ggml.{name}_token_id") for role, name in _ROLES.items()}
+    ids = {role: i for role, i in found.items() if i is not None}
+    ends = list(dict.fromkeys(ids[role] for role in ("eos", "eot", "eom") if role in ids))
+    special: dict[str, Any] = {
+        "bos_token_id": ids.get("bos"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+    }
+    special |= {"pad_token_id": ids["pad"]} if "pad" in ids else {}
+    files = _template_files(values)
+    kind, rule = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.pre")
+    if kind != "gpt2" or rule not in _RULES_OF:
+        name = kind if kind != "gpt2" else f"{kind}, {rule}"
+        return files, special, [f"archlab cannot read the tokenizer ({name}); put its {TOKENIZER} into the run folder"]
+    try:
+        tokenizer = _tokenizer(values, str(rule))
+    except Exception as error:  # a value is missing or has another type, or the library refuses it
+        raise UserError(f"{where}: its tokenizer is damaged: {error}") from None
+    if odd := [role for role, i in ids.items() if tokenizer.id_to_token(i) is None]:
+        raise UserError(f"{where}: tokenizer.ggml.{_ROLES[odd[0]]}_token_id is {ids[odd[0]]}, which is not a token")
+    if values.get("tokenizer.ggml.add_bos_token", rule == "llama-bpe") and "bos" in ids:
+        put_before_text(tokenizer, ids["bos"])
+    names = {f"{role}_token": tokenizer.id_to_token(i) for role, i in ids.items() if role not in ("eot", "eom")}
+    described = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+    files |= {TOKENIZER: tokenizer.to_str().encode(), TOKENIZER_CONFIG: json.dumps(described, indent=2).encode()}
+    return files, special, []
+
+
+def _tokenizer(values: Mapping[str, Any], rule: str) -> Tokenizer:
+    from gguf import TokenType
+
+    tokens, types = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"]
+    ids = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != TokenType.UNUSED}
+    merges = [tuple(pair.split(" ", 1)) for pair in values["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=rule == "llama-bpe"))
+    steps = [_step(each) for each in _RULES_OF[rule]]
+    if "words" not in _RULES_OF[rule]:
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = {TokenType.CONTROL: True, TokenType.USER_DEFINED: False}
+    added = [(token, special[types[i]]) for token, i in ids.items() if types[i] in special]
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=is_special) for token, is_special in added])
+    return tokenizer
+
+
+def _step(rule: str) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer for a rule of `_rules`."""
+    if rule == "words":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if rule == "digits":
+        return pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Split(Regex(rule), behavior="isolated")
+
+
+def _template_files(values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of the chat templates in a GGUF file."""
+    key = "tokenizer.chat_template"
+    sources = {DEFAULT: values.get(key)}
+    sources |= {name: values.get(f"{key}.{name}") for name in values.get(f"{key}s", ())}
+    return {file_of(name): source.encode() for name, source in sources.items() if isinstance(source, str)}

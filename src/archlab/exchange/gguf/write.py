@@ -104,7 +104,7 @@ def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterato
     yield from published_tensors(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and model.config.head.tied:
         yield "output.weight", ours["embedding.weight"]
-    if (factors := _rope_factors(model.config)) is not None:
+    if (factors := rope_factors(model.config)) is not None:
         yield "rope_freqs.weight", factors.to(device)
 
 
@@ -201,7 +201,7 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
             writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / amplitude)
 
 
-def _rope_factors(config: ModelConfig) -> Tensor | None:
+def rope_factors(config: ModelConfig) -> Tensor | None:
     """Return the frequency divisors of Llama 3's RoPE scaling, or None for any other scaling.
 
     The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
