@@ -62,6 +62,35 @@ def test_a_student_that_begins_from_its_teacher_has_nothing_to_learn_from_it(hom
     assert last_distance > 0
 
 
+def test_without_a_path_the_teacher_is_the_start(home, text, tmp_path):
+    start = f"train.start={home / 'teacher'}"
+    explicit, implicit = distilled(home, text, start), config(start, *EVERY_LOSS, "train.checkpoint_every=5", data=text)
+    train(explicit, tmp_path / "explicit", Callback())
+    with pytest.raises(RuntimeError, match="killed"):
+        train(implicit, tmp_path / "implicit", Killed())
+    train(implicit, tmp_path / "implicit", Callback())
+    assert of_teacher(tmp_path / "implicit") == of_teacher(tmp_path / "explicit")
+    assert losses(tmp_path / "implicit") == losses(tmp_path / "explicit")
+    assert Run("", implicit, "text", threads=1).name == Run("", explicit, "text", threads=1).name
+    other = config(f"train.start={home / 'other'}", *EVERY_LOSS, data=text)
+    assert Run("", other, "text", threads=1).name != Run("", explicit, "text", threads=1).name
+
+
+def test_a_run_that_begins_from_a_distilled_one_keeps_its_teacher(home, text, tmp_path):
+    implicit = config(f"train.start={home / 'teacher'}", *EVERY_LOSS, data=text)
+    train(implicit, tmp_path / "run", Callback())
+    following = load_config(tmp_path / "run", f"train.start={tmp_path / 'run'}").train
+    assert (following.start, following.teacher.path) == (str(tmp_path / "run"), str(home / "teacher"))
+    (tmp_path / "file.yaml").write_text((tmp_path / "run" / "config.yaml").read_text())
+    assert load_config(tmp_path / "file.yaml", f"train.start={home / 'other'}").train.teacher.path is None
+
+
+def test_random_weights_have_no_teacher(text, tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.teacher\.path +null, and so is train.start, whose weights would"):
+        train(config(*EVERY_LOSS, data=text), tmp_path / "run", Callback())
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_student_approaches_its_teacher(home, text, tmp_path):
     """Without the objective, the student learns only from the teacher. The log has the plain cross-entropy."""
     cfg = distilled(home, text, "train.teacher.objective=0", "train.tokens=2560", "train.lr=0.01")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from archlab.config.problems import ConfigError
 from archlab.config.teacher import TeacherConfig
@@ -13,7 +14,8 @@ from archlab.config.training import resolve_train
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
-from archlab.pricing.work import forward_flops, teacher_flops, training_flops
+from archlab.model.lora import add_lora, initialize_lora
+from archlab.pricing.work import forward_flops, teacher_flops, training_flops, visible_training_flops
 from archlab.training import loss
 from archlab.training.compiling import recompute_layers
 from archlab.training.device import Device
@@ -253,7 +255,6 @@ def test_a_batch_without_a_teacher_reports_none():
             ("train.teacher.path=a", "train.teacher.logits=0", "train.teacher.hidden=1", "train.teacher.temperature=2"),
             "train.teacher.temperature",
         ),
-        (("train.teacher.logits=2",), "train.teacher.path"),
         (("train.teacher.path=a", "train.teacher.temperature=0"), "train.teacher.temperature"),
         (("train.teacher.path=a", "train.teacher.hidden=-1"), "train.teacher.hidden"),
     ],
@@ -276,5 +277,24 @@ def test_the_flops_of_a_teacher(hidden, logits):
     assert teacher_flops(config(), teacher) == 0
 
 
+LINEAR = ("model.layers={a: {attention: none}, pattern: [a, a]}", "model.vocab_size=300")
+
+
+@pytest.mark.parametrize("more", [(), ("train.lora.rank=4",), ("train.lora={rank: 4, modules: [down]}",)])
+def test_the_flops_of_a_step_are_those_that_torch_counts(more):
+    """Half of the tokens count, as in conversations. The layers have no attention, whose kernels torch does not count."""
+    cfg = config("train.teacher.path=a", "train.teacher.hidden=1", *LINEAR, *more)
+    windows = np.random.default_rng(5).integers(1, 280, (4, 17))
+    batch = random_batch(cfg, Windows(windows, windows[:, 1:] * 0 + np.arange(16) % 2 == 1))
+    model, teacher = Decoder(cfg.model, seed=1).train(), Decoder(cfg.model, seed=2)
+    if cfg.train.lora:
+        add_lora(model, cfg.train.lora)
+        initialize_lora(model, 0)
+    with FlopCounterMode(display=False) as counter:
+        distilled_update(model, teacher, cfg, batch)
+    ours = visible_training_flops(cfg, 8) + teacher_flops(cfg, cfg.model, 8)
+    assert counter.get_total_flops() == pytest.approx(ours * 64, rel=1e-9)
+
+
 def test_the_defaults_of_a_teacher():
-    assert TeacherConfig(path="a") == TeacherConfig(path="a", objective=1, logits=1, temperature=1, hidden=0)
+    assert TeacherConfig() == TeacherConfig(path=None, objective=1, logits=1, temperature=1, hidden=0)

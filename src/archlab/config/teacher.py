@@ -16,9 +16,10 @@ class TeacherConfig(Settings):
     `logits: alpha`.
     """
 
-    path: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1)] | None = None
     """Trained weights of the teacher: a run folder (its last checkpoint), a Hugging Face folder or a hub id. Its
-    vocabulary must be that of the model. Its weights do not change."""
+    vocabulary must be that of the model. Its weights do not change. null: the weights from which the run begins
+    (train.start)."""
     objective: NonNegative = 1.0
     """Weight of the loss of train.objective. 0: the model learns only from the teacher, as in the last stage of MOHAWK
     (Bick 2024)."""
