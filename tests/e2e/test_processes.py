@@ -54,7 +54,7 @@ def scores(run):
 def test_every_component_trains_as_in_one_process(torchrun):
     """One start of torchrun trains all configs of processes.yaml, and so does one process. The plug-ins are those of docs/plugins.md.
 
-    The teacher of `taught` is the run `copies` of one process."""
+    The teacher of `distilled` is the run `copies` of one process."""
     worker, folder = Path(__file__).with_name("train_many.py"), torchrun.lab.folder
     for text, name in re.findall(r"^(# (\w+\.py)\n.*?)^```", PLUG_INS.read_text(), re.M | re.S):
         (folder / name).write_text(text)
@@ -66,7 +66,7 @@ def test_every_component_trains_as_in_one_process(torchrun):
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
     assert names == [
-        "components", "copies", "divided", "dropped", "lora", "mixture", "pairs", "pieces", "taught", "yours",
+        "components", "copies", "distilled", "divided", "dropped", "lora", "mixture", "pairs", "pieces", "yours",
         "yours_from_scratch",
     ]  # fmt: skip
     for name in names:

@@ -66,6 +66,23 @@ def test_the_base_is_trained_once_and_all_arms_begin_from_it(tmp_path, text, tra
     assert trained_here == ["mha, seed 2", "mqa, seed 2"]
 
 
+def test_the_base_is_a_teacher(tmp_path, text, trained_here):
+    """The base has no folder before the study runs, so no arm can name it."""
+    arms = {"alone": {"train.teacher": None}, "same": {}, "mqa": {"model.attention.n_kv_heads": 1}}
+    fixed = {f"train.{name}": value for name, value in TRAIN.items() if name != "tokens"}
+    fixed |= {"data.path": str(text), "model": MODEL, "train.teacher": {"hidden": 0.1}, "train.z_loss": 1e-4}
+    study = study_of(tmp_path, START, text, arms=arms, set=fixed)
+    study.run(silent)
+    assert study.plan.start.config.train.teacher is None
+    runs = {arm.name: study.plan.compared(arm, 0) for arm in study.arms}
+    first = {name: RunFolder(run.folder(study.folder)).metrics()[1] for name, run in runs.items()}
+    assert "teacher_kl" not in first["alone"]
+    assert first["same"]["teacher_kl"] == pytest.approx(0, abs=1e-6)
+    assert first["mqa"]["teacher_kl"] > 1e-5
+    assert first["mqa"]["teacher_distance"] > 1e-3
+    assert len({run.name for run in runs.values()}) == 3
+
+
 def test_a_run_is_named_after_its_weights(tmp_path, text):
     def name(start):
         study = study_of(tmp_path, start, text)
@@ -127,6 +144,12 @@ def test_a_folder_that_has_read_the_fold_of_tuning_is_refused_before_any_run(tmp
         ({"a": {}, "b": {"model.mlp.d_ff": 72}}, {}, "arms.b  "),
         ({"a": {}, "b": {"model.vocab_size": 320}}, {}, "arms.b.model.vocab_size"),
         (ARMS, {"set": {"data.excluded_folds": [3]}}, "set.data.excluded_folds"),
+        (
+            {"a": {}, "b": {"model.n_layers": 1, "train.start_layers": [1], "train.teacher": {"hidden": 1}}},
+            {},
+            "arms.b.train.teacher.path  start has n_layers = 2, but model.n_layers is 1",
+        ),
+        ({"a": {}, "b": {"train.teacher": {}}}, {"start": None}, "arms.b.train.teacher.path  null, and so is"),
         (ARMS, {"start": {"tokens": 1280, "set": {"train.seed": 3}}}, "start.set.train.seed"),
         (ARMS, {"start": "nowhere"}, "base"),
     ],

@@ -32,7 +32,7 @@ def home(text, tmp_path_factory):
     return home
 
 
-def taught(home, text, *overrides, teacher="teacher"):
+def distilled(home, text, *overrides, teacher="teacher"):
     return config(f"train.teacher.path={home / teacher}", *EVERY_LOSS, *overrides, data=text)
 
 
@@ -43,7 +43,7 @@ def of_teacher(run):
 
 def test_a_killed_run_resumes_exactly(home, text, tmp_path):
     """Dropout is on, so a random number that the teacher drew would change the losses."""
-    cfg = taught(home, text, "train.checkpoint_every=5", "model.dropout.branch=0.1")
+    cfg = distilled(home, text, "train.checkpoint_every=5", "model.dropout.branch=0.1")
     whole = train(cfg, tmp_path / "whole", Callback())
     with pytest.raises(RuntimeError, match="killed"):
         train(cfg, tmp_path / "killed", Killed())
@@ -54,7 +54,7 @@ def test_a_killed_run_resumes_exactly(home, text, tmp_path):
 
 
 def test_a_student_that_begins_from_its_teacher_has_nothing_to_learn_from_it(home, text, tmp_path):
-    train(taught(home, text, f"train.start={home / 'teacher'}", "train.lr=0.01"), tmp_path / "run", Callback())
+    train(distilled(home, text, f"train.start={home / 'teacher'}", "train.lr=0.01"), tmp_path / "run", Callback())
     (first_kl, first_distance), *_, (last_kl, last_distance) = of_teacher(tmp_path / "run")
     assert first_kl == pytest.approx(0, abs=1e-6)
     assert first_distance == 0
@@ -62,9 +62,38 @@ def test_a_student_that_begins_from_its_teacher_has_nothing_to_learn_from_it(hom
     assert last_distance > 0
 
 
+def test_without_a_path_the_teacher_is_the_start(home, text, tmp_path):
+    start = f"train.start={home / 'teacher'}"
+    explicit, implicit = distilled(home, text, start), config(start, *EVERY_LOSS, "train.checkpoint_every=5", data=text)
+    train(explicit, tmp_path / "explicit", Callback())
+    with pytest.raises(RuntimeError, match="killed"):
+        train(implicit, tmp_path / "implicit", Killed())
+    train(implicit, tmp_path / "implicit", Callback())
+    assert of_teacher(tmp_path / "implicit") == of_teacher(tmp_path / "explicit")
+    assert losses(tmp_path / "implicit") == losses(tmp_path / "explicit")
+    assert Run("", implicit, "text", threads=1).name == Run("", explicit, "text", threads=1).name
+    other = config(f"train.start={home / 'other'}", *EVERY_LOSS, data=text)
+    assert Run("", other, "text", threads=1).name != Run("", explicit, "text", threads=1).name
+
+
+def test_a_run_that_begins_from_a_distilled_one_keeps_its_teacher(home, text, tmp_path):
+    implicit = config(f"train.start={home / 'teacher'}", *EVERY_LOSS, data=text)
+    train(implicit, tmp_path / "run", Callback())
+    following = load_config(tmp_path / "run", f"train.start={tmp_path / 'run'}").train
+    assert (following.start, following.teacher.path) == (str(tmp_path / "run"), str(home / "teacher"))
+    (tmp_path / "file.yaml").write_text((tmp_path / "run" / "config.yaml").read_text())
+    assert load_config(tmp_path / "file.yaml", f"train.start={home / 'other'}").train.teacher.path is None
+
+
+def test_random_weights_have_no_teacher(text, tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.teacher\.path +null, and so is train.start, whose weights would"):
+        train(config(*EVERY_LOSS, data=text), tmp_path / "run", Callback())
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_student_approaches_its_teacher(home, text, tmp_path):
     """Without the objective, the student learns only from the teacher. The log has the plain cross-entropy."""
-    cfg = taught(home, text, "train.teacher.objective=0", "train.tokens=2560", "train.lr=0.01")
+    cfg = distilled(home, text, "train.teacher.objective=0", "train.tokens=2560", "train.lr=0.01")
     train(cfg, tmp_path / "run", Callback())
     first, last = (of_teacher(tmp_path / "run")[i] for i in (0, -1))
     assert last[0] < first[0] / 2
@@ -73,31 +102,31 @@ def test_the_student_approaches_its_teacher(home, text, tmp_path):
 
 
 def test_micro_batches_do_not_change_the_losses(home, text, tmp_path):
-    train(taught(home, text), tmp_path / "whole", Callback())
-    train(taught(home, text, "train.micro_batch_tokens=16"), tmp_path / "parts", Callback())
+    train(distilled(home, text), tmp_path / "whole", Callback())
+    train(distilled(home, text, "train.micro_batch_tokens=16"), tmp_path / "parts", Callback())
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
 
 
 def test_a_published_teacher_teaches_like_its_run(home, text, tmp_path):
-    train(taught(home, text), tmp_path / "run", Callback())
-    train(taught(home, text, teacher="hf"), tmp_path / "hf", Callback())
+    train(distilled(home, text), tmp_path / "run", Callback())
+    train(distilled(home, text, teacher="hf"), tmp_path / "hf", Callback())
     np.testing.assert_allclose(of_teacher(tmp_path / "hf"), of_teacher(tmp_path / "run"), rtol=1e-6)
 
 
 def test_a_run_knows_its_teacher_by_the_weights(home, text, tmp_path):
     shutil.copytree(home / "teacher", tmp_path / "moved")
     shutil.copytree(home / "teacher", tmp_path / "replaced")
-    cfg = taught(home, text, "train.checkpoint_every=5")
+    cfg = distilled(home, text, "train.checkpoint_every=5")
     with pytest.raises(RuntimeError, match="killed"):
         train(cfg, tmp_path / "run", Killed())
     with pytest.raises(UserError, match=r"train\.teacher\.path: .*teacher in the folder, .*other in the new config"):
-        train(taught(home, text, "train.checkpoint_every=5", teacher="other"), tmp_path / "run", Callback())
+        train(distilled(home, text, "train.checkpoint_every=5", teacher="other"), tmp_path / "run", Callback())
     with pytest.raises(UserError, match=r"train\.teacher\.temperature: 2\.0 in the folder, 3\.0 in the new config"):
-        train(taught(home, text, "train.teacher.temperature=3"), tmp_path / "run", Callback())
-    moved = taught(tmp_path, text, "train.checkpoint_every=5", teacher="moved")
+        train(distilled(home, text, "train.teacher.temperature=3"), tmp_path / "run", Callback())
+    moved = distilled(tmp_path, text, "train.checkpoint_every=5", teacher="moved")
     assert train(moved, tmp_path / "run", Callback()).status == "finished"
 
-    in_place = taught(tmp_path, text, teacher="replaced")
+    in_place = distilled(tmp_path, text, teacher="replaced")
     with pytest.raises(RuntimeError, match="killed"):
         train(in_place, tmp_path / "second", Killed())
     shutil.rmtree(tmp_path / "replaced")
@@ -120,10 +149,10 @@ def test_the_name_of_a_run_has_the_weights_and_not_the_path(home, text, tmp_path
     def name(cfg):
         return Run("", cfg, "text", threads=1).name
 
-    own = name(taught(home, text))
-    assert own == name(taught(tmp_path, text, teacher="moved"))
-    names = [own, name(config(data=text)), name(taught(home, text, teacher="other"))]
-    names.append(name(taught(home, text, "train.teacher.temperature=3")))
+    own = name(distilled(home, text))
+    assert own == name(distilled(tmp_path, text, teacher="moved"))
+    names = [own, name(config(data=text)), name(distilled(home, text, teacher="other"))]
+    names.append(name(distilled(home, text, "train.teacher.temperature=3")))
     assert len(set(names)) == 4
 
 
@@ -145,7 +174,7 @@ REFUSED = {
 def test_a_teacher_that_cannot_teach_is_refused(field, overrides, message, home, text, tmp_path):
     overrides = (*overrides, "data.reserve=[sentinels:4]") if "encoder" in message else overrides
     with pytest.raises(ConfigError) as error:
-        train(taught(home, text, *overrides), tmp_path / "run", Callback())
+        train(distilled(home, text, *overrides), tmp_path / "run", Callback())
     problems = [problem for problem in error.value.problems if problem.path == field]
     assert any(message in problem.message for problem in problems), error.value
     assert not (tmp_path / "run").exists()
@@ -155,19 +184,19 @@ def test_a_teacher_with_learned_positions_reads_no_longer_windows(home, text, tm
     learned = config("model.position.kind=learned", data=text)
     train(learned, tmp_path / "short", Callback())
     with pytest.raises(ConfigError, match=re.escape("train.seq_len: 32 exceeds model.max_seq_len = 16")):
-        train(taught(tmp_path, text, "train.seq_len=32", teacher="short"), tmp_path / "run", Callback())
+        train(distilled(tmp_path, text, "train.seq_len=32", teacher="short"), tmp_path / "run", Callback())
 
 
 def test_a_teacher_with_another_tokenizer_is_refused(home, text, tmp_path):
     other = write_text(tmp_path, "other.txt", lines=300)
     other.write_text(other.read_text().replace("cat", "zebra").replace("dog", "quokka"))
     with pytest.raises(UserError, match=r"train\.teacher\.path: .*other\.txt has a different tokenizer than .*teacher"):
-        train(taught(home, other), tmp_path / "run", Callback())
+        train(distilled(home, other), tmp_path / "run", Callback())
 
 
 def test_a_teacher_that_does_not_exist_is_refused(home, text, tmp_path):
     with pytest.raises(UserError, match="missing: not a run folder"):
-        train(taught(home, text, teacher="missing"), tmp_path / "run", Callback())
+        train(distilled(home, text, teacher="missing"), tmp_path / "run", Callback())
 
 
 def test_a_teacher_that_does_not_fit_is_refused(home, text, tmp_path, monkeypatch):
@@ -176,7 +205,7 @@ def test_a_teacher_that_does_not_fit_is_refused(home, text, tmp_path, monkeypatc
     monkeypatch.setattr(device.Device, "memory", n_bytes)
     train(config(data=text), tmp_path / "alone", Callback())
     with pytest.raises(UserError, match="float32 weights of the model and its teacher"):
-        train(taught(home, text), tmp_path / "run", Callback())
+        train(distilled(home, text), tmp_path / "run", Callback())
 
 
 def _weights(run):

@@ -129,6 +129,74 @@ def test_a_killed_run_resumes_exactly_and_only_from_the_same_weights(here, capsy
         train(config("train.start=other", "train.tokens=1280", "train.checkpoint_every=5", data=text), here / "c")
 
 
+class Notes(Callback):
+    """Callback that keeps the notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def on_note(self, text):
+        self.notes.append(text)
+
+
+def test_a_run_resumes_after_its_start_was_extended(here, text):
+    """The start is read only once, so only a run without a checkpoint of its own needs the same weights."""
+    longer = config("train.start=run", "train.tokens=1280", "train.checkpoint_every=5", data=text)
+    whole = train(longer, here / "whole", Callback())
+    with pytest.raises(RuntimeError, match="killed"):
+        train(longer, here / "b", Killed())
+    shutil.copytree(here / "b", here / "c")
+    shutil.rmtree(here / "c" / "checkpoints")
+    began = RunFolder(here / "b").environment()["start"]
+    extended = ("train.schedule=constant", "train.warmup=2", "train.tokens=1280")
+    train(config(*extended, data=text), here / "run", Callback())
+    with pytest.raises(UserError, match=r"the run began with start \w+ and cannot continue with \w+"):
+        train(longer, here / "c", Callback())
+    shutil.copytree(here / "run", here / "moved")
+    moved = config("train.start=moved", "train.tokens=1280", "train.checkpoint_every=5", data=text)
+    with pytest.raises(UserError, match=r"train\.start: run in the folder, moved in the new config"):
+        train(moved, here / "b", Callback())
+    notes = Notes()
+    assert train(longer, here / "b", notes).loss == whole.loss
+    assert losses(here / "b") == losses(here / "whole")
+    assert any(note.startswith("run no longer has the weights from which the run began") for note in notes.notes)
+    assert RunFolder(here / "b").environment()["start"] == began
+
+
+def test_the_command_is_repeated_after_the_start_was_extended(here, text):
+    """The length of the new run was that of its start, and stays."""
+    command = ["train", "run", "train.lr=0.002", "--out", "b"]
+    assert app.main(command) == 0
+    loss = RunFolder(here / "b").summary().loss
+    (here / "b" / "summary.json").unlink()
+    assert app.main(["train", "run", "train.tokens=1280", "train.warmup=2", "--out", "run"]) == 0
+    assert app.main(command) == 0
+    assert (RunFolder(here / "b").summary().loss, len(losses(here / "b"))) == (loss, 10)
+    assert app.main([*command, "train.tokens=1280", "train.warmup=2"]) == 0
+    assert len(losses(here / "b")) == 20
+
+
+def test_a_converted_model_is_trained_in_place_or_elsewhere(here, capsys):
+    """Settings of training may change, but the model and its weights are those of the folder."""
+    fewer = "model.attention.n_kv_heads=1"
+    for folder in ("converted", "adapted"):
+        assert app.main(["convert", "run", fewer, "--out", folder]) == 0
+    changed = ["train.lr=0.002", "train.checkpoint_every=5"]
+    lines, _ = refused(capsys, "converted", "model.attention.n_kv_heads=2", "--out", "converted")
+    assert "contains a model with another config" in " ".join(lines)
+    lines, _ = refused(capsys, "run", fewer, "--out", "converted")
+    assert "train.start: None in the folder" in " ".join(lines)
+    assert app.main(["train", "converted", *changed, "--out", "b"]) == 0
+    assert app.main(["train", "converted", *changed, "--out", "converted"]) == 0
+    assert losses(here / "converted") == losses(here / "b")
+    (here / "converted" / "summary.json").unlink()
+    assert app.main(["train", "converted", *changed, "--out", "converted"]) == 0
+    lines, _ = refused(capsys, "converted", "train.lr=0.003", "--out", "converted")
+    assert "train.lr: 0.002 in the folder, 0.003 in the new config" in " ".join(lines)
+    assert app.main(["train", "adapted", "train.lora={}", "--out", "adapted"]) == 0
+    assert first_loss(here / "adapted") == first_loss(here / "b")
+
+
 def test_a_folder_without_weights_is_a_config(here, capsys, text):
     (here / "hf" / "model.safetensors").unlink()
     assert app.main(["train", "hf", *SHORT, f"data.path={text}", "--out", "b"]) == 0

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from archlab.cli import app
 from archlab.data.chat_data import ChatData
+from archlab.data.corpus import Corpus
 from archlab.data.objectives import Batches
 from archlab.data.open import form_of_data, open_training_data
 from archlab.data.packing import Packing
@@ -108,6 +109,7 @@ def test_a_tokenizer_without_described_tokens_writes_the_token_before_documents(
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{% set ns = namespace(a=1) %}{% set ns.__class__ = 2 %}", "__class__"),
         ("{{ raise_exception('no cats') }}", "the chat template fails: no cats"),
+        ("{{ raise_exception('') }}", "the chat template fails: TemplateError"),
         ("{{ 1 + 'a' }}", "unsupported operand"),
     ],
 )
@@ -169,7 +171,7 @@ ANSWER = {"role": "assistant", "content": "ho"}
         ({"messages": [{"from": "user", "value": "hi"}]}, "message 1 of 'messages' has no 'role'; found: from, value"),
         ({"messages": [asked(role="usr"), ANSWER]}, "has the role 'usr'; did you mean user?; allowed: system, developer, user"),
         ({"messages": [asked(content=None), ANSWER]}, "message 1 of 'messages' has no 'content'; found: role"),
-        ({"messages": [asked(content=[{}]), ANSWER]}, "is an array; expected a string"),
+        ({"messages": [asked(content=[{}]), ANSWER]}, "content of message 1 of 'messages' is an array; expected a string"),
         ({"messages": [asked(), asked(role="assistant", content=" ")]}, "message 2 of 'messages', of the role 'assistant', is empty"),
         ({"messages": [ANSWER, asked()]}, "message 1 of 'messages' is a response; expected a message that it responds to"),
         ({"messages": [asked(), ANSWER | {"tool_calls": [1]}]}, "message 2 of 'messages' has the field 'tool_calls'; allowed: role and content"),
@@ -184,6 +186,23 @@ def test_a_record_without_a_conversation_is_named(record: dict, message: str, tm
     data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "data", None, tokenizer, 0.2, MESSAGES, skip_invalid=True)
     assert len(conversations(data)) == 40
     assert data.manifest.invalid == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"messages": [{"role": "user", "content": "\xff"}, {"role": "assistant", "content": "x"}]}', "not valid UTF-8"),
+        (b'{"messages": [], "messages": 1}', "an object has several values for the key 'messages'; allowed: one"),
+        (b'{"messages": [{"role": "user", "content": "a", "role": "system"}]}', "an object has several values for the key 'role'"),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "content of message 1 of 'messages' has half a surrogate"),
+        (b'{"messages": [],}', "not valid JSON"),
+        (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
+    ],
+)  # fmt: skip
+def test_the_line_of_an_invalid_record_is_named(record: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json.dumps({"messages": [asked(), ANSWER]}).encode() + b"\n" + record)
+    with pytest.raises(UserError, match=rf"a\.jsonl, line 2: {message}"):
+        list(Corpus([str(tmp_path / "a.jsonl")], MESSAGES))
 
 
 def test_a_prompt_and_its_response_are_a_conversation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

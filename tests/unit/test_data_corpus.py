@@ -262,7 +262,8 @@ def test_a_missing_field_is_answered_by_the_near_name_and_by_what_helps(tmp_path
         assert [line for line in others if "--field" in line] == []
         assert any("--skip-invalid" in line for line in others) == (missing_at > 0 and not as_table)
     with pytest.raises(
-        UserError, match=r"no .* 'text'; found: title.*\n`archlab data --field NAME` reads another field"
+        UserError,
+        match=r"no .* 'text'; found: title.*\n`archlab data --field NAME` reads another field\. For conversations: .*--chat NAME",
     ):
         list(Corpus([str(tmp_path)]))
 

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from archlab.config.core.merge import expand
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.io import parse_overrides, read_entry
 from archlab.errors import UserError
-from archlab.exchange.configs import config_file, kind_of, start_of
+from archlab.exchange.configs import RUN_CONFIG, config_file, kind_of, start_of
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG, has_weights
 from archlab.training.checkpoint import has_checkpoint
+from archlab.training.schedule import LENGTH
 
 
 def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str]:
@@ -22,7 +24,7 @@ def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str
         return overrides
     if _holds_weights(config):
         folder = str(real_path(Path(config))) if Path(config).exists() else config
-        return (f"train.start={folder}", *overrides)
+        return (f"train.start={folder}", *_length_of(out, folder), *overrides)
     for file, base in _bases(config_file(config)):
         folder = file.parent / base
         if _holds_weights(folder):
@@ -32,6 +34,13 @@ def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str
                 f"file: base: {Path(base) / config_file(folder).name}"
             )
     return overrides
+
+
+def _length_of(out: Path, start: str) -> Iterator[str]:
+    """Yield overrides with the length of the run in `out`, if it has begun from the weights `start`: their own run,
+    which gave it its length, may have been extended since."""
+    if (file := out / RUN_CONFIG).is_file() and start_of(raw := read_entry(file)[1]) == start:
+        yield from (f"train.{name}={to_yaml_line(raw['train'][name])}" for name in sorted(LENGTH & raw["train"].keys()))
 
 
 def _bases(file: Path) -> Iterator[tuple[Path, str]]:

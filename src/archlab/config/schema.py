@@ -139,7 +139,8 @@ class TrainConfig(Settings):
     """Trained model from whose predictions and hidden states the run also learns (distillation). null: no teacher."""
     z_loss: NonNegative = 0.0
     """Coefficient of the z-loss log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported
-    loss excludes the z-loss."""
+    loss excludes the z-loss. A teacher does not change its weight: like the cross-entropy, the divergence
+    stays the same if a number is added to all logits, so only the z-loss keeps them small."""
     seed: Seed = 0
     """Random seed of initial weights, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -237,12 +237,21 @@ def _values(fields: Sequence[str], _: int, line: bytes) -> list[object] | None:
     if not line.strip():
         return None
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=_with_unique_keys)
     except UnicodeDecodeError:
         raise InvalidRecordError("not valid UTF-8") from None
     except (ValueError, RecursionError):
         raise InvalidRecordError("not valid JSON") from None
     return [_value(record, field) for field in fields]
+
+
+def _with_unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object. Raise InvalidRecordError if a key is repeated, because its value is then not defined."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise InvalidRecordError(f"an object has several values for the key {repeated!r}; allowed: one")
+    return record
 
 
 def _value(record: object, field: str) -> object:

@@ -119,7 +119,13 @@ class Corpus:
     def _advice(self, content: Invalid | NotText) -> str:
         if isinstance(content, NotText) or not content.lacks_field:
             return "\n`archlab data --skip-invalid` leaves out records and files that cannot be read"
-        return "\n`archlab data --field NAME` reads another field" if self.template == TEXT else ""
+        if self.template != TEXT:
+            return ""
+        return (
+            "\n`archlab data --field NAME` reads another field. For conversations: "
+            f"`archlab data {self.sources[0]} --chat NAME --tokenizer MODEL --out DIR`, then "
+            "`archlab train MODEL data.path=DIR`"
+        )
 
     def __str__(self) -> str:
         how = "" if self.template == TEXT else f" ({self.template})"

@@ -65,7 +65,7 @@ class TextTemplate:
 
     def texts(self, values: Sequence[object]) -> tuple[str]:
         """Return the text that the values of the fields make."""
-        texts = [_checked(value, field) for value, field in zip(values, self.fields, strict=True)]
+        texts = [_checked(value, repr(field)) for value, field in zip(values, self.fields, strict=True)]
         rest = (text + after for text, after in zip(texts, self.around[1:], strict=True))
         return ("".join([self.around[0], *rest]) if any(texts) else "",)
 
@@ -95,7 +95,7 @@ class PairFields:
     def texts(self, values: Sequence[object]) -> tuple[str, str]:
         """Return the source and the target. Raise InvalidRecordError if one of them is empty."""
         named = zip(values, self.fields, strict=True)
-        source, target = (_not_empty(_checked(value, field), field) for value, field in named)
+        source, target = (_not_empty(_checked(value, repr(field)), field) for value, field in named)
         return source, target
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ def _prompt_or_response(value: object, field: str) -> str:
     if isinstance(value, list):
         hint = "to read messages, name one field that holds the whole conversation"
         raise InvalidRecordError(f"{field!r} is an array; expected a string ({hint})")
-    return _not_empty(_checked(value, field), field, "in the prompt and in the response")
+    return _not_empty(_checked(value, repr(field)), field, "in the prompt and in the response")
 
 
 def _messages(value: object, field: str) -> list[dict[str, str]]:
@@ -183,11 +183,11 @@ def _not_empty(text: str, field: str, where: str = "in the source and in the tar
     return text
 
 
-def _checked(text: object, field: str) -> str:
+def _checked(text: object, where: str) -> str:
     if not isinstance(text, str):
-        raise InvalidRecordError(f"{field!r} is {called(text)}; expected a string")
+        raise InvalidRecordError(f"{where} is {called(text)}; expected a string")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidRecordError(f"{field!r} has half a surrogate pair, which is not valid Unicode text") from None
+        raise InvalidRecordError(f"{where} has half a surrogate pair, which is not valid Unicode text") from None
     return text

@@ -123,7 +123,7 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
         accept(file)
     raw = read_config(source)
     start = start_of(expand(parse_overrides(overrides)[0]))
-    return on_start(without_start(raw), start) if start else raw
+    return on_start(without_start(raw, source), start) if start else raw
 
 
 def read_config(source: str | Path) -> Raw:
@@ -141,9 +141,13 @@ def start_of(raw: Raw) -> str | None:
     return start if isinstance(start, str) else None
 
 
-def without_start(raw: Raw) -> Raw:
-    """Return raw values without the weights from which they began, because those of a finished run replace them."""
+def without_start(raw: Raw, source: str | Path) -> Raw:
+    """Return raw values without the weights from which they began, because those of a finished run replace them. If
+    `source` is the folder of that run, and it also learned from the weights, they stay its teacher."""
     train = {key: value for key, value in raw.get("train", {}).items() if key not in ("start", "start_layers")}
+    teacher = train.get("teacher")
+    if isinstance(teacher, dict) and teacher.get("path") is None and is_run_folder(Path(source)):
+        train["teacher"] = {**teacher, "path": start_of(raw)}
     return {**raw, "train": train}
 
 

@@ -142,7 +142,7 @@ class ChatTemplate:
                     blocks.append(block)
                 return "".join(blocks), places
         except Exception as error:  # a template is a program, which may raise anything
-            raise ChatTemplateError(f"the chat template fails: {error or type(error).__name__}") from None
+            raise ChatTemplateError(f"the chat template fails: {str(error) or type(error).__name__}") from None
 
 
 def file_of(name: str) -> str:

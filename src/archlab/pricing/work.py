@@ -337,20 +337,32 @@ def computed_training_flops(config: Config) -> float:
     return _training_flops(config, "packed" if config.train.document_mask else "computed")
 
 
-def teacher_flops(config: Config, teacher: ModelConfig) -> float:
+def teacher_flops(config: Config, teacher: ModelConfig, predicted: float | None = None) -> float:
     """Return the FLOPs that `train.teacher` adds to a training window, per token of the window: the forward pass of the
-    teacher and, if layers are matched, a second pass through the layers of the model. Hidden pairs do not count."""
+    teacher and, if layers are matched, a second pass through the layers of the model. Hidden pairs do not count.
+
+    `predicted` is that of `visible_training_flops`.
+    """
     settings, train, (stack, source) = config.train.teacher, resolve_train(config), tokens_read(config)
     if settings is None:
         return 0.0
-    own, of_teacher = (
-        dict(forward_flops(model, stack, source=source, predicted=tokens_predicted(config)))
-        for model in (config.model, teacher)
-    )
-    per_token = sum(n for part, n in of_teacher.items() if part != "head" or settings.logits)
+    predicted = tokens_predicted(config) if predicted is None else predicted
+    of_teacher = dict(forward_flops(teacher, stack, source=source, predicted=predicted))
+    flops = stack * sum(n for part, n in of_teacher.items() if part != "head" or settings.logits)
     if settings.hidden:
-        per_token += (1 + BACKWARD) * sum(n for part, n in own.items() if part != "head")
-    return per_token * (stack / train.seq_len)
+        flops += matrix_flops(_matched_layers(config.model, Pass(1, stack), train.lora)).total()
+    return flops / train.seq_len
+
+
+def _matched_layers(model: ModelConfig, window: Pass, lora: Lora | None) -> Iterator[Operation]:
+    """Yield the operations of a forward and a backward pass in which each layer reads the teacher's input. With LoRA,
+    this input needs no gradient. Otherwise, the norm before the layer has trained weights and needs one."""
+    yield from before_layers(model, window)
+    for layer in layer_configs(model):
+        if lora:
+            yield from layers_with_lora([layer], window, lora)
+        else:
+            yield from (operation.repeated(1 + BACKWARD) for operation in layer.work(window))
 
 
 def _training_flops(config: Config, counting: Counting, predicted: float | None = None) -> float:

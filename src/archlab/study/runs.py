@@ -86,8 +86,10 @@ class Run:
         """
         plain = in_old_form(resolved(self.config))
         values: Raw = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
+        named = self.config.train.start
+        start = self.start.name if self.start else named and _weights(named)
         if teacher := self.config.train.teacher:
-            values["train"]["teacher"]["path"] = _weights(teacher.path)
+            values["train"]["teacher"]["path"] = _weights(teacher.path) if teacher.path else start
         values |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,
@@ -97,10 +99,8 @@ class Run:
             values["excluded_folds"] = list(excluded)
         if code := sources(self.config):
             values["plugins"] = code
-        if self.start:
-            values["train"]["start"] = self.start.name
-        elif self.config.train.start:
-            values["train"]["start"] = _weights(self.config.train.start)
+        if start:
+            values["train"]["start"] = start
         return config_hash(values)
 
     def trained(self, study: Path) -> Config:

@@ -112,7 +112,8 @@ class StartTraining(Settings):
     tokens: Tokens
     """Number of training tokens."""
     set: Overrides = Field(default_factory=dict)
-    """Changes to the base that apply only to this training, such as `train.schedule: constant`."""
+    """Changes to the base that apply only to this training, such as `train.schedule: constant`. Fields of the study's
+    `set` that concern trained weights do not apply to it: train.start_layers, train.teacher and train.lora."""
 
 
 def _required_unless_extending(schema: dict[str, Any]) -> None:

@@ -14,16 +14,20 @@ from archlab.exchange.configs import on_start, read_config, without_start
 from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
+from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
 from archlab.training.weights import open_start
 from archlab.transplant.plan import plan
 from archlab.transplant.weights import Architecture, LazyTensor, Weights
+
+_OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train.lora": None}
+"""Settings without a meaning for the training of the base, which begins from random weights."""
 
 
 def base_of(study: StudyConfig) -> Raw:
     """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names."""
     if not isinstance(study.start, str):
         return overlay(read_config(study.base), study.set, Config)
-    base = on_start(without_start(read_config(study.base)), study.start)
+    base = on_start(without_start(read_config(study.base), study.base), study.start)
     return overlay(overlay(base, {"train.start": study.start}, Config), study.set, Config)
 
 
@@ -32,13 +36,18 @@ def start_config(study: StudyConfig) -> Config | None:
     start = study.start
     if not isinstance(start, StartTraining):
         return None
-    raw = overlay(overlay(base_of(study), start.set, Config), {"train.tokens": start.tokens}, Config)
+    base = overlay(base_of(study), _OF_TRAINED_WEIGHTS, Config)
+    raw = overlay(overlay(base, start.set, Config), {"train.tokens": start.tokens}, Config)
     return build_config(raw, source="start")
 
 
 def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
     """Yield a problem for each arm that the trained weights cannot become."""
     if study.start is None:
+        for arm in arms:
+            teacher = arm.config.train.teacher
+            if teacher and not (teacher.path or arm.config.train.start):
+                yield Problem(f"{section_of(study, arm.name)}.train.teacher.path", NO_TEACHER)
         return
     try:
         config = start_config(study)
@@ -55,6 +64,11 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             plan(weights, arm.config.model, _layers(arm.config))
         except UserError as error:
             yield Problem(section_of(study, arm.name), str(error))
+            continue
+        teacher = arm.config.train.teacher
+        if teacher and not teacher.path:
+            for problem in teacher_problems(arm.config, teacher, "start", weights.model):
+                yield Problem(f"{section_of(study, arm.name)}.{problem.path}", problem.message)
 
 
 def _layers(config: Config) -> Sequence[int] | None:

@@ -114,7 +114,7 @@ class Training:
         counted = data.counted_per_window(settings.seq_len) if isinstance(data, ChatData) else None
         flops = visible_training_flops(setup.config, counted)
         if setup.teacher:
-            flops += teacher_flops(setup.config, setup.teacher.weights.model)
+            flops += teacher_flops(setup.config, setup.teacher.weights.model, counted)
         self._mfu_per_speed = flops / device.peak_flops() / world.size
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)
@@ -295,7 +295,7 @@ class Training:
         self._passed_over = batches_passed_over(metrics)
 
     def _ended(self) -> RunSummary:
-        is_imported = self._settings.start is not None or imported(self._folder.path) is not None
+        is_imported = "start" in self._folder.environment() or imported(self._folder.path) is not None
         metrics = self._folder.metrics()
         summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
         self._folder.finish(summary)

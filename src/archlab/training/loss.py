@@ -55,22 +55,21 @@ def backward_through_head(
     train: TrainConfig,
     share: float,
     device: Device,
-    taught: Iterator[Tensor] | None = None,
+    teacher_logits: Iterator[Tensor] | None = None,
 ) -> tuple[Tensor, HeadLosses]:
     """Backpropagate `share` times the objective through the head, which accumulates gradients in its parameters.
 
-    `taught` yields a teacher's logits of each chunk. The divergence from them is then added to the objective, with the
-    weights of `train.teacher`. Return the gradient of the hidden states, [N, D], and the losses.
+    `teacher_logits` yields a teacher's logits of each chunk. The divergence from them is then added to the objective,
+    with the weights of `train.teacher`. Return the gradient of the hidden states, [N, D], and the losses.
     """
     gradients, teacher = list[Tensor](), train.teacher
     cross_entropy, divergence = (torch.zeros((), device=hidden_ND.device) for _ in range(2))
     for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
         weight = len(piece_N) / len(targets_N)
-        minimized, plain = objective(logits_NV, piece_N, train.z_loss, train.objective)
-        if teacher is not None:
-            minimized = minimized * teacher.objective
-        if teacher is not None and taught is not None:
-            from_teacher = kl_divergence(next(taught), logits_NV, teacher.temperature)
+        of_objective = 1.0 if teacher is None else teacher.objective
+        minimized, plain = objective(logits_NV, piece_N, train.z_loss, train.objective, of_objective)
+        if teacher is not None and teacher_logits is not None:
+            from_teacher = kl_divergence(next(teacher_logits), logits_NV, teacher.temperature)
             minimized = minimized + teacher.logits * teacher.temperature**2 * from_teacher
             divergence += from_teacher.detach() * weight
         (minimized * (weight * share)).backward()
@@ -96,16 +95,18 @@ def kl_divergence(teacher_NV: Tensor, student_NV: Tensor, temperature: float) ->
 _NEXT_TOKEN = NextToken()
 
 
-def objective(logits: Tensor, targets: Tensor, z_loss: float, config: Objective = _NEXT_TOKEN) -> tuple[Tensor, Tensor]:
+def objective(
+    logits: Tensor, targets: Tensor, z_loss: float, config: Objective = _NEXT_TOKEN, weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the loss to minimize and the plain cross-entropy of logits [..., V].
 
-    Both are means in nats per token, in at least float32. The loss to minimize also includes z_loss * log^2 Z, where Z
-    is the softmax denominator (PaLM).
+    Both are means in nats per token, in at least float32. The loss to minimize is `weight` times that of the objective,
+    plus z_loss * log^2 Z, where Z is the softmax denominator (PaLM).
     """
     logits_NV = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     targets_N = targets.flatten()
     cross_entropy = F.cross_entropy(logits_NV, targets_N)
-    minimized = make(config, logits_NV, targets_N, cross_entropy, check=_check_loss)
+    minimized = weight * make(config, logits_NV, targets_N, cross_entropy, check=_check_loss)
     if z_loss:
         minimized = minimized + z_loss * logits_NV.logsumexp(-1).square().mean()
     return minimized, cross_entropy

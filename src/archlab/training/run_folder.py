@@ -41,8 +41,9 @@ from archlab.files import (
     remove_leftovers,
     write_atomic,
 )
+from archlab.hf.folder import TOKENIZER
 from archlab.hf.imported import IMPORTED
-from archlab.training.checkpoint import METRICS, remove_after
+from archlab.training.checkpoint import METRICS, has_checkpoint, newest_checkpoint, remove_after, weights_digest
 from archlab.training.evaluate import DocumentScore
 from archlab.training.schedule import LENGTH, step_to_extend
 from archlab.training.sinks import Copies
@@ -112,11 +113,17 @@ class RunFolder:
         new: dict[str, str | bytes] = {}
         if "config.yaml" not in names:
             new |= _with_plugins(config, self.path)
-        elif IMPORTED in names and not before:
-            self._check_imported(diff(load_config(self.path), config), tokenizer, env.get("document_token"))
+        elif not before and (IMPORTED in names or has_checkpoint(self.checkpoints)):
+            self._check_untrained(diff(load_config(self.path), config), tokenizer, env.get("document_token"))
             new |= _with_plugins(config, self.path)
+            env = env | self._own_start()
         elif self._check_same(old := load_config(self.path), config, env, before):
             notes.append(self._extend(old, config))
+        if env.get("start", began := before.get("start")) != began and before:
+            notes.append(
+                f"{config.train.start} no longer has the weights from which the run began; the run continues from its "
+                "own checkpoint"
+            )
         if not before:  # also if the process was killed while writing these files
             new |= tokenizer_files(tokenizer, self.path, files)
             new["env.json"] = json.dumps(env, indent=2)
@@ -157,11 +164,20 @@ class RunFolder:
                 f"can continue with it: archlab train {self.path} --out {self.path}"
             )
 
-    def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
-        refused = {field: values for field, values in changed.items() if field.startswith("model.")}
-        self._refuse(refused, "contains an imported model with another config")
-        if tokenizer:
+    def _check_untrained(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
+        """Raise UserError if the folder of an imported or converted model cannot be trained with the new config."""
+        of_weights = ("model", "train.start", "train.start_layers")
+        refused = {field: values for field, values in changed.items() if is_under([field], of_weights)}
+        self._refuse(
+            refused, "contains a model with another config; to begin from its weights, choose another folder with --out"
+        )
+        if tokenizer and (self.path / TOKENIZER).is_file():
             check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
+
+    def _own_start(self) -> dict[str, str]:
+        """Return the digest of the weights from which a run in the folder of an imported or converted model begins."""
+        newest, _ = newest_checkpoint(self.checkpoints, weights_only=True)
+        return {"start": weights_digest(newest[1])} if newest else {}
 
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
         """Return the step from which the run with the settings `old` can be extended to the longer run with `new`.
@@ -203,7 +219,9 @@ class RunFolder:
         if is_longer := is_longer and refused.keys() <= {f"train.{name}" for name in LENGTH}:
             refused = {}
         self._refuse(refused, "contains a run with another config; choose another folder")
-        for name in (*_LOCATIONS, "plugins", *outcomes):
+        # A run that has begun no longer needs the weights of its start.
+        needed = [name for name in _LOCATIONS if name != "start" or not has_checkpoint(self.checkpoints)]
+        for name in (*needed, "plugins", *outcomes):
             if before and name in env and (began := before.get(name, False)) != env[name]:
                 same = f"{outcomes[name]}={to_yaml_line(began)}" if name in outcomes else ""
                 if name == "micro_batch_tokens":

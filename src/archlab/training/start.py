@@ -45,13 +45,15 @@ class Initial:
 def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial | None:
     """Return the initial values of a run, or None if it begins from random weights.
 
-    A run that has begun no longer needs the weights, so they may be gone. Raise UserError if the weights cannot become
-    this model, or if they were trained on tokens with another meaning.
+    A run that has begun no longer needs the weights, so they may be gone or changed. Raise UserError if the weights of
+    a new run cannot become this model, or if they were trained on tokens with another meaning.
     """
     if config.train.start is None and config.train.start_layers is not None:
         raise UserError("train.start_layers: set, but train.start is null, so no layers are trained; leave it out")
-    if config.train.start is None or (has_begun and kind_of(config.train.start) in (None, "hub id")):
+    if config.train.start is None:
         return None
+    if has_begun:
+        return _of_begun_run(config.train.start)
     start, data = open_start(config.train.start), batches.data
     if isinstance(config.data.task, Task) and start.has_tokenizer:
         raise UserError(
@@ -60,8 +62,6 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
         )
     start.check_tokenizer(data, config.data.named, "train.start")
     _check_folds(start, config.data, data.fingerprint)
-    if has_begun:
-        return Initial(start, None)
     made = planned(start, config, lambda: batches)
     if config.train.lora and made.new:
         raise UserError(
@@ -69,6 +69,16 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
             "initial values; allowed: null, or a model whose tensors all come from the weights"
         )
     return Initial(start, made)
+
+
+def _of_begun_run(name: str) -> Initial | None:
+    """Return the weights from which a run has begun, or None if they cannot be opened, or only from the hub."""
+    if kind_of(name) in (None, "hub id"):
+        return None
+    try:
+        return Initial(open_start(name), None)
+    except UserError:
+        return None
 
 
 def _check_folds(start: Start, data: DataConfig, corpus: str) -> None:

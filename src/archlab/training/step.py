@@ -69,7 +69,7 @@ def update(
     parallelism, all n processes of a group compute the same micro-batches, so each process multiplies the router losses
     by 1/n. With context parallelism, each process of a group computes its own tokens of the same windows.
 
-    `teacher` is the model of `train.teacher`. It passes over each micro-batch first, while no activations are stored.
+    `teacher` is the model of `train.teacher`. It reads each micro-batch first, while no activations are stored.
 
     Dropout has its own seed for each train.seed, step and micro-batch. A resumed run therefore drops the same
     activations as an uninterrupted one, with any number of processes.
@@ -81,27 +81,29 @@ def update(
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
         part = world.context_group.shard(micro_batch.tokens.shape[1]) if world.context_group else None
-        pass_over = partial(hidden_and_targets, batch=micro_batch, device=device)
-        lesson = teacher.lesson(pass_over) if teacher else None
+        forward_pass = partial(hidden_and_targets, batch=micro_batch, device=device)
+        from_teacher = teacher.outputs(forward_pass) if teacher else None
         hidden_ND, targets_N = hidden_and_targets(model, micro_batch, device, collected, part)
         weight = share * world.averaged
-        taught = lesson.logits(targets_N) if lesson else None
+        teacher_logits = from_teacher.logits(targets_N) if from_teacher else None
         gradient_ND, losses = backward_through_head(
-            model, hidden_ND, targets_N, train, weight / world.context, device, taught
+            model, hidden_ND, targets_N, train, weight / world.context, device, teacher_logits
         )
         # The gradient of `carrier` with respect to the hidden states is gradient_ND; router losses are added to it.
         carrier = (hidden_ND * gradient_ND).sum()
         sum((router_loss * (weight / world.tensor) for router_loss in routers.minimized(collected)), carrier).backward()
         counted_BT = _on_device(micro_batch.counted, device)
-        distance = lesson.backward_through_layers(model, counted_BT, weight) if lesson else torch.zeros_like(totals[0])
+        distance = torch.zeros_like(totals[0])
+        if from_teacher:
+            distance = from_teacher.backward_through_layers(model, counted_BT, weight)
         totals += torch.stack([*losses, distance]) * (share / world.context)
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
     totals = world.context_group.sum(totals) if world.context_group else totals
-    loss, *from_teacher = world.sum(totals).tolist()
+    loss, *teacher_losses = world.sum(totals).tolist()
     numbers = loss, grad_norm.item()
     updated = all(map(math.isfinite, numbers)) and not refuses(*numbers)
-    of_teacher = teacher.metrics(*from_teacher) if teacher else {}
-    result = StepResult(*numbers, learning_rate(train, step), updated, routers.metrics(), of_teacher)
+    teacher_metrics = teacher.metrics(*teacher_losses) if teacher else {}
+    result = StepResult(*numbers, learning_rate(train, step), updated, routers.metrics(), teacher_metrics)
     if updated:
         set_rate(optimizer, result.lr)
         optimizer.step()

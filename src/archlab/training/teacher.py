@@ -22,8 +22,8 @@ from archlab.training.shard import trained_model
 from archlab.training.world import World
 from archlab.transplant.weights import Weights
 
-PassOver = Callable[[Decoder], tuple[Tensor, Tensor]]
-"""Function that passes a micro-batch through a model. It returns the hidden states, [N, D], and the targets, [N]."""
+ForwardPass = Callable[[Decoder], tuple[Tensor, Tensor]]
+"""Forward pass of a micro-batch through a model. It returns the hidden states, [N, D], and the targets, [N]."""
 
 
 class Teacher:
@@ -48,11 +48,11 @@ class Teacher:
             compile_layers(self.model)
 
     @torch.no_grad()
-    def lesson(self, pass_over: PassOver) -> "Lesson":
+    def outputs(self, forward_pass: ForwardPass) -> "TeacherOutputs":
         """Pass a micro-batch through the teacher."""
         with _streams(self.model) if self.settings.hidden else nullcontext(()) as streams:
-            hidden_ND, _ = pass_over(self.model)
-        return Lesson(self, pass_over, hidden_ND, streams)
+            hidden_ND, _ = forward_pass(self.model)
+        return TeacherOutputs(self, forward_pass, hidden_ND, streams)
 
     def metrics(self, divergence: float, distance: float) -> dict[str, float]:
         """Return the losses whose weight is above 0, for the log."""
@@ -65,11 +65,11 @@ class Teacher:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Results of the teacher for one micro-batch."""
+class TeacherOutputs:
+    """Outputs of the teacher for one micro-batch."""
 
     teacher: Teacher
-    pass_over: PassOver
+    forward_pass: ForwardPass
     hidden_ND: Tensor
     """Hidden states from which the teacher predicts the targets that count. D is the teacher's d_model."""
     streams: Sequence[Tensor]
@@ -96,10 +96,10 @@ class Lesson:
         total, weight = torch.zeros((), device=self.hidden_ND.device), self.teacher.settings.hidden
         if not weight:
             return total
-        with uncompiled(student), _fed(student, self.streams[:-1]) as outputs:  # compiled code calls no hooks
-            self.pass_over(student)
-        for output_BTD, wanted_BTD in zip(outputs, self.streams[1:], strict=True):
-            difference_BTD = output_BTD.float() - wanted_BTD.float()
+        with uncompiled(student), _with_inputs(student, self.streams[:-1]) as outputs:  # compiled code calls no hooks
+            self.forward_pass(student)
+        for output_BTD, target_BTD in zip(outputs, self.streams[1:], strict=True):
+            difference_BTD = output_BTD.float() - target_BTD.float()
             difference_ND = difference_BTD.flatten(0, 1) if counted_BT is None else difference_BTD[counted_BT]
             total = total + torch.linalg.vector_norm(difference_ND, dim=-1).mean()
         (total * (weight * share)).backward()
@@ -122,7 +122,7 @@ def _streams(model: Decoder) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def _fed(model: Decoder, streams: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def _with_inputs(model: Decoder, streams: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Yield a list. In a forward pass inside the block, layer i reads `streams[i]` instead of the output of the layer
     before it, and its output is added to the list."""
     outputs = list[Tensor]()

@@ -15,6 +15,12 @@ from archlab.training.device import Device
 from archlab.training.weights import Start, open_start
 from archlab.training.world import WITHIN, World
 
+NO_TEACHER = (
+    "null, and so is train.start, whose weights would be the teacher; allowed: a run folder, a Hugging Face folder "
+    "or a hub id"
+)
+"""Message if no weights can be the teacher."""
+
 
 def open_teacher(config: Config) -> Start | None:
     """Open the weights of `train.teacher`, or return None without one. Raise ConfigError if the teacher cannot teach
@@ -22,13 +28,16 @@ def open_teacher(config: Config) -> Start | None:
     settings = config.train.teacher
     if settings is None:
         return None
-    teacher = open_start(settings.path)
-    raise_problems(list(_problems(config, settings, teacher.weights.model)), "the config")
+    if (path := settings.path or config.train.start) is None:
+        raise ConfigError([Problem("train.teacher.path", NO_TEACHER)], "the config")
+    teacher = open_start(path)
+    raise_problems(list(teacher_problems(config, settings, path, teacher.weights.model)), "the config")
     return teacher
 
 
-def _problems(config: Config, settings: TeacherConfig, teacher: ModelConfig) -> Iterator[Problem]:
-    path, model, parallel = settings.path, config.model, config.parallel
+def teacher_problems(config: Config, settings: TeacherConfig, path: str, teacher: ModelConfig) -> Iterator[Problem]:
+    """Yield a problem for each reason why a model cannot teach a run. `path` is the name of the model in messages."""
+    model, parallel = config.model, config.parallel
 
     def differs(field: str, *, why: str) -> Iterator[Problem]:
         own, wanted = getattr(teacher, field), getattr(model, field)

@@ -149,7 +149,7 @@ def _claim(setup: RunSetup, folder: RunFolder) -> list[str]:
 
 
 def _check_lora(config: Config, folder: RunFolder) -> None:
-    if config.train.lora and not (config.train.start or imported(folder.path)):
+    if config.train.lora and not (config.train.start or imported(folder.path) or has_checkpoint(folder.checkpoints)):
         raise UserError(
             "train.lora: LoRA changes trained weights, but this run begins with random ones; set train.start, or leave "
             "train.lora out"
