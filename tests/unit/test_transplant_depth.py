@@ -55,7 +55,7 @@ def test_new_layers_change_nothing(overrides, n_layers):
     old = tiny_trained(*overrides)
     new, made = tiny_received(old, *overrides, f"model.n_layers={n_layers}")
     assert made.effect == "exact"
-    assert not made.new
+    assert not made.initialized
     assert gap(old, new) < 1e-10
 
 
@@ -93,7 +93,7 @@ def test_in_a_pattern_trained_layers_keep_their_kind():
 def test_in_a_hybrid_new_layers_are_copies_of_their_own_kind():
     old = tiny_trained(*HYBRID, "model.n_layers=4")
     new, made = tiny_received(old, *HYBRID, "model.n_layers=6")
-    assert (made.effect, made.new) == ("exact", ())
+    assert (made.effect, made.initialized) == ("exact", ())
     assert gap(old, new) < 1e-10
 
 
@@ -101,7 +101,7 @@ def test_new_layers_of_a_new_kind_begin_from_random_values_without_output():
     old = tiny_trained("model.n_layers=2")
     new, made = tiny_received(old, *HYBRID, "model.n_layers=4")
     assert made.effect == "exact"
-    assert {name.split(".")[1] for name in made.new} == {"0", "2"}
+    assert {name.split(".")[1] for name in made.initialized} == {"0", "2"}
     assert gap(old, new) < 1e-10
 
 

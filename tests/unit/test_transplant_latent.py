@@ -1,6 +1,6 @@
 """Latent attention from multi-head attention: exact where theory says so, errors as stated, and refusals by name."""
 
-import re
+import math
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def multi_head(n_kv_heads: int = 2, *fields: str) -> str:
 
 def check_exact(old: Decoder, *overrides: str) -> None:
     new, made = received(old, config(NO_EPS, *overrides))
-    assert not made.new
+    assert not made.initialized
     torch.testing.assert_close(new(TOKENS), old(TOKENS), **EXACT)
 
 
@@ -132,10 +132,11 @@ def test_the_step_states_the_error_of_each_matrix(nope, rope, rank):
         pairs = (before.attention.k.weight * scale).unflatten(0, (4, 2, 4))[:, :, :: C // rope]  # half pairing
         squares = torch.linalg.svdvals(torch.complex(*pairs.unbind(1)).transpose(0, 1)).square()
         of_shared.append((squares[:, 0].sum() / squares.sum()).item())
-    values, shared, queries = re.findall(r"([\d.]+)% of (?:the values|those|the queries)", step.detail)
-    stated = [float(values), float(shared)]
-    assert stated == pytest.approx([100 * min(shares), 100 * min(of_shared)], abs=0.051)  # printed with one digit
-    assert 0 < float(queries) < 100
+    errors = step.errors()
+    assert errors["values"] == pytest.approx(math.sqrt(1 - min(shares)), rel=1e-6)
+    assert errors["shared rotated keys"] == pytest.approx(math.sqrt(1 - min(of_shared)), rel=1e-6)
+    assert 0 < errors["queries"] < 1
+    assert f"values {errors['values']:.2g}" in step.report()
 
 
 def test_factors_are_the_best_of_their_rank():

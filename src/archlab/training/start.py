@@ -65,10 +65,10 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
     if has_begun:
         return Initial(start, None)
     made = planned(start, config, lambda: batches)
-    if config.train.lora and made.new:
+    if config.train.lora and made.initialized:
         raise UserError(
-            f"train.lora: LoRA trains only its own matrices, so {made.new[0]} and other new tensors would keep their "
-            "initial values; allowed: null, or a model whose tensors all come from the weights"
+            f"train.lora: LoRA trains only its own matrices, so {made.initialized[0]} and other new tensors would keep "
+            "their initial values; allowed: null, or a model whose tensors all come from the weights"
         )
     return Initial(start, made)
 
