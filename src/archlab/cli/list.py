@@ -113,7 +113,7 @@ def _transformations() -> dict[str, dict[str, str]]:
     return {
         entry.name: {
             "effect": entry.effect,
-            "exact_up_to": entry.exact_up_to,
+            "exact_in": entry.exact_in,
             "fields": ", ".join(entry.fields),
             "rule": entry.rule,
             "paper": entry.paper,
@@ -124,7 +124,7 @@ def _transformations() -> dict[str, dict[str, str]]:
 
 def _in_words(change: Mapping[str, str]) -> str:
     """Return the rule of a change, the texts in which it is exact, and its source as sentences."""
-    limit = f"Exact in texts of up to {change['exact_up_to']}" if change["exact_up_to"] else ""
+    limit = f"Exact in {change['exact_in']}" if change["exact_in"] else ""
     parts = (change["rule"].removesuffix("."), limit, change["paper"])
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
 

@@ -95,8 +95,8 @@ def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -
     tokens = open_batches().training(0, 0, _WINDOWS, train.seq_len).tokens
     model = Decoder(start.weights.model, seed=None)
     set_values(model, start.weights.model, 0, start.weights.tensors)
-    kept = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
-    return plan(start.weights, config.model, kept)
+    kept, distance = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
+    return plan(start.weights, config.model, kept, distance)
 
 
 def trained_logits(initial: Initial, batch: Batch, device: Device, world: World) -> Tensor | None:

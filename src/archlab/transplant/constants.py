@@ -94,16 +94,7 @@ def _in_outer_norms(
 CONSTANTS = Transformation(
     name="new biases and norm weights",
     effect="exact",
-    fields=(
-        "model.attention.qkv_bias",
-        "model.attention.out_bias",
-        "model.mlp.bias",
-        "model.mixer.bias",
-        "model.norm.bias",
-        "model.norm.weight",
-        "model.attention.qk_norm.weight",
-        "model.head.bias",
-    ),
+    fields=("model.*bias", "model.*norm.weight"),
     rule="New biases are 0, and new weights of norms are 1. The logits stay the same.",
     paper="Chen 2016, arXiv 1511.05641",
     apply=_constants,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import Longrope, NoScaling, Position, Rope
+from archlab.config.components.position import DynamicNTK, Longrope, NoScaling, Position, Rope
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
 from archlab.transplant.fields import field_of
@@ -124,6 +124,8 @@ def _pairs_of_equal_frequency(own: Rope, wanted: Rope, rotating: int, n_shared: 
     if a pair has no counterpart."""
     step = rotating / n_shared * math.log(wanted.theta) / math.log(own.theta)
     indices = [step * j for j in range(n_shared // 2)]
+    if isinstance(own.scaling, DynamicNTK) and n_shared == 2:  # its exponent n / (n - 2) does not exist
+        return None
     if n_shared > rotating or any(abs(i - round(i)) > 1e-6 or round(i) >= rotating // 2 for i in indices):
         return None
     pairs = [round(i) for i in indices]

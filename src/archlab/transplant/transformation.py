@@ -17,8 +17,8 @@ class Entry:
     """Fields of the config that ask for the change. `*` stands for any text."""
     rule: str
     """Rule for the new weights or for the new use of the weights, in one or two sentences."""
-    exact_up_to: str = ""
-    """Length of the texts in which the logits stay the same, in words. Empty if the length does not matter."""
+    exact_in: str = ""
+    """Texts in which the logits stay the same, in words. Empty if the effect is the same in all texts."""
     paper: str = ""
     """Source, such as `Ainslie 2023, arXiv 2305.13245`. Empty if there is none."""
 
