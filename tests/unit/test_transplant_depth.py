@@ -7,8 +7,10 @@ import torch
 
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
+from archlab.transplant.plan import plan
 from archlab.transplant.similarity import angular_distances, least_changing_block
-from transplants import SOURCE, TOKENS, gap, tiny_received, tiny_trained
+from tests.shared.tiny import config as tiny
+from transplants import SOURCE, TOKENS, gap, tiny_received, tiny_trained, weights_of
 
 LOCAL_AND_FULL = (
     "model.layers.local={attention.window: 4}",
@@ -55,7 +57,7 @@ def test_new_layers_change_nothing(overrides, n_layers):
     old = tiny_trained(*overrides)
     new, made = tiny_received(old, *overrides, f"model.n_layers={n_layers}")
     assert made.effect == "exact"
-    assert not made.new
+    assert not made.initialized
     assert gap(old, new) < 1e-10
 
 
@@ -93,7 +95,7 @@ def test_in_a_pattern_trained_layers_keep_their_kind():
 def test_in_a_hybrid_new_layers_are_copies_of_their_own_kind():
     old = tiny_trained(*HYBRID, "model.n_layers=4")
     new, made = tiny_received(old, *HYBRID, "model.n_layers=6")
-    assert (made.effect, made.new) == ("exact", ())
+    assert (made.effect, made.initialized) == ("exact", ())
     assert gap(old, new) < 1e-10
 
 
@@ -101,7 +103,7 @@ def test_new_layers_of_a_new_kind_begin_from_random_values_without_output():
     old = tiny_trained("model.n_layers=2")
     new, made = tiny_received(old, *HYBRID, "model.n_layers=4")
     assert made.effect == "exact"
-    assert {name.split(".")[1] for name in made.new} == {"0", "2"}
+    assert {name.split(".")[1] for name in made.initialized} == {"0", "2"}
     assert gap(old, new) < 1e-10
 
 
@@ -179,9 +181,13 @@ def test_the_block_that_changes_the_stream_least_is_left_out():
             for name, x in model.layers[j].named_parameters():
                 if name in ("attention.out.weight", "mlp.down.weight"):
                     x *= 1e-3
-    assert least_changing_block(model, TOKENS, 4) == [0, 1, 4, 5]
-    assert least_changing_block(model, TOKENS, 6) == [0, 1, 2, 3, 4, 5]
-    assert least_changing_block(model, TOKENS, 1) == [5]
+    kept, distance = least_changing_block(model, TOKENS, 4)
+    assert kept == [0, 1, 4, 5]
+    assert distance == angular_distances(model, TOKENS, 2)[2].item() < 0.01
+    made = plan(weights_of(model), tiny("model.n_layers=4").model, kept, distance)
+    assert f"the angular distance across the layers that are left out is {distance:.2g}" in made.steps[0].detail
+    assert least_changing_block(model, TOKENS, 6)[0] == [0, 1, 2, 3, 4, 5]
+    assert least_changing_block(model, TOKENS, 1)[0] == [5]
     with pytest.raises(UserError, match=r"model\.n_layers: 7"):
         least_changing_block(model, TOKENS, 7)
     with pytest.raises(UserError, match=r"train\.start_layers: similar"):

@@ -1,6 +1,7 @@
 """A change of any field of the model has the effect on the logits that the plan promises."""
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 import pytest
 from pydantic import BaseModel
@@ -8,6 +9,7 @@ from pydantic import BaseModel
 from archlab.config.core.registry import is_users, kinds
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.transplant.catalog import ENTRIES
 from schema_classes import COMPONENTS, classes_in
 from transplants import gap, transplanted, transplanted_to
 
@@ -192,6 +194,8 @@ ROWS = {
 }  # fmt: skip
 """Overrides of the trained model, one change, and its effect, by the field that changes."""
 
+LISTED = {entry.name: entry for entry in ENTRIES}
+"""Changes that `archlab list transformations` shows, by name."""
 OF_DEPTH = {"n_layers", "encoder.n_layers", "layers.pattern"}
 
 
@@ -209,6 +213,9 @@ def test_a_change_has_the_effect_that_the_plan_promises(field: str) -> None:
         return
     old, new, made = transplanted(overrides(source), overrides(change))
     assert made.effect == effect, made.steps
+    patterns = [pattern for step in made.steps for pattern in LISTED[step.name].fields]
+    changed = [text.partition("=")[0] for text in overrides(change)]
+    assert not patterns or any(fnmatchcase(name, pattern) for name in changed for pattern in patterns)
     n_tokens = min(16, new.config.max_seq_len)
     assert effect == "new" or (gap(old, new, n_tokens) < 1e-10) == (effect == "exact")
 

@@ -1,12 +1,14 @@
 """Latent attention from multi-head attention: exact where theory says so, errors as stated, and refusals by name."""
 
-import re
+import math
 
 import pytest
 import torch
 
+import archlab.transplant.latent as latent_module
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
+from archlab.transplant.low_rank import factors
 from tests.shared.tiny import config
 from transplants import TOKENS, received, trained
 
@@ -27,7 +29,7 @@ def multi_head(n_kv_heads: int = 2, *fields: str) -> str:
 
 def check_exact(old: Decoder, *overrides: str) -> None:
     new, made = received(old, config(NO_EPS, *overrides))
-    assert not made.new
+    assert not made.initialized
     torch.testing.assert_close(new(TOKENS), old(TOKENS), **EXACT)
 
 
@@ -132,10 +134,61 @@ def test_the_step_states_the_error_of_each_matrix(nope, rope, rank):
         pairs = (before.attention.k.weight * scale).unflatten(0, (4, 2, 4))[:, :, :: C // rope]  # half pairing
         squares = torch.linalg.svdvals(torch.complex(*pairs.unbind(1)).transpose(0, 1)).square()
         of_shared.append((squares[:, 0].sum() / squares.sum()).item())
-    values, shared, queries = re.findall(r"([\d.]+)% of (?:the values|those|the queries)", step.detail)
-    stated = [float(values), float(shared)]
-    assert stated == pytest.approx([100 * min(shares), 100 * min(of_shared)], abs=0.051)  # printed with one digit
-    assert 0 < float(queries) < 100
+    errors = step.errors()
+    assert errors["values"] == pytest.approx(math.sqrt(1 - min(shares)), rel=1e-6)
+    assert errors["shared rotated keys"] == pytest.approx(math.sqrt(1 - min(of_shared)), rel=1e-6)
+    assert 0 < errors["queries"] < 1
+    assert f"values {errors['values']:.2g}" in step.report()
+
+
+def test_each_matrix_is_factored_once_for_values_and_errors(monkeypatch):
+    calls = []
+    monkeypatch.setattr(latent_module, "factors", lambda *args: calls.append(1) or factors(*args))
+    old = trained(config(multi_head(4)))
+    _, made = received(old, config(latent(6, q_rank=7)))
+    assert len(calls) == 2 * 2  # in each layer, keys with values, and queries
+    made.steps[0].report()
+    assert len(calls) == 2 * 2
+
+
+YARN = "scaling: {kind: yarn, factor: 4, original_max_seq_len: 64}, theta: 100"
+DYNAMIC = "scaling: {kind: dynamic, factor: 2, original_max_seq_len: %d}"
+DIVISORS = "scaling: {kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [%s], long_factor: [%s]}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (DYNAMIC % 16, DYNAMIC % 16),  # no text of the model is longer
+        (DIVISORS % ("1, 2, 3, 4", "5, 6, 7, 8"), DIVISORS % ("1, 3", "5, 7")),
+        ("scaling: {kind: linear, factor: 3}", "scaling: {kind: linear, factor: 3}"),
+        ("scaling: {kind: llama3, factor: 8, original_max_seq_len: 64}",) * 2,
+    ],
+)
+def test_shared_pairs_keep_the_trained_scaling(before, after):
+    """One key head whose other pairs, every second one, have keys of 0."""
+    old = trained(config(NO_EPS, f"model.position={{{before}}}", multi_head(1)))
+    with torch.no_grad():
+        for layer in old.layers:
+            layer.attention.k.weight.unflatten(0, (2, 4))[:, [1, 3]] = 0
+    check_exact(old, f"model.position={{{after}}}", latent(nope=4, rope=4))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "rope", "words"),
+    [
+        (
+            YARN,
+            4,
+            "model.attention.rope_dim: 4 dimensions with theta = 100 and the trained scaling, yarn, .*allowed: 2, 8 ",
+        ),
+        (DYNAMIC % 8, 4, "model.attention.rope_dim: 4 .* the trained scaling, dynamic, .*allowed: 8 with theta"),
+    ],
+)
+def test_a_scaling_that_fewer_dimensions_would_change_is_refused(scaling, rope, words):
+    old = trained(config(f"model.position={{{scaling}}}", multi_head(1)))
+    with pytest.raises(UserError, match=words):
+        received(old, config(f"model.position={{{scaling}}}", latent(nope=8, rope=rope)))
 
 
 def test_factors_are_the_best_of_their_rank():

@@ -93,7 +93,7 @@ def test_only_what_attention_lacks_is_new_and_other_layers_stay():
     old = trained(config("model.attention.v_dim=6", "model.norm.placement=double"))
     new, made = received(old, config("model.attention.v_dim=6", "model.norm.placement=double", hybrid(DELTA)))
     parts = ("gate.weight", "beta.weight", "decay.weight", "conv.weight", "A_log", "dt_bias", "norm.weight")
-    assert sorted(made.new) == sorted(f"layers.1.mixer.{part}" for part in parts)
+    assert sorted(made.initialized) == sorted(f"layers.1.mixer.{part}" for part in parts)
     before, after = old.state_dict(), new.state_dict()
     for slot in ("before", "after"):
         moved = before[f"layers.1.attention_norms.{slot}.weight"]

@@ -105,7 +105,7 @@ def test_a_wider_model_has_the_same_logits(overrides, wider):
     old = tiny_trained(*overrides)
     new, made = tiny_received(old, *overrides, *wider)
     assert made.effect == "exact"
-    assert not made.new
+    assert not made.initialized
     assert gap(old, new) < 1e-10
 
 

@@ -91,8 +91,8 @@ def convert(model: str, /, *overrides: str, out: Path) -> None:
     with doing(f"converting {model}"):
         converted = convert_model(model, overrides, out)
     print_table(("tensors", "where they come from"), converted.tensors)
-    print_table(("change", "effect", "detail"), converted.steps)
-    print(converted.change)
+    print_table(("change", "effect", "detail"), converted.changes)
+    print(converted.difference)
     print(f"written as {converted.form}")
     print(out)
 

@@ -1,6 +1,6 @@
 """The command `archlab list`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -95,8 +95,8 @@ def run(
     if classes:
         print_table(("family", "transformers class"), classes.items())
     if changes:
-        rules = ((name, one["effect"], f"{one['rule']} {one['paper']}.") for name, one in changes.items())
-        print_table(("transformation", "effect", "what it does"), rules)
+        rules = ((name, one["effect"], one["fields"], _in_words(one)) for name, one in changes.items())
+        print_table(("transformation", "effect", "fields", "what it does"), rules)
     if questions:
         print_table(("study", "what it asks"), questions.items())
 
@@ -108,12 +108,25 @@ def _families() -> dict[str, str]:
 
 
 def _transformations() -> dict[str, dict[str, str]]:
-    from archlab.transplant.catalog import TRANSFORMATIONS
+    from archlab.transplant.catalog import ENTRIES
 
     return {
-        one.name: {"effect": one.effect, "fields": ", ".join(one.fields), "rule": one.rule, "paper": one.paper}
-        for one in TRANSFORMATIONS
+        entry.name: {
+            "effect": entry.effect,
+            "exact_in": entry.exact_in,
+            "fields": ", ".join(entry.fields),
+            "rule": entry.rule,
+            "paper": entry.paper,
+        }
+        for entry in ENTRIES
     }
+
+
+def _in_words(change: Mapping[str, str]) -> str:
+    """Return the rule of a change, the texts in which it is exact, and its source as sentences."""
+    limit = f"Exact in {change['exact_in']}" if change["exact_in"] else ""
+    parts = (change["rule"].removesuffix("."), limit, change["paper"])
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
 
 
 def _print_evolution(models: Sequence[AtlasRow], fields: Sequence[str], *, by_year: bool) -> None:

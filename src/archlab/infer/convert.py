@@ -22,7 +22,7 @@ from archlab.training.start import planned
 from archlab.training.weights import Start, open_start
 from archlab.transplant.change import COMPARED, LogitsChange, logits_change
 from archlab.transplant.plan import Plan, set_values
-from archlab.transplant.weights import Step, Weights, numbered
+from archlab.transplant.weights import LazyTensor, Weights, numbered
 
 _MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
 _LONGEST = 1024
@@ -35,9 +35,9 @@ class Converted:
 
     tensors: list[tuple[str, str]]
     """Names of tensors, those of equal layers in one row, and where their values come from."""
-    steps: Sequence[Step]
-    """All changes, in order."""
-    change: LogitsChange
+    changes: list[tuple[str, str, str]]
+    """Name, effect and detail of each change, in order."""
+    difference: LogitsChange
     form: str
     """Form in which the model was written: the name of a model family, or `a run folder`."""
 
@@ -62,9 +62,10 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
     set_values(model, config.model, config.train.seed, made.tensors)
     if not is_run_folder(start.folder):
         model.to(next(iter(start.weights.tensors.values())).read().dtype)
-    change = _compared(start.weights, model, config)
+    difference = _compared(start.weights, model, config)
     form = _written(start, config, model.eval(), out)
-    return Converted(_rows(made), made.steps, change, form)
+    changes = [(step.name, step.effect, step.report()) for step in made.steps]
+    return Converted(_rows(made), changes, difference, form)
 
 
 def _open_batches(config: Config) -> Batches:
@@ -95,10 +96,16 @@ def _written(start: Start, config: Config, model: Decoder, out: Path) -> str:
     return save_pretrained(model, out)
 
 
+def _origin(tensor: LazyTensor) -> str:
+    if not tensor.steps:
+        return "kept"
+    return f"{'' if tensor.is_trained else 'new: '}{', '.join(tensor.steps)}"
+
+
 def _rows(made: Plan) -> list[tuple[str, str]]:
     """Return a row for each group of tensors that differ only in the index of their layer."""
-    origins = {name: ", ".join(tensor.steps) or "kept" for name, tensor in made.tensors.items()}
-    origins |= dict.fromkeys(made.new, "new") | dict.fromkeys(made.dropped, "dropped")
+    origins = {name: _origin(tensor) for name, tensor in made.tensors.items()}
+    origins |= dict.fromkeys(made.initialized, "new") | dict.fromkeys(made.dropped, "dropped")
     groups: dict[tuple[str, str], list[str]] = {}
     for name, origin in origins.items():
         found = re.fullmatch(r"((?:encoder\.)?layers\.\d+)\.(.+)", name)

@@ -272,7 +272,7 @@ class Training:
 
     def _note_start(self, steps: Sequence[Step], before_NV: Tensor | None) -> None:
         for step in steps:
-            self._callback.on_note(f"{step.name} ({step.effect}): {step.detail}")
+            self._callback.on_note(f"{step.name} ({step.effect}): {step.report()}")
         if before_NV is None:
             self._callback.on_note("the trained model cannot read these batches, so its logits are not compared")
         else:

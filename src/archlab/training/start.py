@@ -63,10 +63,10 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
     start.check_tokenizer(data, config.data.named, "train.start")
     _check_folds(start, config.data, data.fingerprint)
     made = planned(start, config, lambda: batches)
-    if config.train.lora and made.new:
+    if config.train.lora and made.initialized:
         raise UserError(
-            f"train.lora: LoRA trains only its own matrices, so {made.new[0]} and other new tensors would keep their "
-            "initial values; allowed: null, or a model whose tensors all come from the weights"
+            f"train.lora: LoRA trains only its own matrices, so {made.initialized[0]} and other new tensors would keep "
+            "their initial values; allowed: null, or a model whose tensors all come from the weights"
         )
     return Initial(start, made)
 
@@ -100,8 +100,8 @@ def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -
     tokens = open_batches().training(0, 0, _WINDOWS, train.seq_len).tokens
     model = Decoder(start.weights.model, seed=None)
     set_values(model, start.weights.model, 0, start.weights.tensors)
-    kept = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
-    return plan(start.weights, config.model, kept)
+    kept, distance = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
+    return plan(start.weights, config.model, kept, distance)
 
 
 def trained_logits(initial: Initial, batch: Batch, device: Device, world: World) -> Tensor | None:

@@ -1,7 +1,8 @@
-"""All transformations of trained weights, in the order in which they are applied."""
+"""All changes of trained weights, those that compute tensors in the order in which they are applied."""
 
 from archlab.transplant.constants import CONSTANTS
 from archlab.transplant.depth import CHOSEN_LAYERS, MORE_LAYERS
+from archlab.transplant.differences import NEW_TENSORS, OTHER_KIND
 from archlab.transplant.embedding import LARGER_VOCABULARY, POSITION_TABLE, TIED_HEAD, UNTIED_HEAD
 from archlab.transplant.experts import UPCYCLING
 from archlab.transplant.gates import NEW_GATE
@@ -9,13 +10,14 @@ from archlab.transplant.kv_heads import FEWER_KV_HEADS, MORE_KV_HEADS
 from archlab.transplant.latent import TO_LATENT
 from archlab.transplant.mixers import TO_MIXER
 from archlab.transplant.norms import FOLDED_BIASES, FOLDED_WEIGHTS, NORM_OFFSET
+from archlab.transplant.reconfigurations import OTHER_FIELD, RECONFIGURATIONS
 from archlab.transplant.sharing import COPIES
-from archlab.transplant.transformation import Transformation
+from archlab.transplant.transformation import Entry, Transformation
 from archlab.transplant.width import WIDER
 
 TRANSFORMATIONS: tuple[Transformation, ...] = (
-    MORE_LAYERS,
     CHOSEN_LAYERS,
+    MORE_LAYERS,
     UNTIED_HEAD,
     TIED_HEAD,
     COPIES,
@@ -32,4 +34,7 @@ TRANSFORMATIONS: tuple[Transformation, ...] = (
     TO_LATENT,
     TO_MIXER,
     UPCYCLING,
+    OTHER_KIND,
 )
+ENTRIES: tuple[Entry, ...] = (*TRANSFORMATIONS, *RECONFIGURATIONS, OTHER_FIELD, NEW_TENSORS)
+"""All changes that a plan can contain, as `archlab list transformations` shows them."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 
@@ -14,7 +13,7 @@ from archlab.model.roles import roles_of
 from archlab.transplant.differences import differences
 from archlab.transplant.norm_sites import norm_groups, outer_norms, with_outer_norms
 from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import Architecture, LazyTensor, Weights, made, with_value
+from archlab.transplant.weights import Architecture, LazyTensor, Weights, constant, with_value
 
 _FIELDS = re.compile(r".*bias|.*norm\.weight")
 _OF_HEAD = {
@@ -53,7 +52,7 @@ def _in_layers(weights: Weights, target: Architecture) -> tuple[dict[str, LazyTe
                 if layer not in parameters:
                     parameters[layer] = _parameters(layer)
             new = {part: x for part, x in parameters[changed].items() if part not in parameters[own]}
-            tensors |= {f"{name}.{part}": _full(*constant) for part, constant in new.items()}
+            tensors |= {f"{name}.{part}": constant(CONSTANTS.name, *initial) for part, initial in new.items()}
     return tensors, layers
 
 
@@ -71,7 +70,7 @@ def _in_head(weights: Weights, target: Architecture) -> tuple[dict[str, LazyTens
     for field, (before, after) in pairs.items():
         if before and after and after.bias and not before.bias:
             bias, matrix = _OF_HEAD[field]
-            tensors[bias] = _full(weights.tensors[matrix].shape[:1], 0.0)
+            tensors[bias] = constant(CONSTANTS.name, weights.tensors[matrix].shape[:1], 0.0)
             model = with_value(model, field, True)
     return tensors, model
 
@@ -86,27 +85,16 @@ def _in_outer_norms(
         for part, value in (("weight", 1.0), ("bias", 0.0)):
             if getattr(group.own, part, None) is False and getattr(group.wanted, part, None) is True:
                 norms[group.name] = norms[group.name].model_copy(update={part: True})
-                tensors |= {f"{site.name}.{part}": _full((site.width,), value) for site in group.sites}
+                tensors |= {
+                    f"{site.name}.{part}": constant(CONSTANTS.name, (site.width,), value) for site in group.sites
+                }
     return tensors, model if norms == outer_norms(model) else with_outer_norms(model, norms)
-
-
-def _full(shape: tuple[int, ...], value: float) -> LazyTensor:
-    return made(CONSTANTS.name, partial(torch.full, shape, value), shape)
 
 
 CONSTANTS = Transformation(
     name="new biases and norm weights",
     effect="exact",
-    fields=(
-        "model.attention.qkv_bias",
-        "model.attention.out_bias",
-        "model.mlp.bias",
-        "model.mixer.bias",
-        "model.norm.bias",
-        "model.norm.weight",
-        "model.attention.qk_norm.weight",
-        "model.head.bias",
-    ),
+    fields=("model.*bias", "model.*norm.weight"),
     rule="New biases are 0, and new weights of norms are 1. The logits stay the same.",
     paper="Chen 2016, arXiv 1511.05641",
     apply=_constants,

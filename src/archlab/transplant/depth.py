@@ -11,7 +11,16 @@ from archlab.model.layer import Layer
 from archlab.model.roles import roles_of
 from archlab.transplant.differences import differences
 from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import DECODER, ENCODER, Architecture, LazyTensor, Weights, numbered
+from archlab.transplant.weights import (
+    DECODER,
+    ENCODER,
+    Architecture,
+    LazyTensor,
+    Target,
+    Weights,
+    constant,
+    numbered,
+)
 
 _FIELDS = {DECODER: "model.n_layers", ENCODER: "model.encoder.n_layers"}
 
@@ -124,49 +133,46 @@ def _silence(layer: LayerConfig) -> dict[str, LazyTensor]:
         biases = [p for p in parameters if p.name == f"{norm}bias"]
         for name, parameter, _, _ in (weights or outputs) + biases:
             is_shifted = name == f"{norm}weight" and getattr(layer.norm, "unit_offset", False)
-            silent[name] = _constant(tuple(parameter.shape), -1.0 if is_shifted else 0.0)
+            silent[name] = constant(MORE_LAYERS.name, parameter.shape, -1.0 if is_shifted else 0.0)
     return silent
 
 
-def _constant(shape: tuple[int, ...], value: float) -> LazyTensor:
-    return LazyTensor(shape, lambda: torch.full(shape, value), (MORE_LAYERS.name,))
-
-
-def chosen_layers(weights: Weights, target: Architecture, layers: Sequence[int]) -> Weights:
-    """Return the weights whose decoder consists of these trained layers, one for each layer of the target.
-
-    Layers may be left out, repeated or in another order. Raise UserError if a layer does not exist, or if there are not
-    as many as the target has.
-    """
-    own, n_wanted = weights.architecture.stacks[DECODER], len(target.stacks[DECODER])
-    if len(layers) != n_wanted:
-        raise UserError(f"train.start_layers: {len(layers)} layers; allowed: {n_wanted}, which is model.n_layers")
-    if wrong := [j for j in layers if not 0 <= j < len(own)]:
-        raise UserError(f"train.start_layers: layer {wrong[0]}; allowed: 0 to {len(own) - 1}, the trained layers")
-    if list(layers) == list(range(len(own))):
+def _chosen_layers(weights: Weights, target: Target) -> Weights:
+    """Return the weights whose decoder consists of the chosen layers, which may be left out, repeated or in another
+    order."""
+    _check_depth(weights, target)
+    own, layers = weights.architecture.stacks[DECODER], target.chosen
+    if layers is None or layers == tuple(range(len(own))):
         return weights
     tensors = dict[str, LazyTensor]()
     for i, j in enumerate(layers):
         tensors |= _moved(weights, f"{DECODER}.{j}", f"{DECODER}.{i}", CHOSEN_LAYERS.name)
-    detail = f"{len(own)} layers to {n_wanted}: {', '.join(map(str, layers))}"
+    detail = f"{len(own)} layers to {len(layers)}: {', '.join(map(str, layers))}"
+    if target.distance is not None:
+        detail += f"; the angular distance across the layers that are left out is {target.distance:.2g}"
     return weights.with_stack(CHOSEN_LAYERS.step(detail), DECODER, [own[j] for j in layers], tensors)
 
 
-def _need_a_choice(weights: Weights, target: Architecture) -> Weights:
+def _check_depth(weights: Weights, target: Target) -> None:
+    """Raise UserError if the model has fewer layers without a choice of the trained ones, or if the choice is wrong."""
     for stack, own in weights.architecture.stacks.items():
         n_own, n_wanted = len(own), len(target.stacks[stack])
+        found = f"{_FIELDS[stack]}: {n_wanted}, and the trained weights have {n_own}"
         if n_wanted < n_own and stack == ENCODER:
+            raise UserError(f"{found}; layers of an encoder cannot be left out; allowed: {n_own} or more")
+        if n_wanted < n_own and target.chosen is None:
             raise UserError(
-                f"{_FIELDS[stack]}: {n_wanted}, and the trained weights have {n_own}; layers of an encoder cannot be "
-                f"left out; allowed: {n_own} or more"
+                f"{found}; set train.start_layers to a list of the {n_wanted} layers to keep (0 to {n_own - 1}), or to "
+                "`similar`, which leaves out the block of layers that changes its input least"
             )
-        if n_wanted < n_own:
-            raise UserError(
-                f"{_FIELDS[stack]}: {n_wanted}, and the trained weights have {n_own}; set train.start_layers to a list "
-                f"of the {n_wanted} layers to keep (0 to {n_own - 1}), or to `similar`, which leaves out the block of "
-                "layers that changes its input least"
-            )
-    return weights
+    if target.chosen is None:
+        return
+    n_own, n_wanted = (len(architecture.stacks[DECODER]) for architecture in (weights.architecture, target))
+    if len(target.chosen) != n_wanted:
+        found = f"{len(target.chosen)} layers"
+        raise UserError(f"train.start_layers: {found}; allowed: {n_wanted}, which is model.n_layers")
+    if wrong := [j for j in target.chosen if not 0 <= j < n_own]:
+        raise UserError(f"train.start_layers: layer {wrong[0]}; allowed: 0 to {n_own - 1}, the trained layers")
 
 
 MORE_LAYERS = Transformation(
@@ -183,7 +189,8 @@ CHOSEN_LAYERS = Transformation(
     effect="approximate",
     fields=("model.n_layers", "train.start_layers"),
     rule="Each layer is the trained layer that train.start_layers names. Layers may be left out (Gromov 2024) or "
-    "repeated (SOLAR).",
+    "repeated (SOLAR). `similar` leaves out the layers that change the hidden states least, and states their angular "
+    "distance.",
     paper="Gromov 2024, arXiv 2403.17887; SOLAR (Kim 2023, arXiv 2312.15166)",
-    apply=_need_a_choice,
+    apply=_chosen_layers,
 )

@@ -7,6 +7,7 @@ from archlab.config.components.position import Learned
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.transformation import Transformation
+from archlab.transplant.weight_errors import relative_error
 from archlab.transplant.weights import DECODER, Architecture, Weights, with_fields, with_value
 
 
@@ -22,7 +23,11 @@ def _untied(weights: Weights, target: Architecture) -> Weights:
 def _tied(weights: Weights, target: Architecture) -> Weights:
     if weights.model.head.tied or not target.model.head.tied:
         return weights
-    step = TIED_HEAD.step("the head's own matrix is dropped")
+    matrix, embedding = weights.tensors["head.weight"], weights.tensors["embedding.weight"]
+    step = TIED_HEAD.step(
+        "the head's own matrix is dropped",
+        errors=lambda: {"head.weight": relative_error(matrix.read(), embedding.read())},
+    )
     return weights.changed(step, dropped=["head.weight"], model=with_value(weights.model, "head.tied", True))
 
 
@@ -93,7 +98,7 @@ TIED_HEAD = Transformation(
     effect="approximate",
     fields=("model.head.tied",),
     rule="The head's matrix is dropped, and the embedding takes its place. The less the two are alike, the more the "
-    "logits change.",
+    "logits change. The step states the relative error of the head.",
     paper="Press 2017, arXiv 1608.05859",
     apply=_tied,
 )

@@ -9,7 +9,7 @@ from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.moe import MoE
 from archlab.errors import UserError
 from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered
+from archlab.transplant.weights import Architecture, LazyTensor, Weights, constant, numbered
 
 
 def _upcycled(weights: Weights, target: Architecture) -> Weights:
@@ -90,9 +90,9 @@ def _experts(dense: Mapping[str, LazyTensor], mixture: MoE, d_model: int) -> dic
             name = part.removesuffix(".weight").replace(".bias", "_bias")
             tensors[f"experts.{name}"] = _stacked(tensor, mixture.experts, factors.get(part, 1.0))
     if shared is not None:
-        tensors["shared.down.weight"] = _zeros(d_model, shared.d_ff)
+        tensors["shared.down.weight"] = constant(UPCYCLING.name, (d_model, shared.d_ff), 0.0)
         if shared.bias:
-            tensors["shared.down.bias"] = _zeros(d_model)
+            tensors["shared.down.bias"] = constant(UPCYCLING.name, (d_model,), 0.0)
     return tensors
 
 
@@ -102,10 +102,6 @@ def _stacked(tensor: LazyTensor, n: int, factor: float) -> LazyTensor:
         return scaled.expand(n, *x.shape)
 
     return tensor.then(UPCYCLING.name, stack, (n, *tensor.shape))
-
-
-def _zeros(*shape: int) -> LazyTensor:
-    return LazyTensor(shape, lambda: torch.zeros(shape), (UPCYCLING.name,))
 
 
 UPCYCLING = Transformation(

@@ -9,7 +9,7 @@ from archlab.config.components.multi_head import MultiHead
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import Architecture, LazyTensor, Weights, made, numbered, with_fields
+from archlab.transplant.weights import Architecture, LazyTensor, Weights, constant, numbered, with_fields
 
 
 def _gates(weights: Weights, target: Architecture) -> Weights:
@@ -27,17 +27,13 @@ def _at(weights: Weights, target: Architecture, place: str) -> Weights:
         layers[name] = with_fields(own, place, gate=new.gate)
         module, width = f"{name}.{place}", getattr(layers[name], place).gate_width
         shapes = {"weight": (width, own.d_model), **({"bias": (width,)} if new.gate.bias else {})}
-        tensors |= {f"{module}.gate.{part}": _zeros(shape) for part, shape in shapes.items()}
+        tensors |= {f"{module}.gate.{part}": constant(NEW_GATE.name, shape, 0.0) for part, shape in shapes.items()}
         out = weights.tensors[f"{module}.out.weight"]
         divide = partial(_divided, activation=make_activation(new.gate.activation))
         tensors[f"{module}.out.weight"] = out.then(NEW_GATE.name, divide, out.shape)
     if not layers:
         return weights
     return weights.changed(NEW_GATE.step(f"{place} of {numbered(list(layers))}"), tensors=tensors, layers=layers)
-
-
-def _zeros(shape: tuple[int, ...]) -> LazyTensor:
-    return made(NEW_GATE.name, partial(torch.zeros, shape), shape)
 
 
 def _divided(matrix: Tensor, *, activation: torch.nn.Module) -> Tensor:

@@ -1,6 +1,7 @@
 """Another number of key/value heads: the mean of neighboring heads (Ainslie 2023), or copies of heads."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.fields import field_of
 from archlab.transplant.transformation import Transformation
+from archlab.transplant.weight_errors import largest, relative_error
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered, with_fields
 
 _OF_HEADS = ("k", "v", "k_norm")
@@ -16,6 +18,23 @@ _OF_HEADS = ("k", "v", "k_norm")
 
 _Change = Callable[[Tensor, int], Tensor]
 """Function of the parts of all heads, [heads, ...], and of the new number of heads. It returns [new heads, ...]."""
+
+
+class _Pooled(NamedTuple):
+    name: str
+    tensor: LazyTensor
+    """Tensor before pooling."""
+    rows: int
+    """Number of its rows that belong to one head."""
+    group: int
+    """Number of heads that become one."""
+    offset: int
+    """Number that the model adds to the stored values."""
+
+    def error(self) -> float:
+        """Return the relative error of replacing each head by the mean of its group."""
+        heads = at_least_float32(self.tensor.read().unflatten(0, (-1, self.rows))) + self.offset
+        return relative_error(heads, _mean(heads, len(heads) // self.group).repeat_interleave(self.group, 0))
 
 
 def _fewer(weights: Weights, target: Architecture) -> Weights:
@@ -54,6 +73,7 @@ def _with_other_heads(
     weights: Weights, target: Architecture, place: str, transformation: Transformation, change: _Change
 ) -> Weights:
     tensors, layers, counts = dict[str, LazyTensor](), {}, set[tuple[int, int]]()
+    pooled = list[_Pooled]()
     is_fewer = transformation is FEWER_KV_HEADS
     for name, own, wanted in weights.pairs(target):
         attention, new = getattr(own, place), getattr(wanted, place)
@@ -73,10 +93,16 @@ def _with_other_heads(
         for part, tensor in weights.under(f"{name}.{place}").items():
             if part.partition(".")[0] in _OF_HEADS and (rows := _rows(part, attention)):
                 tensors[f"{name}.{place}.{part}"] = _changed(tensor, transformation.name, change, rows, before, after)
+                if is_fewer:
+                    offset = part == "k_norm.norm.weight" and getattr(attention.qk_norm, "unit_offset", False)
+                    pooled.append(_Pooled(part, tensor, rows, before // after, int(offset)))
     if not layers:
         return weights
     heads = ", ".join(f"{before} to {after} heads" for before, after in sorted(counts))
-    step = transformation.step(f"{place} of {numbered(list(layers))}: {heads}")
+    step = transformation.step(
+        f"{place} of {numbered(list(layers))}: {heads}",
+        errors=lambda: largest({part.name: part.error()} for part in pooled),
+    )
     return weights.changed(step, tensors=tensors, layers=layers)
 
 
@@ -109,7 +135,8 @@ FEWER_KV_HEADS = Transformation(
     name="fewer key/value heads",
     effect="approximate",
     fields=_FIELDS,
-    rule="Each new head is the mean of a group of neighboring heads. Equal heads stay exact.",
+    rule="Each new head is the mean of a group of neighboring heads. Equal heads stay exact. The step states the "
+    "relative error of replacing the heads by their means.",
     paper="Ainslie 2023, arXiv 2305.13245",
     apply=_fewer,
 )

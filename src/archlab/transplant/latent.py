@@ -15,10 +15,10 @@ rotated. With nope_dim = head_dim - rope_dim, this part is lost.
 Shapes: D d_model, H query heads, K key/value heads, C head_dim, V v_dim, N nope_dim, P rope_dim, R kv_rank.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ from archlab.model.rope_scaling import frequencies
 from archlab.transplant.latent_limits import Pairs, check, rotary_pairs
 from archlab.transplant.low_rank import factors, root_of_moment, shared_by_heads
 from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered
+from archlab.transplant.weight_errors import largest
+from archlab.transplant.weights import Architecture, Errors, LazyTensor, Weights, constant, numbered
 
 _NORM = "attention_norms.before"
 _REPLACED = ("q.weight", "k.weight", "v.weight")
@@ -47,6 +48,8 @@ class _Layer:
     pairs: Pairs
     tensors: Mapping[str, LazyTensor]
     """Tensors of the layer, by their names in it."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """Relative errors of the new matrices. Empty until they are computed."""
 
     def read(self, name: str) -> Tensor | None:
         return self.tensors[name].read().double() if name in self.tensors else None
@@ -54,21 +57,6 @@ class _Layer:
     def heads(self, name: str, n_heads: int) -> Tensor:
         """Return the rows of a projection by head, [heads, width, D], in float64."""
         return self.tensors[f"attention.{name}.weight"].read().double().unflatten(0, (n_heads, -1))
-
-
-class _Kept(NamedTuple):
-    """Fractions of squared norms that the new matrices keep."""
-
-    keys: float
-    values: float
-    shared: float
-    queries: float = 1.0
-
-
-class _Result(NamedTuple):
-    tensors: dict[str, Tensor]
-    """New tensors by their names in the attention module."""
-    kept: _Kept
 
 
 def _latent(weights: Weights, target: Architecture) -> Weights:
@@ -80,9 +68,9 @@ def _latent(weights: Weights, target: Architecture) -> Weights:
             layer = _Layer(own, own.attention, wanted, wanted.attention, pairs, weights.under(name))
             groups.setdefault(wanted.attention, {})[name] = layer
     for latent, layers in groups.items():
-        kept = [_result(layer).kept for layer in layers.values()]
+        detail = f"{numbered(list(layers))}: {_detail(latent)}"
         weights = weights.changed(
-            TO_LATENT.step(f"{numbered(list(layers))}: {_detail(latent, kept)}"),
+            TO_LATENT.step(detail, errors=partial(_errors, tuple(layers.values()))),
             tensors={f"{name}.attention.{k}": x for name, layer in layers.items() for k, x in _tensors(layer).items()},
             dropped=[f"{name}.attention.{part}" for name in layers for part in _REPLACED],
             layers={name: _config(layer) for name, layer in layers.items()},
@@ -97,20 +85,12 @@ def _config(layer: _Layer) -> LayerConfig:
     attention = layer.latent.model_copy(
         update={name: getattr(layer.attention, name) for name in (*unchanged, "qkv_bias", "out_bias")}
     )
-    own, position = layer.own.position, layer.wanted.position
-    if isinstance(own, Rope) and isinstance(position, Rope):
-        own = position.model_copy(update={"scaling": own.scaling})
-    return layer.own.model_copy(update={"attention": attention, "position": own})
+    return layer.own.model_copy(update={"attention": attention, "position": layer.pairs.position})
 
 
-def _detail(latent: Latent, kept: Sequence[_Kept]) -> str:
-    keys, values, shared, queries = (f"{100 * min(of_layers):.1f}%" for of_layers in zip(*kept, strict=True))
-    parts = [
-        f"rank {latent.kv_rank} keeps {keys} of the unrotated keys and {values} of the values",
-        f"{latent.rope_dim} shared dimensions keep {shared} of those of all heads",
-        *([f"rank {latent.q_rank} keeps {queries} of the queries"] if latent.q_rank else []),
-    ]
-    return f"{', '.join(parts)} (squared norms in the layer with the lowest)"
+def _detail(latent: Latent) -> str:
+    of_queries = f", queries of rank {latent.q_rank}" if latent.q_rank else ""
+    return f"keys and values of rank {latent.kv_rank}, {latent.rope_dim} shared dimensions{of_queries}"
 
 
 def _tensors(layer: _Layer) -> dict[str, LazyTensor]:
@@ -118,19 +98,28 @@ def _tensors(layer: _Layer) -> dict[str, LazyTensor]:
     shapes = {
         "q_up.weight": (latent.n_heads * latent.query_width, rank or d_model),
         "kv_down.weight": (latent.kept_width, d_model),
-        "kv_norm.weight": (latent.kv_rank,),
         "kv_up.weight": (latent.n_heads * (latent.nope_dim + (latent.v_dim or 0)), latent.kv_rank),
-        **({"q_down.weight": (rank, d_model), "q_norm.weight": (rank,)} if rank else {}),
+        **({"q_down.weight": (rank, d_model)} if rank else {}),
     }
+    norms = {"kv_norm.weight": latent.kv_rank, "q_norm.weight": rank}
     earlier = (step for part in _REPLACED for step in layer.tensors[f"attention.{part}"].steps)
     steps = tuple(dict.fromkeys((*earlier, TO_LATENT.name)))
-    return {
-        name: LazyTensor(shape, lambda name=name: _result(layer).tensors[name], steps) for name, shape in shapes.items()
+    tensors = {
+        name: LazyTensor(shape, lambda name=name: _computed(layer)[name], steps) for name, shape in shapes.items()
     }
+    return tensors | {name: constant(TO_LATENT.name, (width,), 1.0) for name, width in norms.items() if width}
+
+
+def _errors(layers: Sequence[_Layer]) -> Errors:
+    for layer in layers:
+        if not layer.errors:
+            _computed(layer)
+    return largest(layer.errors for layer in layers)
 
 
 @lru_cache(maxsize=1)  # all tensors of a layer come from one computation, and they are read together
-def _result(layer: _Layer) -> _Result:
+def _computed(layer: _Layer) -> Mapping[str, Tensor]:
+    """Return the new tensors of a layer, by their names in the attention module, and note their errors."""
     attention, latent, pairs = layer.attention, layer.latent, layer.pairs
     n_heads, n_kv_heads = attention.n_heads, attention.n_kv_heads or attention.n_heads
     root_DD, group = _root(layer), n_heads // n_kv_heads
@@ -158,17 +147,21 @@ def _result(layer: _Layer) -> _Result:
     of_heads = [x.unflatten(0, (n_kv_heads, -1)) for x in (k_up / balance, v_up)]
     tensors = {
         "kv_down.weight": torch.cat((kv.down, k_rope_PD)),
-        "kv_norm.weight": torch.ones(latent.kv_rank),
         "kv_up.weight": torch.cat(of_heads, 1).repeat_interleave(group, 0).flatten(0, 1),
     }
-    kept = _Kept(kv.kept(keys, root_DD), kv.kept(values, root_DD), shared.kept)
+    kept = {
+        "unrotated keys": kv.kept(keys, root_DD),
+        "values": kv.kept(values, root_DD),
+        "shared rotated keys": shared.kept,
+    }
     if latent.q_rank:
         q = factors(q_all, root_DD, latent.q_rank)
-        of_queries = {"q_down.weight": q.down, "q_norm.weight": torch.ones(latent.q_rank), "q_up.weight": q.up}
-        kept = kept._replace(queries=q.kept(q_all, root_DD))
+        of_queries = {"q_down.weight": q.down, "q_up.weight": q.up}
+        kept["queries"] = q.kept(q_all, root_DD)
     else:
         of_queries = {"q_up.weight": q_all}
-    return _Result(tensors | of_queries, kept)
+    layer.errors.update((name, math.sqrt(max(0.0, 1 - fraction))) for name, fraction in kept.items())
+    return tensors | of_queries
 
 
 def _root(layer: _Layer) -> Tensor:
@@ -205,8 +198,8 @@ TO_LATENT = Transformation(
     name="latent attention",
     effect="approximate",
     fields=("model.attention.kind", "model.attention.kv_rank", "model.attention.q_rank"),
-    rule="Keys and values become low-rank factors, and all heads share one rotated key. The step says what part of the "
-    "squared norms remains.",
+    rule="Keys and values become low-rank factors, and all heads share one rotated key. The step states the relative "
+    "error of each by rank.",
     paper="Meng 2025, arXiv 2502.07864; Ji 2025, arXiv 2502.14837; Li 2025, arXiv 2503.11132",
     apply=_latent,
 )

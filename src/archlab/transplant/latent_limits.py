@@ -2,19 +2,23 @@
 dimensions of a head all heads can share."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import Rope
+from archlab.config.components.position import DynamicNTK, Longrope, NoScaling, Position, Rope
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
 from archlab.transplant.fields import field_of
+from archlab.transplant.limits import Rotation, alike_up_to
 from archlab.transplant.weights import Architecture
 
 _WITHOUT_COUNTERPART = ("qkv_bias", "clip_qkv", "temperature", "sinks", "sub_norm", "gate")
 _EQUAL = ("n_heads", "v_dim")
+_ALIKE = 1e-5
+"""Relative tolerance of equal frequencies, because a theta in a config has few digits."""
 
 
 class Pairs(NamedTuple):
@@ -27,6 +31,8 @@ class Pairs(NamedTuple):
     """Dimensions that are rotated in the trained model and no longer afterwards."""
     fixed: list[int]
     """Dimensions that are never rotated."""
+    position: Position
+    """Position encoding of the new layer, with the trained scaling of RoPE."""
 
 
 def check(target: Architecture, name: str, own: LayerConfig, wanted: LayerConfig) -> None:
@@ -62,24 +68,27 @@ def rotary_pairs(target: Architecture, name: str, own: LayerConfig, wanted: Laye
     """Return the dimensions that become shared: those whose rotation the new model has as well.
 
     The new model rotates rope_dim dimensions with the frequencies theta^(-2j / rope_dim). Each must be a frequency of
-    the trained model. With the same theta, every (head_dim / rope_dim)-th pair is chosen, from the fastest on. With
-    theta^(rope_dim / head_dim), the fastest pairs are chosen. Without a rotation, the last rope_dim dimensions are
-    chosen. Raise UserError, with the field, if the frequencies or widths do not fit.
+    the trained model, also after the scaling of RoPE. With the same theta, every (head_dim / rope_dim)-th pair is
+    chosen, from the fastest on. With theta^(rope_dim / head_dim), the fastest pairs are chosen. Without a rotation, the
+    last rope_dim dimensions are chosen. Raise UserError, with the field, if the frequencies or widths do not fit.
     """
     before, after = own.attention, wanted.attention
     assert isinstance(before, MultiHead)
     assert isinstance(after, Latent)
     width = before.head_dim or 0
+    position = own.position
     if isinstance(own.position, Rope) and isinstance(wanted.position, Rope):
         rotating = int(width * own.position.fraction)
-        first, second = _of_equal_frequency(target, name, own.position, wanted.position, rotating, after.rope_dim)
+        shared = _shared_pairs(target, name, own.position, wanted.position, rotating, after.rope_dim)
+        position = _with_scaling(own.position, wanted.position, shared)
+        first, second = _dimensions(own.position, rotating, shared)
     else:
         _check_position(target, name, own, wanted)
         rotating = 0
         first, second = _last(target, name, width, after.rope_dim)
     chosen = {*first, *second}
     rest = [i for i in range(width) if i not in chosen]
-    pairs = Pairs(first, second, [i for i in rest if i < rotating], [i for i in rest if i >= rotating])
+    pairs = Pairs(first, second, [i for i in rest if i < rotating], [i for i in rest if i >= rotating], position)
     if after.nope_dim not in (len(rest), width) or not after.nope_dim:
         allowed = " or ".join(str(n) for n in (len(rest), width) if n)
         found = f"{after.nope_dim}; a trained head has {width} dimensions, of which {after.rope_dim} become shared"
@@ -87,25 +96,56 @@ def rotary_pairs(target: Architecture, name: str, own: LayerConfig, wanted: Laye
     return pairs
 
 
-def _of_equal_frequency(
-    target: Architecture, name: str, own: Rope, wanted: Rope, rotating: int, n_shared: int
-) -> tuple[list[int], list[int]]:
+def _shared_pairs(target: Architecture, name: str, own: Rope, wanted: Rope, rotating: int, n_shared: int) -> list[int]:
     if wanted.fraction != 1:
         field = field_of(target, name, "position", "fraction")
         raise UserError(f"{field}: {wanted.fraction}; latent attention rotates all of rope_dim; allowed: 1")
+
+    def pairs(n: int, theta: float) -> list[int] | None:
+        position = wanted.model_copy(update={"theta": theta})
+        return _pairs_of_equal_frequency(own, position, rotating, n, target.model.max_seq_len)
+
+    if shared := pairs(n_shared, wanted.theta):
+        return shared
+    even = range(2, rotating + 1, 2)
+    same = [n for n in even if pairs(n, own.theta)]
+    root = [n for n in even if pairs(n, own.theta ** (n / rotating))]
+    roots = f"any even number n up to {rotating}" if root == [*even] else f"n = {', '.join(map(str, root))}"
+    scaling = "" if isinstance(own.scaling, NoScaling) else f" and the trained scaling, {own.scaling.kind},"
+    raise UserError(
+        f"{field_of(target, name, 'attention', 'rope_dim')}: {n_shared} dimensions with theta = {wanted.theta:g}"
+        f"{scaling} have frequencies that the {rotating} trained ones lack; allowed: {', '.join(map(str, same))} with "
+        f"theta = {own.theta:g}, or {roots} with theta = {own.theta:g}^(n / {rotating})"
+    )
+
+
+def _pairs_of_equal_frequency(own: Rope, wanted: Rope, rotating: int, n_shared: int, longest: int) -> list[int] | None:
+    """Return the trained pairs that rotate as those of the new model do in texts of up to `longest` tokens. Return None
+    if a pair has no counterpart."""
     step = rotating / n_shared * math.log(wanted.theta) / math.log(own.theta)
     indices = [step * j for j in range(n_shared // 2)]
+    if isinstance(own.scaling, DynamicNTK) and n_shared == 2:  # its exponent n / (n - 2) does not exist
+        return None
     if n_shared > rotating or any(abs(i - round(i)) > 1e-6 or round(i) >= rotating // 2 for i in indices):
-        allowed = [n for n in range(2, rotating + 1, 2) if rotating % n == 0]
-        raise UserError(
-            f"{field_of(target, name, 'attention', 'rope_dim')}: {n_shared} dimensions with theta = {wanted.theta:g} "
-            f"have frequencies that the {rotating} trained ones lack; allowed: {', '.join(map(str, allowed))} with "
-            f"theta = {own.theta:g}, or any even number n up to {rotating} with theta = {own.theta:g}^(n / {rotating})"
-        )
-    chosen = [round(i) for i in indices]
+        return None
+    pairs = [round(i) for i in indices]
+    new = Rotation(_with_scaling(own, wanted, pairs), n_shared, range(n_shared // 2))
+    return pairs if alike_up_to(Rotation(own, rotating, pairs), new, _ALIKE) >= longest else None
+
+
+def _with_scaling(own: Rope, wanted: Rope, pairs: Sequence[int]) -> Rope:
+    """Return the new position encoding with the trained scaling. LongRoPE keeps the divisors of these pairs."""
+    scaling = own.scaling
+    if isinstance(scaling, Longrope):
+        divisors = {"short_factor": scaling.short_factor, "long_factor": scaling.long_factor}
+        scaling = scaling.model_copy(update={name: tuple(x[i] for i in pairs) for name, x in divisors.items()})
+    return wanted.model_copy(update={"scaling": scaling})
+
+
+def _dimensions(own: Rope, rotating: int, pairs: Sequence[int]) -> tuple[list[int], list[int]]:
     if own.pairing == "interleaved":
-        return [2 * i for i in chosen], [2 * i + 1 for i in chosen]
-    return chosen, [i + rotating // 2 for i in chosen]
+        return [2 * i for i in pairs], [2 * i + 1 for i in pairs]
+    return [*pairs], [i + rotating // 2 for i in pairs]
 
 
 def _check_position(target: Architecture, name: str, own: LayerConfig, wanted: LayerConfig) -> None:

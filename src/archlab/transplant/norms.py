@@ -1,6 +1,6 @@
 """Norms without weights or biases, which the next matrices take over, and norms that store their weights as offsets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,8 @@ from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.norm_sites import NormGroup, norm_groups, with_outer_norms
 from archlab.transplant.transformation import Transformation
-from archlab.transplant.weights import Architecture, LazyTensor, Weights, made, numbered, with_value
+from archlab.transplant.weight_errors import largest
+from archlab.transplant.weights import Architecture, Errors, LazyTensor, Weights, made, numbered, with_value
 
 
 def _offset(weights: Weights, target: Architecture) -> Weights:
@@ -64,9 +65,29 @@ def _folded_biases(weights: Weights, target: Architecture) -> Weights:
         return weights
     lost = f"; the values of {len(incomplete)} norms are lost, such as {incomplete[0]}" if incomplete else ""
     effect = "approximate" if incomplete else "exact"
-    step = FOLDED_BIASES.step(f"{_names(groups)}{lost}", effect)
+    step = FOLDED_BIASES.step(
+        f"{_names(groups)}{lost}", effect, partial(_errors_of_outputs, weights, groups, incomplete)
+    )
     weights = weights.changed(step, tensors=tensors, dropped=dropped)
     return _with_norms(weights, groups, [g.own.model_copy(update={"bias": False}) for g in groups])
+
+
+def _errors_of_outputs(weights: Weights, groups: Sequence[NormGroup], without_bias: Sequence[str]) -> Errors:
+    """Return the largest relative error of a norm's output without its bias, as a root mean square over inputs whose
+    features are uncorrelated with variance 1."""
+    return largest(
+        {"output of a norm": _error_of_output(weights.under(site.name), int(getattr(group.own, "unit_offset", False)))}
+        for group in groups
+        for site in group.sites
+        if site.name in without_bias
+    )
+
+
+def _error_of_output(norm: Mapping[str, LazyTensor], offset: int) -> float:
+    bias = norm["bias"].read().double()
+    weight = norm["weight"].read().double() + offset if "weight" in norm else bias.new_ones(len(bias))
+    total = weight.square().sum() + bias.square().sum()
+    return (bias.square().sum() / total.clamp(min=1e-30)).sqrt().item()
 
 
 def _with_product(bias: Tensor, matrix: Tensor, norm_bias: Tensor) -> Tensor:
@@ -157,7 +178,7 @@ FOLDED_BIASES = Transformation(
     effect="exact",
     fields=("model.norm.bias", "model.norm.kind"),
     rule="The next matrix W takes over the bias b of a norm: W b is added to the bias of W. Without a bias there, b is "
-    "lost, and the logits change.",
+    "lost, the logits change, and the step states the relative error of the norm's output.",
     paper="Ashkboos 2024, arXiv 2401.15024",
     apply=_folded_biases,
 )

@@ -13,9 +13,8 @@ from archlab.model.decoder import Decoder
 from archlab.model.init import initialize
 from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
-from archlab.transplant.depth import chosen_layers
-from archlab.transplant.differences import with_other_kind, without_weights
-from archlab.transplant.weights import ENCODER, Architecture, Effect, LazyTensor, Step, Weights
+from archlab.transplant.differences import without_weights
+from archlab.transplant.weights import ENCODER, Architecture, Effect, LazyTensor, Step, Target, Weights
 
 _MOST_LISTED = 8
 
@@ -26,7 +25,7 @@ class Plan:
 
     tensors: Mapping[str, LazyTensor]
     """Tensors that come from the trained weights, by name."""
-    new: tuple[str, ...]
+    initialized: tuple[str, ...]
     """Tensors that begin from the initial values of a new model."""
     dropped: tuple[str, ...]
     """Tensors of the trained weights that the model lacks."""
@@ -38,10 +37,16 @@ class Plan:
         """Names of the tensors that are as they were stored."""
         return [name for name, tensor in self.tensors.items() if not tensor.steps]
 
+    @property
+    def new(self) -> list[str]:
+        """Names of the tensors whose values do not depend on the trained weights."""
+        return [*(name for name, tensor in self.tensors.items() if not tensor.is_trained), *self.initialized]
+
     def counts(self) -> str:
         """Return the numbers of tensors by their origin, as in `17 kept, 4 changed`."""
-        kept = len(self.kept)
-        counts = {"kept": kept, "changed": len(self.tensors) - kept, "new": len(self.new), "dropped": len(self.dropped)}
+        kept, new = len(self.kept), len(self.new)
+        changed = len(self.tensors) + len(self.initialized) - kept - new
+        counts = {"kept": kept, "changed": changed, "new": new, "dropped": len(self.dropped)}
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n)
 
     @property
@@ -51,29 +56,30 @@ class Plan:
         return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
 
 
-def plan(weights: Weights, model: ModelConfig, layers: Sequence[int] | None = None) -> Plan:
+def plan(
+    weights: Weights, model: ModelConfig, layers: Sequence[int] | None = None, distance: float | None = None
+) -> Plan:
     """Return the plan of the initial values of `model`.
 
-    `layers` holds the trained layer of each layer of the model's decoder. None: the trained layers in order. A tensor
-    that no transformation provides is new. Raise UserError, with the fields, if the weights cannot become this model.
+    `layers` holds the trained layer of each layer of the model's decoder. None: the trained layers in order. `distance`
+    is the angular distance across the layers that are left out, if they were chosen by it. A tensor that no
+    transformation provides is new. Raise UserError, with the fields, if the weights cannot become this model.
     """
-    target, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
+    wanted, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
+    target = Target(wanted.model, wanted.stacks, None if layers is None else tuple(layers), distance)
     _check_encoder(weights, target)
-    if layers is not None:
-        weights = chosen_layers(weights, target, layers)
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)
-    weights = with_other_kind(weights, target)
     with torch.device("meta"):
         decoder = Decoder(model, seed=None)
     random = [role.name for role in roles_of(decoder) if role.constant is None]
     steps = [*weights.steps, *without_weights(weights, target, random, n_tokens)]
-    wanted = decoder.state_dict()
-    provided = {name: x for name, x in weights.tensors.items() if name in wanted}
-    _check_shapes(provided, wanted)
-    new = tuple(name for name in wanted if name not in provided)
-    dropped = tuple(name for name in weights.tensors if name not in wanted)
-    return Plan(provided, new, dropped, tuple(steps))
+    parameters = decoder.state_dict()
+    provided = {name: x for name, x in weights.tensors.items() if name in parameters}
+    _check_shapes(provided, parameters)
+    initialized = tuple(name for name in parameters if name not in provided)
+    dropped = tuple(name for name in weights.tensors if name not in parameters)
+    return Plan(provided, initialized, dropped, tuple(steps))
 
 
 def _check_encoder(weights: Weights, target: Architecture) -> None:

@@ -13,8 +13,9 @@ from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder
 
 
-def least_changing_block(model: Decoder, tokens_BT: Tensor, n_layers: int) -> list[int]:
-    """Return the layers to keep, in order, so that `n_layers` are left (Gromov 2024, arXiv 2403.17887).
+def least_changing_block(model: Decoder, tokens_BT: Tensor, n_layers: int) -> tuple[list[int], float]:
+    """Return the layers to keep, in order, so that `n_layers` are left, and the angular distance across the others
+    (Gromov 2024, arXiv 2403.17887).
 
     The layers that are left out are consecutive. They are the block with the smallest angular distance between its
     input and the input of the layer after it, so the last layer is always kept. `tokens_BT` are texts of equal length
@@ -24,8 +25,9 @@ def least_changing_block(model: Decoder, tokens_BT: Tensor, n_layers: int) -> li
     if not 1 <= n_layers <= n_trained:
         raise UserError(f"model.n_layers: {n_layers}; allowed with train.start_layers=similar: 1 to {n_trained}")
     n_left_out = n_trained - n_layers
-    first = int(angular_distances(model, tokens_BT, n_left_out).argmin()) if n_left_out else 0
-    return [*range(first), *range(first + n_left_out, n_trained)]
+    distances = angular_distances(model, tokens_BT, n_left_out)
+    first = int(distances.argmin()) if n_left_out else 0
+    return [*range(first), *range(first + n_left_out, n_trained)], distances[first].item()
 
 
 @torch.no_grad()

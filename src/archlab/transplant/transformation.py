@@ -1,29 +1,36 @@
-"""A transformation of trained weights: what it changes, and what it promises."""
+"""Changes of trained weights: what they change, and what they promise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archlab.transplant.weights import Architecture, Effect, Step, Weights
+from archlab.transplant.weights import Effect, Errors, Step, Target, Weights, no_errors
 
 
-@dataclass(frozen=True)
-class Transformation:
-    """Change of trained weights that some fields of the config ask for."""
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Change of trained weights that some fields of the config ask for, as `archlab list transformations` shows it."""
 
     name: str
     effect: Effect
-    """Effect that the transformation has in its usual form. A step may have another one, for example in a post-norm
-    model."""
+    """Effect that the change has in its usual form. A step may have another one, for example in a post-norm model."""
     fields: tuple[str, ...]
-    """Fields of the config that ask for the transformation."""
+    """Fields of the config that ask for the change. `*` stands for any text."""
     rule: str
-    """Rule for the new weights, and the size of the change of the logits, in one or two sentences."""
-    paper: str
-    """Source, such as `Ainslie 2023, arXiv 2305.13245`."""
-    apply: Callable[[Weights, Architecture], Weights]
+    """Rule for the new weights or for the new use of the weights, in one or two sentences."""
+    exact_in: str = ""
+    """Texts in which the logits stay the same, in words. Empty if the effect is the same in all texts."""
+    paper: str = ""
+    """Source, such as `Ainslie 2023, arXiv 2305.13245`. Empty if there is none."""
+
+    def step(self, detail: str, effect: Effect | None = None, errors: Callable[[], Errors] = no_errors) -> Step:
+        """Return a step that makes this change."""
+        return Step(self.name, effect or self.effect, detail, errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformation(Entry):
+    """Change of trained weights that computes tensors, leaves tensors out, or puts them in other places."""
+
+    apply: Callable[[Weights, Target], Weights]
     """Function that returns weights that are closer to the target, or the same object if nothing has to change. It
     raises UserError, with the field, for a change of these fields that it cannot make."""
-
-    def step(self, detail: str, effect: Effect | None = None) -> Step:
-        """Return a step of this transformation."""
-        return Step(self.name, effect or self.effect, detail)

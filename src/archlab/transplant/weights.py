@@ -5,8 +5,10 @@ Tensors are read when they are needed, one at a time, so a process never has to 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from archlab.config.core.base import Base
@@ -26,7 +28,18 @@ DECODER, ENCODER = "layers", "encoder.layers"
 """Names of the stacks, which begin the names of their tensors."""
 
 
-class Step(NamedTuple):
+Errors = Mapping[str, float]
+"""Relative Frobenius errors |after - before| / |before| of weights, by the name of a matrix or of its part. They are
+those of the layer in which they are largest."""
+
+
+def no_errors() -> Errors:
+    """Return the errors of a change that keeps what the weights are."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Step:
     """One change of trained weights."""
 
     name: str
@@ -34,6 +47,14 @@ class Step(NamedTuple):
     effect: Effect
     detail: str
     """Places and numbers, as in `layers 0 to 11: 32 key/value heads to 8`."""
+    errors: Callable[[], Errors] = no_errors
+    """Function that returns the errors of the new weights. It reads tensors, so it is called only for a report."""
+
+    def report(self) -> str:
+        """Return the detail and the errors, as in `layers 0 to 11: 32 to 8 heads; largest relative error: k.weight
+        0.62, v.weight 0.71`."""
+        errors = ", ".join(f"{name} {error:.2g}" for name, error in self.errors().items())
+        return f"{self.detail}; largest relative error: {errors}" if errors else self.detail
 
 
 @dataclass(frozen=True)
@@ -44,6 +65,8 @@ class LazyTensor:
     read: Callable[[], Tensor]
     steps: tuple[str, ...] = ()
     """Names of the transformations that have changed the tensor, in order. Empty: the tensor is as it was stored."""
+    is_trained: bool = True
+    """Whether the values depend on trained weights."""
 
     def then(self, step: str, change: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "LazyTensor":
         """Return the tensor after a change, whose result has this shape."""
@@ -53,7 +76,13 @@ class LazyTensor:
 def made(step: str, make: Callable[..., Tensor], shape: Sequence[int], *inputs: LazyTensor) -> LazyTensor:
     """Return the tensor that `make` computes from other tensors. `step` is the name of the transformation."""
     steps = tuple(dict.fromkeys((*(name for tensor in inputs for name in tensor.steps), step)))
-    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), steps)
+    is_trained = any(tensor.is_trained for tensor in inputs)
+    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), steps, is_trained)
+
+
+def constant(step: str, shape: Sequence[int], value: float) -> LazyTensor:
+    """Return a tensor whose elements are all `value`. `step` is the name of the transformation."""
+    return made(step, partial(torch.full, tuple(shape), value), shape)
 
 
 @dataclass(frozen=True)
@@ -71,6 +100,16 @@ class Architecture:
         encoder = encoder_of(model)
         of_encoder = {} if encoder is None else {ENCODER: layer_configs(encoder)}
         return cls(model, {DECODER: layer_configs(model), **of_encoder})
+
+
+@dataclass(frozen=True)
+class Target(Architecture):
+    """Architecture that trained weights should become."""
+
+    chosen: tuple[int, ...] | None = None
+    """Trained layer of each layer of the decoder. None: all trained layers in order."""
+    distance: float | None = None
+    """Angular distance across the layers that `chosen` leaves out, if they were chosen by it."""
 
 
 @dataclass(frozen=True)
