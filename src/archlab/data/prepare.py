@@ -28,8 +28,8 @@ from archlab.data.template import TEXT, ChatFields, PairFields, RecordTemplate, 
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
-from archlab.hf.chat_template import CHAT_TEMPLATE, ChatTemplate
-from archlab.hf.folder import TOKENIZER, download, is_hub_id
+from archlab.hf.chat_template import ChatTemplate
+from archlab.hf.folder import CHAT_TEMPLATE, TOKENIZER, download, is_hub_id
 from archlab.interrupt import raise_if_interrupted
 from archlab.pricing.units import decimal
 from archlab.progress import Bar, doing

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.hf.chat_template import CHAT_TEMPLATE, ChatTemplate, ChatTemplateError
+from archlab.hf.chat_template import ChatTemplate, ChatTemplateError
+from archlab.hf.folder import CHAT_TEMPLATE
 from archlab.infer.text import PublishedCodec, RunCodec
 
 
