@@ -92,7 +92,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 
 TAKES = {
-    "demo": "no arguments", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
+    "demo": "no arguments", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "SOURCE",
     "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "study run": "STUDY", "study report": "FOLDER",
     "study list": "no arguments", "study show": "STUDY", "ledger": "CLAIM", "guide": "no arguments",
 }  # fmt: skip
@@ -100,7 +100,7 @@ TAKES = {
 
 NEEDS = {
     "show": "CONFIG", "draw": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
-    "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
+    "eval": "CONFIG", "generate": "FOLDER", "import": "SOURCE", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "MODEL", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
     "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out", "report": "RUN",
     "lm-eval": "PATH",

@@ -171,7 +171,7 @@ class RunFolder:
         self._refuse(
             refused, "contains a model with another config; to begin from its weights, choose another folder with --out"
         )
-        if tokenizer and (self.path / TOKENIZER).is_file():
+        if tokenizer and any((self.path / name).is_file() for name in (TOKENIZER, IMPORTED)):
             check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
 
     def _own_start(self) -> dict[str, str]:
