@@ -1,7 +1,6 @@
 """`archlab eval` of several models: one table, in which all are scored on the same windows of held-out text."""
 
 import json
-import shutil
 
 import pytest
 
@@ -26,13 +25,6 @@ def trained(text, tmp_path_factory):
     longer = ["train.seq_len=32", "model.max_seq_len=32", f"train.start={home / 'hf'}"]
     train(config(*longer, data=text), home / "longer", Callback())
     return home
-
-
-@pytest.fixture
-def here(trained, tmp_path, monkeypatch):
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def scores(capsys, *arguments):

@@ -31,13 +31,6 @@ def trained(text, tmp_path_factory):
     return home
 
 
-@pytest.fixture
-def here(trained, tmp_path, monkeypatch):
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def refused(capsys, *arguments):
     """Return the lines of the error, and the commands in them."""
     capsys.readouterr()

@@ -53,10 +53,10 @@ class StudyPlan:
         if not isinstance(self.config.start, str):
             return
         start, arm = open_start(self.config.start), self.arms[0]
-        if read := start.read_folds(self.corpora[arm.name].fingerprint, self._evaluated_folds(arm)):
-            wanted = list(self._evaluated_folds(arm)[1:])
+        folds = self._evaluated_folds(arm)
+        if read := start.read_folds(self.corpora[arm.name].fingerprint, folds):
             problem = f"{start.name} was trained on fold {read[0]} of the text, on which this study evaluates"
-            own = f"weights that were trained with data.fold=0 and data.excluded_folds={wanted}"
+            own = f"weights that were trained with data.fold={folds[0]} and data.excluded_folds={list(folds[1:])}"
             raise UserError(f"start: {problem}; allowed: {own}, or fewer folds and no `tune`")
 
     def compared(self, arm: Arm, seed: int) -> Run:
