@@ -14,11 +14,13 @@ import torch
 from rich.console import Console
 from scipy import stats
 from scipy.stats import t
+from tokenizers import normalizers
 
 from archlab import digests
 from archlab.code import normalized
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
+from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.pricing.work import training_flops
 from archlab.report.study.arms import level_rows
@@ -784,6 +786,17 @@ def test_too_few_folds_are_refused_before_the_text_is_prepared(lab, monkeypatch)
     monkeypatch.setattr("archlab.study.runner.open_corpora", lambda arms: pytest.fail("the text was prepared"))
     with pytest.raises(UserError, match="folds is 50"):
         lab.run(folds=50)
+
+
+def test_an_objective_that_cannot_read_the_text_is_refused_before_any_run(lab):
+    """The tokenizer changes the text, so its bytes cannot be counted. A masked objective does not count them."""
+    tokenizer = bpe.train([lab.text.read_text()], MODEL["vocab_size"])
+    tokenizer.normalizer = normalizers.Replace("e", "E")
+    tokenizer.save(str(lab.folder / "tokenizer.json"))
+    settings = {"set": {"data.path": str(lab.text), "data.tokenizer": str(lab.folder / "tokenizer.json")}}
+    with pytest.raises(UserError, match="arm a: train.objective.kind: next_token is scored in bits per byte"):
+        lab.run(**settings)
+    assert lab.ran == []
 
 
 # --- folders --------------------------------------------------------------------------------------

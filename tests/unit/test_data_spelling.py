@@ -1,5 +1,6 @@
 """Bytes of text for each token, compared with the text that the tokenizers library decodes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
 from archlab.data import split
 from archlab.data import tokenizer as bpe
-from archlab.data.encoding import Encoded, encode_pieces
+from archlab.data.encoding import Encoded, by_rank, encode_pieces
 from archlab.data.prepare import prepare
-from archlab.data.spelling import spelling
+from archlab.data.spelling import bytes_of_name, spelling
 from archlab.data.split import Piece
 from archlab.data.text_data import TextData, TextSource
 from archlab.data.training_data import Windows
@@ -111,6 +112,17 @@ def test_a_changed_text_is_inexact_and_shown(
     assert plain is None
     assert reason == f"1.txt: the tokenizer changes its text ({before} became {after})"
     assert inexact(tokenizer, "plain text", "caf\u00e9".removesuffix("\u00e9"), "x") == [None] * 3
+
+
+def test_a_byte_without_a_token_makes_only_texts_with_this_byte_inexact() -> None:
+    """SmolLM2's byte-level tokenizer has no token for 21 of the 256 bytes, and drops these bytes."""
+    whole = json.loads(bpe.train(TEXTS, 300).to_str())
+    vocab = {name: i for name, i in whole["model"]["vocab"].items() if bytes_of_name(name) != b"\x04"}
+    tokenizer = bpe.from_text(json.dumps(whole | {"model": whole["model"] | {"vocab": vocab}}))
+    assert by_rank(tokenizer) is None
+    without, reason = inexact(tokenizer, "plain text", "a\x04b")
+    assert without is None
+    assert reason == r"1.txt: the tokenizer changes its text ('a\x04b' became 'ab')"
 
 
 @pytest.mark.parametrize("kind", ["llama_5", "unigram_with_bytes", "byte_level"])

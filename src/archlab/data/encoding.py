@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tiktoken import Encoding
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from archlab.data import tokenizer as bpe
 from archlab.data.spelling import Spelling, bytes_of_name, not_spelled, spelling, without_prefix
@@ -261,5 +261,7 @@ def _plain_names(parts: dict[str, Any]) -> dict[str, int] | None:
     if any(a > b for a, b in pairwise(merged_ids)):
         return None
     plain = models.BPE(vocab=model["vocab"], merges=merges)  # without `ignore_merges`, which takes a known word whole
+    if not names.keys() >= set(pre_tokenizers.ByteLevel.alphabet()):
+        return None  # tiktoken fails at a byte without a token; the tokenizers library drops it
     whole = (len(tokens := plain.tokenize(name)) == 1 and tokens[0].id == i for name, i in names.items())
     return names if all(whole) else None

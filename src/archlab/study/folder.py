@@ -13,8 +13,11 @@ from archlab.config.core.plugins import copies
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.schema import Config, DataConfig
+from archlab.config.training import resolve_train
+from archlab.data.objectives import Batches
 from archlab.data.open import AboutTask, AboutText, about_data, open_training_data
 from archlab.data.split import n_test_folds
+from archlab.data.training_data import TrainingData
 from archlab.digests import DIGESTS, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
@@ -70,14 +73,22 @@ _RECORDS = TypeAdapter(list[CorpusRecord])
 
 
 def open_corpora(arms: Sequence[Arm]) -> Corpora:
-    """Open the corpora of all arms. Prepare each corpus that has not been prepared yet."""
-    opened = {_settings(arm): arm for arm in arms}
-    records = {settings: _open(arm.config) for settings, arm in opened.items()}
+    """Open the corpora of all arms. Prepare each corpus that has not been prepared yet.
+
+    Raise UserError if the objective of an arm cannot read its corpus.
+    """
+    configs = {_settings(arm): arm.config for arm in arms}
+    opened = {settings: open_training_data(c.data, c.model.vocab_size) for settings, c in configs.items()}
+    for arm in arms:
+        try:
+            Batches.of(arm.config, opened[_settings(arm)]).check(resolve_train(arm.config).seq_len)
+        except UserError as error:
+            raise UserError(f"arm {arm.name}: {error}") from None
+    records = {settings: _record(configs[settings], data) for settings, data in opened.items()}
     return {arm.name: records[_settings(arm)] for arm in arms}
 
 
-def _open(config: Config) -> CorpusRecord:
-    data = open_training_data(config.data, config.model.vocab_size)
+def _record(config: Config, data: TrainingData) -> CorpusRecord:
     return CorpusRecord(
         data=config.data,
         vocab_size=config.model.vocab_size,
