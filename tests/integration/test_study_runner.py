@@ -794,7 +794,7 @@ def test_an_objective_that_cannot_read_the_text_is_refused_before_any_run(lab):
     tokenizer.normalizer = normalizers.Replace("e", "E")
     tokenizer.save(str(lab.folder / "tokenizer.json"))
     settings = {"set": {"data.path": str(lab.text), "data.tokenizer": str(lab.folder / "tokenizer.json")}}
-    with pytest.raises(UserError, match="arm a: train.objective.kind: next_token is scored in bits per byte"):
+    with pytest.raises(UserError, match=r"arm a: train\.objective\.kind: next_token is scored in bits per byte"):
         lab.run(**settings)
     assert lab.ran == []
 
