@@ -15,7 +15,7 @@ from archlab.atlas import select as select_module
 from archlab.atlas.inspect import choices
 from archlab.atlas.models import AtlasRow
 from archlab.atlas.select import select
-from archlab.atlas.table import HEADINGS, MORE, cells, count, evolution, more, remarks, without_architecture
+from archlab.atlas.table import FIGURES, HEADINGS, MORE, cells, count, evolution, more, remarks, without_architecture
 from archlab.cli import app
 from archlab.config.about import About, Certainty
 from archlab.config.components.any_attention import AnyAttention
@@ -25,7 +25,7 @@ from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.report.atlas import CHOICES, MLP_KINDS, counted, kinds, render, shares
+from archlab.report.atlas import CHOICES, MLP_KINDS, counted, kinds, linked, render, search_words, shares, table_cells
 from html_page import Page
 from published import ENTRIES, add_half_a_model
 
@@ -335,7 +335,7 @@ def test_every_form_obeys_filter_and_sort(capsys, tmp_path, monkeypatch):
     assert [row["preset"] for row in listed.pop("published")] == ["gpt-2-xl", "gpt-2"]
     assert not listed
     page = Page((tmp_path / output(capsys, "list", *options, "--html", str(tmp_path / "x.html")).strip()).read_text())
-    assert re.findall("GPT-2 XL|GPT-2", page.text.split("The models")[1]) == ["GPT-2 XL", "GPT-2"] * 2
+    assert re.findall("GPT-2 XL|GPT-2", page.text.split("The models")[1]) == ["GPT-2 XL", "GPT-2"]
     assert "Llama" not in page.text.split("The models")[1]
     monkeypatch.setenv("COLUMNS", "80")
     lines = output(capsys, "list", "presets", *options).splitlines()
@@ -497,7 +497,36 @@ def test_the_page_has_every_model_and_loads_nothing(page):
     for entry in ENTRIES.values():
         assert entry.about.name in page.text
         assert all(note in page.text for note in entry.about.notes)
-    assert page.tags.count("tr") == 1 + len(ENTRIES) + len({row.about.year for row in ROWS.values()})
+    assert page.tags.count("tr") == 1 + 2 * len(ENTRIES)
+    assert {*page.links} >= {f"#model-{name}" for name in ENTRIES}
+    assert {f"#model-{name}" for name in ENTRIES} >= {link for link in page.links if link.startswith("#")}
+
+
+def test_sources_are_links():
+    assert (
+        linked("huggingface.co/a/B-1: config.json")
+        == '<a href="https://huggingface.co/a/B-1">huggingface.co/a/B-1</a>: config.json'
+    )
+    assert (
+        linked("arXiv 2005.14165, tables 2.1 and D.1")
+        == '<a href="https://arxiv.org/abs/2005.14165">arXiv 2005.14165</a>, tables 2.1 and D.1'
+    )
+    assert linked("<b> & 3.5") == "&lt;b&gt; &amp; 3.5"
+
+
+def test_cells_sort_by_the_number_that_they_show():
+    for row in ROWS.values():
+        shown = dict(zip(("year", *HEADINGS[1:], *MORE), table_cells(row), strict=True))
+        assert all(
+            (cell.number is None) == (cell.text in ("", "-", "?"))
+            for heading, cell in shown.items()
+            if heading in FIGURES
+        )
+        assert shown["ff/d"].number is None or f"{shown['ff/d'].number:.3g}" == shown["ff/d"].text
+
+
+def test_the_filter_finds_models_by_their_choices():
+    assert {"GQA", "RMSNorm", "with", "llama-3", "llama-3-8b"} <= set(search_words(ROWS["llama-3-8b"]).split())
 
 
 def test_shares_of_a_year_add_up(page):

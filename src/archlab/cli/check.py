@@ -61,7 +61,7 @@ def run(
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        print(write_check(f"{config} ({part})" if part else config, results, html))
+        print(write_check(f"{config} ({part})" if part else config, case, results, html))
     elif json:
         print_json([as_json(finding) for finding in results])
     else:

@@ -2,14 +2,16 @@
 how the proportions of models, such as width to depth, vary with the year and the size."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
+from markupsafe import Markup, escape
 
 from archlab.atlas.models import AtlasRow, unpublished
 from archlab.atlas.table import (
@@ -49,14 +51,59 @@ def render(rows: Sequence[AtlasRow]) -> str:
         choices=choices,
         shapes=shapes,
         mlps=MLP_KINDS,
-        headings=(*HEADINGS[1:], *MORE),
+        headings=("year", *HEADINGS[1:], *MORE),
         figures=FIGURES,
         legend=" ".join((*LEGEND, *LEGEND_OF_MORE)),
-        cells=lambda row: (*cells(row)[1:], *more(row)),
+        cells=table_cells,
+        words=search_words,
         marks=MARKS,
         remarks=remarks,
+        linked=linked,
         without=without_architecture(unpublished()),
     )
+
+
+class TableCell(NamedTuple):
+    """Cell of the table of models."""
+
+    text: str
+    number: float | None
+    """Number by which the column is sorted. None if the column is sorted by its text, or the number is unknown."""
+
+
+def table_cells(row: AtlasRow) -> list[TableCell]:
+    """Return the cells of a model after its name: its year, and one cell for each of HEADINGS and MORE."""
+    about = row.about
+    numbers = {
+        "size": row.size, "h/kv": row.n_heads, "ff/d": row.d_ff_over_d, "d/L": row.d_over_layers,
+        "vocab": row.vocab_size, "head": row.head_dim, "h/d": row.heads_over_d,
+        "active": row.active_parameters or about.published_active, "context": row.context, "lang": about.languages,
+        "drop": about.dropout, "decay": about.weight_decay,
+    }  # fmt: skip
+    texts = zip((*HEADINGS[1:], *MORE), (*cells(row)[1:], *more(row)), strict=True)
+    return [
+        TableCell(str(about.year), about.year),
+        *(TableCell(text, numbers.get(heading) if text else None) for heading, text in texts),
+    ]
+
+
+def search_words(row: AtlasRow) -> str:
+    """Return the words by which the filter of the page finds a model, besides the text of its rows."""
+    options = {choice.of(row) for choice in CHOICES} - {NOTHING}
+    return " ".join((row.preset, row.family, *sorted(options)))
+
+
+_ADDRESS = re.compile(r"arXiv (?P<arxiv>\d{4}\.\d{4,5})|(?:[\w-]+\.)+(?:ai|co|com|org)/[\w./-]*\w")
+
+
+def linked(source: str) -> Markup:
+    """Return the text of a source as HTML, in which papers on arXiv and web addresses are links."""
+
+    def link(found: re.Match[str]) -> str:
+        address = f"arxiv.org/abs/{found['arxiv']}" if found["arxiv"] else found[0]
+        return f'<a href="https://{address}">{found[0]}</a>'
+
+    return Markup(_ADDRESS.sub(link, str(escape(source))))
 
 
 _HEIGHT = 150
@@ -187,10 +234,10 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
 
 def shape(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
     """Return a chart with one dot per model on a logarithmic axis, and a bar at the median of each year."""
-    by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
+    by_year: defaultdict[int, list[tuple[AtlasRow, float]]] = defaultdict(list)
     for row in rows:
         if (value := proportion.of(row)) is not None:
-            by_year[row.about.year].append((row.about.name, value))
+            by_year[row.about.year].append((row, value))
     dots = [dot for year, group in by_year.items() for dot in _dots(year, group, proportion)]
     middle = [
         {"year": str(year), "offset": 0.5, "value": median(value for _, value in group)}
@@ -202,7 +249,7 @@ def shape(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
     points = chart_of(dots).mark_point(filled=True, size=34, opacity=0.55, style="dots")
     bars = chart_of(middle).mark_point(shape="stroke", size=500, strokeWidth=2, style="median")
     layers = [
-        points.encode(x=x, xOffset=offset, y=y, tooltip=tooltip("model", "text")),
+        points.encode(x=x, xOffset=offset, y=y, href="href:N", tooltip=tooltip("model", "text")),
         bars.encode(x=x, xOffset=offset, y=y),
     ]
     return layered(layers, proportion.title, _HEIGHT + 60)
@@ -219,11 +266,16 @@ def ends(proportion: Proportion, values: Sequence[float]) -> tuple[float, float]
     return min(*values, proportion.ticks[0]) / 1.1, max(*values, proportion.ticks[-1]) * 1.1
 
 
-def _dots(year: int, group: Sequence[tuple[str, float]], proportion: Proportion) -> Iterator[dict[str, Any]]:
-    for index, (model, value) in enumerate(group):
+def _dots(year: int, group: Sequence[tuple[AtlasRow, float]], proportion: Proportion) -> Iterator[dict[str, Any]]:
+    for index, (row, value) in enumerate(group):
         offset = 0.5 + _SPREAD * ((index + 0.5) / len(group) - 0.5)
-        yield {"model": model, "year": str(year), "offset": offset, "value": value,
+        yield {"model": row.about.name, "href": _part(row), "year": str(year), "offset": offset, "value": value,
                "text": f"{proportion.title} {proportion.format(value)}"}  # fmt: skip
+
+
+def _part(row: AtlasRow) -> str:
+    """Return the address of the part of the page about this model."""
+    return f"#model-{row.preset}"
 
 
 def _years(n: Mapping[int, int]) -> alt.X:
@@ -259,7 +311,7 @@ def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
     """Return a chart of the proportion over model size, with one dot per model whose size is known. Both axes are
     logarithmic. Lines mark the rule of thumb."""
     dots = [
-        {"model": row.about.name, "size": row.size, "value": value, "kind": _mlp_kind(row),
+        {"model": row.about.name, "href": _part(row), "size": row.size, "value": value, "kind": _mlp_kind(row),
          "text": f"{count(row.size)}, {proportion.title} {proportion.format(value)}"}
         for row in rows
         if row.size is not None and (value := proportion.of(row)) is not None
@@ -272,7 +324,7 @@ def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
     guides = chart_of([{"value": value} for value in proportion.guides])
     layers = [
         guides.mark_rule(strokeDash=DASHED, style="notch").encode(y=y),
-        points.encode(x=x, y=y, color=color(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
+        points.encode(x=x, y=y, href="href:N", color=color(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
     ]
     sides = list(_named(dots, proportion, domain))
     for direction in (1, -1):

@@ -1,19 +1,21 @@
 """Findings of `archlab check` in words, with their sources. The terminal, the JSON output and the page share this
 wording."""
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from archlab.config.layers import layer_configs
 from archlab.evidence.claims import Claim, cited, claims, sources
 from archlab.files import write_page
 from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
-from archlab.review.findings import Finding, summary
-from archlab.review.shape_rule import Case, PublishedResult, shown
+from archlab.review.findings import Finding, Result, results, summary
+from archlab.review.shape_rule import Between, Case, PublishedResult, shown
 
 _INDENT = " " * 9
 _MOST_NAMES = 6
@@ -99,19 +101,88 @@ def _references(finding: Finding) -> Iterator[str]:
         yield f"Claim {claim.number}, {claim.name}: {command(claim)}"
 
 
-def write_check(config: str, findings: Sequence[Finding], path: Path) -> Path:
+class Mark(NamedTuple):
+    """Published model in a strip. All positions are percentages of the strip's width or height."""
+
+    left: float
+    bottom: float
+    height: float
+    name: str
+    """Name and value of the model."""
+
+
+class Strip(NamedTuple):
+    """Values of published models on a horizontal axis, with the config's own value."""
+
+    marks: list[Mark]
+    own: float
+    """Position of the config's value, as a percentage of the width."""
+    usual: tuple[float, float] | None
+    """Left end and width of the usual range, as percentages. None if the rule accepts other values than a range."""
+    ends: tuple[str, str]
+    """Smallest and largest value of the axis."""
+    words: str
+    """The strip in words."""
+
+
+_BINS = 72
+"""Number of columns of a strip. Models in the same column are stacked."""
+
+
+def strip(result: Result) -> Strip | None:
+    """Return the strip of published models for a value, or None without two different published values.
+
+    The axis is logarithmic if all values are positive and the largest is more than 10 times the smallest.
+    """
+    values = sorted(result.published.items(), key=lambda pair: pair[1])
+    numbers = [value for _, value in values]
+    low, high = min(*numbers, result.number, math.inf), max(*numbers, result.number, -math.inf)
+    if len(set(numbers)) < 2:
+        return None
+    scale = math.log if low > 0 and high > 10 * low else float
+
+    def column(value: float) -> int:
+        share = (scale(value) - scale(low)) / (scale(high) - scale(low))
+        return round(min(max(share, 0), 1) * (_BINS - 1))
+
+    columns = [column(value) for value in numbers]
+    most = max(map(columns.count, columns))
+    usual = None
+    if isinstance(result.usual, Between):
+        least = low if result.usual.low is None else max(low, result.usual.low)
+        most_usual = high if result.usual.high is None else min(high, result.usual.high)
+        first, last = column(least), column(most_usual)
+        usual = (100 * first / _BINS, 100 * (last + 1 - first) / _BINS)
+    return Strip(
+        [
+            Mark(100 * at / _BINS, 100 * columns[:i].count(at) / most, 100 / most, f"{name}: {shown(value)}")
+            for i, ((name, value), at) in enumerate(zip(values, columns, strict=True))
+        ],
+        100 * (column(result.number) + 0.5) / _BINS,
+        usual,
+        (shown(low), shown(high)),
+        f"{len(values)} published models from {shown(numbers[0])} to {shown(numbers[-1])}, median "
+        f"{shown(median(numbers))}; this config has {shown(result.number)}",
+    )
+
+
+def write_check(config: str, case: Case, findings: Sequence[Finding], path: Path) -> Path:
     """Write the page, creating missing parent folders, and return its path."""
-    return write_page(path, render(config, findings))
+    return write_page(path, render(config, case, findings))
 
 
-def render(config: str, findings: Sequence[Finding]) -> str:
-    """Return the page as HTML. `config` is the name that the user typed."""
+def render(config: str, case: Case, findings: Sequence[Finding]) -> str:
+    """Return the page as HTML. `config` is the name that the user typed, and `findings` are those of the case."""
+    checked = results(case)
     from archlab.report.html import render_page  # Altair takes a second to load
 
     return render_page(
         "check",
         config=config,
         findings=findings,
+        results=checked,
+        n_passed=sum(result.level is None for result in checked),
+        strip=strip,
         summary=summary(findings),
         sentences=sentences,
         claims_about=claims_about,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from archlab.config.core.base import Base
 from archlab.config.schema import Config
@@ -66,6 +67,38 @@ def findings(case: Case) -> list[Finding]:
     ]
 
 
+class Result(NamedTuple):
+    """Value of a config that a rule accepts or rejects."""
+
+    rule: str
+    level: Level | None
+    """Level of the finding. None if the rule accepts the value."""
+    value: str
+    """The field, its value and its layers."""
+    number: float
+    usual: Usual
+    published: dict[str, float]
+    """Value of each comparable published model, by its name. Empty for rules about hardware."""
+
+
+def results(case: Case) -> list[Result]:
+    """Return all values that the rules check, in the order of the rules. Rules that do not apply are left out."""
+    published = Published(case)
+    return [
+        Result(
+            rule=rule.name,
+            level=rule.level if usual.side(reading.value) else None,
+            value=_value(reading),
+            number=reading.value,
+            usual=usual,
+            published=published.values(rule, reading) if rule.level == "note" else {},
+        )
+        for rule in RULES
+        if (usual := rule.usual(case)) is not None
+        for reading in rule.measure(case)
+    ]
+
+
 def warnings(config: Config) -> list[str]:
     """Return one line per warning. This is fast, because the atlas is not read."""
     return _lines(config, ("warning",))
@@ -81,9 +114,13 @@ def _lines(config: Config, levels: Sequence[Level]) -> list[str]:
 
 
 def _line(reading: Reading, usual: Usual) -> str:
+    return f"{_value(reading)} {usual}"
+
+
+def _value(reading: Reading) -> str:
     where = f" in layers {_ranges(reading.layers)}" if reading.layers else ""
     where += f" in the {reading.place}" if reading.place else ""
-    return f"{reading.field} {shown(reading.value)}{where} {usual}"
+    return f"{reading.field} {shown(reading.value)}{where}"
 
 
 def _ranges(indices: tuple[int, ...]) -> str:

@@ -94,8 +94,7 @@ class Published:
     def distribution(self, rule: ShapeRule, reading: Reading) -> Distribution | None:
         """Return the distribution of the value over models of the same kind, or None if fewer than two have the
         value."""
-        per_model = ([r.value for r in readings if _alike(r, reading)] for _, readings in self._readings(rule))
-        values = [values[0] for values in per_model if values]
+        values = [*self.values(rule, reading).values()]
         if len(values) < 2:
             return None
         tenths = quantiles(values, n=10, method="inclusive")
@@ -103,6 +102,14 @@ class Published:
         if isinstance(rule.usual, RangeNear):
             kind = f"{kind} {near_in_words(self._judged)}"
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
+
+    def values(self, rule: ShapeRule, reading: Reading) -> dict[str, float]:
+        """Return the value of each model of the same kind that has it, by the published name of the model."""
+        per_model = {
+            entry.about.name: next((r.value for r in readings if _alike(r, reading)), None)
+            for entry, readings in self._readings(rule)
+        }
+        return {name: value for name, value in per_model.items() if value is not None}
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
         """Return models whose values also break the rule and are also too small, or also too large.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from archlab.atlas.models import PublishedModel
 from archlab.config.components.component import NoMixer, NoMLP
@@ -131,6 +131,11 @@ class Usual(Protocol):
         way."""
         ...
 
+    @property
+    def accepted(self) -> str:
+        """Accepted values in words, for example `2 to 6` or `a multiple of 64`."""
+        ...
+
     def __str__(self) -> str:
         """Return the words that follow a rejected value in a message."""
         ...
@@ -148,10 +153,14 @@ class Between:
             return -1
         return int(self.high is not None and value > self.high)
 
-    def __str__(self) -> str:
+    @property
+    def accepted(self) -> str:
         ends = [shown(end) for end in dict.fromkeys((self.low, self.high)) if end is not None]
         word = "from " if self.high is None else "up to " if self.low is None else ""
-        return f"(usual: {word}{' to '.join(ends)})"
+        return f"{word}{' to '.join(ends)}"
+
+    def __str__(self) -> str:
+        return f"(usual: {self.accepted})"
 
 
 @dataclass(frozen=True)
@@ -161,8 +170,10 @@ class MoreThanZero:
     def side(self, value: float) -> int:
         return 0 if value > 0 else -1
 
+    accepted: ClassVar[str] = "more than 0"
+
     def __str__(self) -> str:
-        return "(usual: more than 0)"
+        return f"(usual: {self.accepted})"
 
 
 @dataclass(frozen=True)
@@ -174,8 +185,12 @@ class MultipleOf:
     def side(self, value: float) -> int:
         return int(value % self.number != 0)
 
+    @property
+    def accepted(self) -> str:
+        return f"a multiple of {self.number}"
+
     def __str__(self) -> str:
-        return f"is not a multiple of {self.number}"
+        return f"is not {self.accepted}"
 
 
 @dataclass(frozen=True)
@@ -186,6 +201,10 @@ class Shares:
 
     def side(self, value: float) -> int:
         return int(value % self.number != 0 and self.number % value != 0)
+
+    @property
+    def accepted(self) -> str:
+        return f"a multiple or a divisor of {self.number}"
 
     def __str__(self) -> str:
         return f"is neither a multiple nor a divisor of {self.number}"

@@ -200,18 +200,21 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
     low, high = min(0.5, *(d["intensity"] for d in dots)) / 1.5, max(ridge * 8, *(d["intensity"] for d in dots)) * 1.5
     roof = [{"intensity": x, "speed": min(peak, x * bandwidth)} for x in (low, ridge, high)]
     x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False))
-    y = alt.Y("speed:Q", scale=alt.Scale(type="log", nice=False)).axis(
-        title="FLOP/s", format="~s", values=_powers([d["speed"] for d in dots])
+    speeds = [d["speed"] for d in dots]
+    y = alt.Y("speed:Q", scale=alt.Scale(type="log", domain=[min(speeds) / 2, peak * 2], nice=False)).axis(
+        title="FLOP/s", format=".3~s", values=[*(tick for tick in _powers(speeds) if 2 * tick < peak), peak]
     )
     x = x.axis(title="FLOPs per byte moved", format="~g", tickCount=6, grid=False)
-    line = chart_of(roof).mark_line(strokeWidth=2, style="ground").encode(x=x, y=y)
-    points = chart_of(dots).mark_point(filled=True, size=80, opacity=0.85)
+    line = chart_of(roof).mark_line(strokeWidth=2, clip=True, style="notch").encode(x=x, y=y)
+    corner = chart_of([{"intensity": ridge, "speed": peak, "ridge": f"ridge: {ridge:.3g} FLOPs per byte"}])
+    label = corner.mark_text(baseline="bottom", dy=-5).encode(x=x, y=y, text="ridge:N")
+    points = chart_of(dots).mark_point(size=90, strokeWidth=2)  # not filled, so that points show through each other
     names = [name for name in (*PASSES.values(), _WITHOUT_DECODING) if any(dot["pass"] == name for dot in dots)]
     shape = alt.Shape("pass:N", scale=alt.Scale(domain=names)).legend(title=None, orient="bottom", columns=2)
     points = points.encode(
         x=x, y=y, color=color([*costs_by_config], "config"), shape=shape, tooltip=tooltip("config", "text")
     )
-    return layered([line, points], "Roofline: the highest speed of a pass at its FLOPs per byte")
+    return layered([line, label, points], "Roofline: the highest speed of a pass at its FLOPs per byte")
 
 
 def _name_of(name_of_pass: PassName, cost: Cost) -> str:
@@ -326,7 +329,7 @@ def _over(
 ) -> alt.LayerChart:
     shown = [row for row in rows if row["y"]]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title=x_title, values=ticks, labelExpr=LENGTH)
-    marks = _powers([row["y"] for row in shown]) if shown else []
+    marks = _marks([row["y"] for row in shown]) if shown else []
     y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=[marks[0], marks[-1]] if marks else alt.Undefined, nice=False))
     y = y.axis(title=y_title, format="~s", values=marks)
     base = chart_of(shown).encode(x=x, y=y, color=color(names, "config"))
@@ -357,6 +360,18 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
     bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=color(names, "config"))
     words = base.mark_text(align="left", dx=6, baseline="bottom", dy=2, lineBreak="|").encode(text="text:N")
     return layered([bar, words], "Decoding speed and bytes kept per token, by kind of heads", 40 * len(bars))
+
+
+def _marks(values: Sequence[float]) -> list[float]:
+    """Return the ticks of a logarithmic axis that covers the values and little else: 1, 2 and 5 times powers of ten, or
+    only powers of ten and both ends if there are more than two decades."""
+    low, high = min(values), max(values)
+    ticks = [n * power for power in _powers(values) for n in (1, 2, 5)]
+    first = max(tick for tick in ticks if tick <= low)
+    last = min(tick for tick in ticks if tick >= high)
+    ends = [first, last if last > first else 2 * first]
+    inner = [tick for tick in ticks if ends[0] < tick < ends[1]]
+    return sorted({*ends, *(inner if ends[1] <= 100 * ends[0] else set(inner) & set(_powers(values)))})
 
 
 def _powers(values: Sequence[float]) -> list[float]:

@@ -51,20 +51,22 @@ def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark:
 
 
 def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
-    """Return the diagrams of two configs. Text that appears in only one of the two diagrams is highlighted."""
-    pair = draw(a, a_name), draw(b, b_name)
+    """Return the diagrams of two configs. Text that appears in only one of the two diagrams is highlighted. Kinds of
+    layers with the same boxes share a frame."""
+    pair = draw(a, a_name, merge=True), draw(b, b_name, merge=True)
     first, second = (drawing.svg(drawing.texts - other.texts) for drawing, other in (pair, pair[::-1]))
     return first, second
 
 
-def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Drawing:
-    """Return the shapes of a config's diagram. The arguments are those of `block_diagram`."""
+def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "", *, merge: bool = False) -> Drawing:
+    """Return the shapes of a config's diagram. The arguments are those of `block_diagram`, and `merge` is that of
+    `draw_stack`."""
     model = config.model
     encoder = encoder_of(model)
     if encoder is None:
-        stack = draw_stack(model, around_layers(model), "", unfold)
+        stack = draw_stack(model, around_layers(model), "", unfold, merge=merge)
     else:
-        stack = _two_stacks(model, encoder, unfold)
+        stack = _two_stacks(model, encoder, unfold, merge=merge)
     lines = [f"{_sizes(model)} · context {model.max_seq_len:,}", *([remark] if remark else [])]
     heading = _heading(name, lines, stack.up + 32)
     width = max(stack.right, *(MARGIN + label.width for label in heading)) + MARGIN
@@ -73,14 +75,14 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
     return Drawing((*stack.shapes, *heading), width, height, title, 0 if encoder is None else _SMALLEST * width)
 
 
-def _two_stacks(model: ModelConfig, encoder: ModelConfig, unfold: Sequence[str]) -> Stack:
+def _two_stacks(model: ModelConfig, encoder: ModelConfig, unfold: Sequence[str], *, merge: bool) -> Stack:
     """Return the drawing of a model with an encoder: the encoder on the left, and the decoder on the right.
 
     The decoder is mirrored, so that its branches are on the side of the encoder, and a wire from the encoder to
     cross-attention does not cross the decoder's stream.
     """
-    left = draw_stack(encoder, around_encoder(model, encoder), "encoder", unfold)
-    right = draw_stack(model, around_layers(model), "decoder", unfold)
+    left = draw_stack(encoder, around_encoder(model, encoder), "encoder", unfold, merge=merge)
+    right = draw_stack(model, around_layers(model), "decoder", unfold, merge=merge)
     end = left.right + _BETWEEN + right.right
     high, between = left.up + GAP, left.right + _BETWEEN / 2
     joined = list[Shape]()

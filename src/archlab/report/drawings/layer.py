@@ -1,6 +1,7 @@
 """Drawing of one layer: its stages from bottom to top, and the branches of each stage side by side."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -33,6 +34,18 @@ class _BranchBoxes(NamedTuple):
     def width(self) -> float:
         return max(box.width for box in (*self.rest, *([self.before] if self.before else [])))
 
+    @property
+    def outline(self) -> tuple[object, ...]:
+        parts = (*([self.before] if self.before else []), *self.rest)
+        return tuple(
+            (type(part), part.part, part.words.title)
+            if isinstance(part, Boxed)
+            else (type(part), part.box.part, part.box.words.title)
+            if isinstance(part, ReadsSource)
+            else part
+            for part in parts
+        )
+
 
 class LayerBoxes:
     """Boxes of one layer, grouped by stage. The branches of a stage run in parallel."""
@@ -57,6 +70,19 @@ class LayerBoxes:
             rest.append(Boxed(f"{name} dropout", "io", Words(f"dropout {layer.dropout.branch:g}")))
         return _BranchBoxes(branch, before, tuple(rest))
 
+    @property
+    def outline(self) -> tuple[object, ...]:
+        """Wiring of the layer, and the parts and titles of its boxes. An unfolded component is a part with its own
+        outline, so that it equals no other."""
+        return (
+            self.is_carried,
+            *(
+                (box and box.words, tuple((boxes.branch.shares_input, *boxes.outline) for boxes in stage))
+                for stage in self.stages
+                for box in [self.stream_norm(stage)]
+            ),
+        )
+
     def _norm(self, branch: Branch, slot: str) -> Boxed:
         return Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
 
@@ -73,6 +99,52 @@ class LayerBoxes:
         return [box for box in boxes if box]
 
 
+def same_boxes(layers: Sequence[LayerBoxes]) -> list[list[LayerBoxes]]:
+    """Return the layers in groups. Layers of a group have the same wiring, and boxes with the same titles."""
+    groups: dict[tuple[object, ...], list[LayerBoxes]] = {}
+    for boxes in layers:
+        groups.setdefault(boxes.outline, []).append(boxes)
+    return [*groups.values()]
+
+
+def merged(group: Sequence[LayerBoxes]) -> LayerBoxes:
+    """Return the boxes of layers with the same outline as those of one layer. If the lines of a box differ, they begin
+    with the name of the layer's kind."""
+    first = group[0]
+    if len(group) == 1:
+        return first
+    both = copy(first)
+    both.stages = [
+        [_merged([boxes.stages[i][k] for boxes in group], [boxes.layer.kind for boxes in group]) for k in range(len(s))]
+        for i, s in enumerate(first.stages)
+    ]
+    return both
+
+
+def _merged(branches: Sequence[_BranchBoxes], kinds: Sequence[str]) -> _BranchBoxes:
+    first = branches[0]
+    before = first.before and _merged_box([branch.before for branch in branches if branch.before], kinds)
+    rest = tuple(_merged_part([branch.rest[i] for branch in branches], kinds) for i in range(len(first.rest)))
+    return _BranchBoxes(first.branch, before, rest)
+
+
+def _merged_part(parts: Sequence[Part], kinds: Sequence[str]) -> Part:
+    boxes = [part.box if isinstance(part, ReadsSource) else part for part in parts]
+    box = _merged_box([box for box in boxes if isinstance(box, Boxed)], kinds)
+    return ReadsSource(box) if isinstance(parts[0], ReadsSource) else box
+
+
+def _merged_box(boxes: Sequence[Boxed], kinds: Sequence[str]) -> Boxed:
+    lines = [box.words.lines for box in boxes]
+    common = [line for line in lines[0] if all(line in others for others in lines)]
+    own = [
+        f"{kind}: {', '.join(rest)}"
+        for kind, of_kind in zip(kinds, lines, strict=True)
+        if (rest := [line for line in of_kind if line not in common])
+    ]
+    return boxes[0]._replace(words=boxes[0].words._replace(lines=(*common, *own)))
+
+
 def columns_of(stages: Sequence[LayerBoxes], left: float) -> list[Column]:
     """Return one column for each branch of the stage with the most branches. The first column begins at `left`."""
     rows = [stage for layer_stages in stages for stage in layer_stages.stages]
@@ -85,14 +157,14 @@ def columns_of(stages: Sequence[LayerBoxes], left: float) -> list[Column]:
 def draw_layer(
     layer_boxes: LayerBoxes,
     name: str,
-    index: int,
+    color: int | None,
     trunk: Trunk,
     stream: float,
     columns: Sequence[Column],
     sides: tuple[float, float],
 ) -> Trunk:
-    """Return the trunk with a layer in its frame. `index` is the number of the frame's color, and `sides` are its left
-    and right edges."""
+    """Return the trunk with a layer in its frame. `color` is the number of the frame's color, or None for a gray
+    frame, and `sides` are its left and right edges."""
     inside = led_up(trunk, stream)
     bottom = inside.up
     for stage in layer_boxes.stages:
@@ -100,7 +172,7 @@ def draw_layer(
     top = inside.up + 30
     left, right = sides
     label = Label(name, right - 10, top - 19, 13, bold=True, anchor="end")
-    frame = Frame(f"layer {layer_boxes.layer.kind}", left, bottom, right - left, top - bottom, index)
+    frame = Frame(f"layer {layer_boxes.layer.kind}", left, bottom, right - left, top - bottom, color)
     through = Wire([(stream, inside.up), (stream, top)], is_stream=True)
     return Trunk((*inside.shapes, frame, label, through), top)
 

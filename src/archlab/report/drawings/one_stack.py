@@ -6,7 +6,7 @@ from typing import NamedTuple
 from archlab.config.layers import LayerConfig, distinct_layers, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.report.drawings.around import Around
-from archlab.report.drawings.layer import Column, LayerBoxes, columns_of, draw_layer, led_up
+from archlab.report.drawings.layer import Column, LayerBoxes, columns_of, draw_layer, led_up, merged, same_boxes
 from archlab.report.drawings.stacks import BESIDE, GAP, Boxed, Trunk, climb
 from archlab.report.drawings.svg import SMALL, Cell, Frame, Label, Plus, Shape, Wire
 from archlab.report.drawings.turns import Cycle, cycle, take_turns
@@ -27,14 +27,21 @@ class Stack(NamedTuple):
     right: float
 
 
-def draw_stack(model: ModelConfig, around: Around, name: str, unfold: Sequence[str] = ()) -> Stack:
+def draw_stack(
+    model: ModelConfig, around: Around, name: str, unfold: Sequence[str] = (), *, merge: bool = False
+) -> Stack:
     """Return the drawing of a stack, whose layers are those of `model` without its encoder.
 
     `name` is `encoder` or `decoder`, or empty in a model with one stack. `unfold` lists the branches whose components
-    are drawn in detail, if this is possible.
+    are drawn in detail, if this is possible. With `merge`, kinds of layers with the same boxes share a frame, in which
+    lines that differ begin with the name of their kind.
     """
     kinds = distinct_layers(model)
-    stages = [LayerBoxes(layer, unfold) for layer in kinds]
+    groups = [[LayerBoxes(layer, unfold)] for layer in kinds]
+    if merge:
+        groups = same_boxes([boxes for (boxes,) in groups])
+    stages = [merged(group) for group in groups]
+    names = {layer.kind: n for layer, n in kinds.items()}
     left = MARGIN + _STRIP + _STRIP_GAP
     outside = max(box.width for box in (*around.below, *around.summed, *around.above)) / 2
     inside = max((box.width for layer_stages in stages for box in layer_stages.on_stream), default=0) / 2
@@ -50,15 +57,22 @@ def draw_stack(model: ModelConfig, around: Around, name: str, unfold: Sequence[s
     in_order = [layer.kind for layer in layer_configs(model)]
     taking_turns = take_turns(in_order)
     turns = cycle(in_order) if taking_turns else None
-    if turns:
+    if turns and len(groups) > 1:
         trunk = led_up(trunk, stream)
     begin = trunk.up
-    for index, (stages_of_kind, n_layers) in enumerate(zip(stages, kinds.values(), strict=True)):
-        label = stages_of_kind.layer.kind if len(kinds) > 1 else f"{name} layer".strip()
-        if not turns:
-            label = f"{label}: {n_layers} of {model.n_layers}" if taking_turns else f"{label} × {n_layers}"
-        trunk = draw_layer(stages_of_kind, label, index, trunk, stream, columns, (left, right))
-    if turns:
+    colors = [layer.kind for layer in kinds]
+    for group, boxes in zip(groups, stages, strict=True):
+        labels = list[str]()
+        for kind in (member.layer.kind for member in group):
+            label = kind if len(kinds) > 1 else f"{name} layer".strip()
+            if not turns:
+                label += f": {names[kind]} of {model.n_layers}" if taking_turns else f" × {names[kind]}"
+            labels.append(label)
+        if turns and len(groups) == 1:
+            labels = [turns.label]
+        color = colors.index(boxes.layer.kind) if len(group) == 1 else None
+        trunk = draw_layer(boxes, ", ".join(labels), color, trunk, stream, columns, (left, right))
+    if turns and len(groups) > 1:
         trunk = _framed(turns, begin, trunk, stream, (left - GAP / 2, right + GAP / 2))
         right += GAP / 2
     strip = _strip(model, list(kinds), bottom, trunk.up)

@@ -56,6 +56,60 @@ for (const button of document.querySelectorAll("button.copy")) {
     button.textContent = "Copied";
   });
 }
+function addFilter(form) {
+  const bodies = [...document.getElementById(form.dataset.filters).tBodies];
+  const field = form.querySelector("input");
+  const apply = () => {
+    const words = field.value.toLowerCase().split(/\s+/);
+    for (const body of bodies) {
+      const text = (body.textContent + " " + body.dataset.words).toLowerCase();
+      body.hidden = !words.every((word) => text.includes(word));
+    }
+    const shown = bodies.filter((body) => !body.hidden).length;
+    form.querySelector("output").textContent = shown + " of " + bodies.length + " models";
+  };
+  const reveal = () => {
+    const target = bodies.find((body) => "#" + body.id === location.hash);
+    if (!target) return;
+    if (target.hidden) field.value = "", apply();
+    target.querySelector("details").open = true;
+    target.scrollIntoView({ block: "center" });
+  };
+  field.addEventListener("input", apply);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  addEventListener("hashchange", reveal);
+  form.hidden = false;
+  reveal();
+}
+
+function addSorting(table) {
+  const headings = [...table.tHead.rows[0].cells];
+  const key = (body, column) => {
+    const cell = body.rows[0].cells[column];
+    return cell.dataset.number === undefined ? cell.textContent.trim() : Number(cell.dataset.number);
+  };
+  const compare = (a, b) => (typeof a === typeof b && typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+  for (const [column, heading] of headings.entries()) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...heading.childNodes);
+    heading.append(button);
+    button.addEventListener("click", () => {
+      const turn = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      for (const other of headings) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", turn > 0 ? "ascending" : "descending");
+      const known = [], unknown = [];
+      for (const body of table.tBodies) (["", "-"].includes(key(body, column)) ? unknown : known).push(body);
+      known.sort((a, b) => turn * compare(key(a, column), key(b, column)));
+      table.append(...known, ...unknown);
+    });
+  }
+}
+
+for (const form of document.querySelectorAll("form[data-filters]")) {
+  addFilter(form);
+  addSorting(document.getElementById(form.dataset.filters));
+}
 addEventListener("beforeprint", () => {
   for (const hidden of document.querySelectorAll("details:not([open])")) {
     hidden.open = true;
