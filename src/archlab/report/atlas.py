@@ -321,9 +321,9 @@ def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
     x = alt.X("size:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=axis)
     y = upright(proportion, [dot["value"] for dot in dots])
     points = chart_of(dots).mark_point(filled=True, size=46, opacity=0.7)
-    guides = chart_of([{"value": value} for value in proportion.guides])
+    guides = [{"value": value} for value in proportion.guides]
     layers = [
-        guides.mark_rule(strokeDash=DASHED, style="notch").encode(y=y),
+        *([chart_of(guides).mark_rule(strokeDash=DASHED, style="notch").encode(y=y)] if guides else []),
         points.encode(x=x, y=y, href="href:N", color=color(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
     ]
     sides = list(_named(dots, proportion, domain))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 from archlab.atlas.models import PublishedModel
 from archlab.config.components.component import NoMixer, NoMLP
@@ -170,7 +170,9 @@ class MoreThanZero:
     def side(self, value: float) -> int:
         return 0 if value > 0 else -1
 
-    accepted: ClassVar[str] = "more than 0"
+    @property
+    def accepted(self) -> str:
+        return "more than 0"
 
     def __str__(self) -> str:
         return f"(usual: {self.accepted})"

@@ -363,15 +363,14 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
 
 
 def _marks(values: Sequence[float]) -> list[float]:
-    """Return the ticks of a logarithmic axis that covers the values and little else: 1, 2 and 5 times powers of ten, or
-    only powers of ten and both ends if there are more than two decades."""
-    low, high = min(values), max(values)
-    ticks = [n * power for power in _powers(values) for n in (1, 2, 5)]
-    first = max(tick for tick in ticks if tick <= low)
-    last = min(tick for tick in ticks if tick >= high)
-    ends = [first, last if last > first else 2 * first]
-    inner = [tick for tick in ticks if ends[0] < tick < ends[1]]
-    return sorted({*ends, *(inner if ends[1] <= 100 * ends[0] else set(inner) & set(_powers(values)))})
+    """Return the ticks of a logarithmic axis that covers the values and little else. Up to two decades have ticks at 1,
+    2 and 5 times a power of ten. Longer axes have ticks at powers of ten and at both ends."""
+    powers = _powers(values)
+    ticks = [n * power for power in powers for n in (1, 2, 5)]
+    first = max(tick for tick in ticks if tick <= min(values))
+    last = min(tick for tick in ticks if tick >= max(values) and tick > first)
+    inner = ticks if last <= 100 * first else powers
+    return [first, *(tick for tick in inner if first < tick < last), last]
 
 
 def _powers(values: Sequence[float]) -> list[float]:

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from archlab.atlas.inspect import choices
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.files import write_page
+from archlab.pricing.params import parameters
 from archlab.pricing.units import count, seconds
 from archlab.report.charts.palette import MODES, colors
 from archlab.report.html import render_page
@@ -54,9 +56,54 @@ def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
         environments=differing([flatten(run.environment) for run in runs], all_fields=True),
         configs=[to_yaml(resolved(run.config)) for run in runs],
         marked=any(run.spikes for run in runs),
+        title=title(runs),
+        answers=[answer(run) for run in runs],
+        facts=facts(runs),
         noted=[(run.name, note) for run in runs for note in run.notes()],
         names=names,
     )
+
+
+def title(runs: Sequence[Watched]) -> str:
+    """Return the name and size of a run, or the names of several runs."""
+    names = [run.name for run in runs]
+    if len(runs) == 1:
+        return f"{names[0]}, {count(parameters(runs[0].config.model).total)} parameters"
+    return f"{len(names)} runs: {', '.join(names)}" if len(names) <= _MOST_NAMES else f"{len(names)} runs"
+
+
+_MOST_NAMES = 3
+"""Number of names that fit in a title."""
+
+
+def answer(run: Watched) -> str:
+    """Return a sentence that says how good the model is, and how far its training has come."""
+    tokens = f"{count(run.steps * run.settings.batch_tokens)} of {count(run.settings.tokens)} training tokens"
+    if run.held_out is None:
+        return f"{run.status} after {tokens}."
+    value = HELD_OUT[run.measure]
+    unit = "right answers" if value.unit == "share" else value.unit
+    return f"{value.text(run.held_out)} {unit} on held-out data after {tokens} ({run.status})."
+
+
+def facts(runs: Sequence[Watched]) -> list[tuple[str, str]]:
+    """Return (name, value) of each fact about the models and their training that is the same for all runs."""
+    per_run = [_facts(run) for run in runs]
+    names = dict.fromkeys(name for run_facts in per_run for name in run_facts)
+    values = {name: {run_facts.get(name) for run_facts in per_run} for name in names}
+    return [(name, value) for name, of_runs in values.items() if len(of_runs) == 1 and (value := of_runs.pop())]
+
+
+def _facts(run: Watched) -> dict[str, str]:
+    settings, chosen = run.settings, choices(run.config.model)
+    return {
+        "layers": f"{run.config.model.n_layers}, {run.config.model.d_model:,} wide",
+        **{
+            name: chosen[name] for name in ("norm", "attention", "recurrent mixer", "MLP", "position") if name in chosen
+        },
+        "tokens per update": f"{settings.batch_tokens:,}",
+        "highest learning rate": f"{settings.lr:g}",
+    }
 
 
 COLUMNS = ("run", "status", "steps", "held out", "loss", "tok/s", "spikes", "left")
