@@ -12,10 +12,10 @@ from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.block import block_diagram
-from archlab.report.drawings.diff_page import render
+from archlab.report.drawings.block import block_diagram, draw
+from archlab.report.drawings.diff_page import differing_choices, render, rounded
 from archlab.report.drawings.inside import can_unfold
-from archlab.report.drawings.svg import text_width
+from archlab.report.drawings.svg import Frame, text_width
 from archlab.report.drawings.turns import cycle
 from published import add_half_a_model
 from tests.reference.drawn import Picture, Rect
@@ -291,6 +291,60 @@ def test_what_differs_is_set_off_in_both():
     assert len(re.findall(r'class="box norm differs"', second)) == 2
     assert '<td data-label="a">-</td>' in page
     assert "<script" not in page
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_kinds_with_the_same_boxes_share_a_frame_and_keep_their_text(name):
+    """A line that only some kinds have begins with the name of the kind, so that nothing is lost or added."""
+    config = load_config(name)
+    kinds = [layer.kind for layer in distinct_layers(config.model)]
+    alone, together = draw(config, name), draw(config, name, merge=True)
+    told = {
+        (part, text.removeprefix(f"{kind}: ")) for part, text in together.texts for kind in kinds if f"{kind}: " in text
+    }
+    plain = {(part, text) for part, text in together.texts if not text.startswith(tuple(f"{kind}: " for kind in kinds))}
+    assert told | plain == alone.texts
+    assert together.height <= alone.height
+    assert together.width <= 1.1 * alone.width, "a little wider, because of the names of kinds"
+
+
+def test_shared_frames_by_hand():
+    texts = draw(load_config("gemma-2-9b"), "a", merge=True).texts
+    assert {("attention", "local: window 4,096"), ("attention", "full: causal, all earlier keys")} <= texts
+    frames = [
+        shape.part for shape in draw(load_config("gemma-2-9b"), "a", merge=True).shapes if isinstance(shape, Frame)
+    ]
+    assert frames == ["layer local"]
+    frames = [
+        shape.part for shape in draw(load_config("deepseek-v3"), "a", merge=True).shapes if isinstance(shape, Frame)
+    ]
+    assert frames == ["layer dense", "layer sparse"], "one kind has experts, the other has none"
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((0.08838834764831843, 0.0625), ["0.08839", "0.0625"]),
+        ((0.12345671, 0.12345672), ["0.12345671", "0.12345672"]),
+        ((None, 128256), ["-", "128256"]),
+        (([1.23456, 2], "gelu_tanh"), ["[1.235, 2]", "gelu_tanh"]),
+        ((1e-05, 500000.0), ["1.0e-05", "500000.0"]),
+        ((123456.78901, 1.0), ["123456.78901", "1.0"]),
+        (("v1.23456", 1.0), ["v1.23456", "1.0"]),
+    ],
+)
+def test_long_numbers_are_rounded_unless_they_would_look_the_same(values, texts):
+    assert [cell.text for cell in rounded(*values)] == texts
+
+
+def test_what_changed_begins_with_the_most_important_choices():
+    pair = (load_config(name) for name in ("llama-3-8b", "gemma-2-9b"))
+    changed = differing_choices(*pair)
+    assert [name for name, *_ in changed] == ["size", "attention", "MLP", "norm", "sees", "vocabulary"]
+    assert ("norm", "RMSNorm, pre", "RMSNorm, double") in changed
+    same = config(), config("train.lr=1e-4")
+    assert differing_choices(*same) == []
+    assert "The design choices are the same." in render(("a", same[0]), ("b", same[1]), {"train.lr": (1e-3, 1e-4)})
 
 
 def test_an_encoder_is_compared_at_a_legible_size():

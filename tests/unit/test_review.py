@@ -12,8 +12,8 @@ from archlab.config.layers import layer_configs
 from archlab.evidence.claims import claims, sources
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.report.check import sentences
-from archlab.review.findings import RULES, findings, warnings
+from archlab.report.check import sentences, strip
+from archlab.review.findings import RULES, findings, results, warnings
 from archlab.review.published import Published, comparable, near
 from archlab.review.shape_rule import Case
 from archlab.study import design
@@ -328,6 +328,55 @@ def test_check_as_json(capsys):
     assert found["measured"]["source"] == "kaplan2020"
     assert found["claims"] == {"7": "archlab ledger 7"}
     assert json.loads(run(capsys, "check", "llama-3-8b", "--json").out) == []
+
+
+# --- values that pass ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "gpt-2-xl", "t5-11b", "mamba-2-2.7b", "bert-base", "tiny-llama"])
+def test_every_value_either_passes_or_has_a_finding(name):
+    case = Case(load_config(name))
+    checked = results(case)
+    rejected = Counter((result.rule, result.level, result.number) for result in checked if result.level)
+    assert rejected == Counter((finding.rule, finding.level, finding.value) for finding in findings(case))
+    assert all(result.usual.side(result.number) == 0 for result in checked if not result.level)
+    assert len(checked) > len(rejected)
+
+
+def test_the_accepted_values_in_words():
+    words = {result.rule: result.usual.accepted for result in results(Case(load_config("llama-3-8b"), tensor=8))}
+    assert words["d_ff / d_model"] == "2 to 6"
+    assert words["up to 100 layers"] == "up to 100"
+    assert words["d_model a multiple of 64"] == "a multiple of 64"
+    assert words["KV heads over devices"] == "a multiple or a divisor of 8"
+    assert words["a norm in every layer"] == "more than 0"
+    assert words["dropout"] == "0"
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "t5-11b", "bert-base", "tiny-llama"])
+def test_a_strip_has_every_published_model_in_order_and_in_its_range(name):
+    strips = [(result, drawn) for result in results(Case(load_config(name))) if (drawn := strip(result))]
+    assert strips
+    for result, drawn in strips:
+        assert len(drawn.marks) == len(result.published)
+        values = [result.published[mark.name.rpartition(": ")[0]] for mark in drawn.marks]
+        assert values == sorted(values)
+        assert [mark.left for mark in drawn.marks] == sorted(mark.left for mark in drawn.marks)
+        assert len({(mark.left, mark.bottom) for mark in drawn.marks}) == len(drawn.marks), "no mark covers another"
+        for mark, value in zip(drawn.marks, values, strict=True):
+            assert 0 <= mark.left < 100
+            assert 0 <= mark.bottom <= 100 - mark.height + 1e-9
+            assert value >= result.number or mark.left <= drawn.own
+            assert value <= result.number or mark.left + 2 >= drawn.own
+            if drawn.usual and not result.usual.side(value):
+                assert drawn.usual[0] - 1e-9 <= mark.left < drawn.usual[0] + drawn.usual[1]
+
+
+def test_a_strip_needs_two_different_values():
+    (checked,) = (result for result in results(Case(load_config("llama-3-8b"))) if result.rule == "vocabulary")
+    assert strip(checked) is not None
+    assert strip(checked._replace(published={"a": 1.0, "b": 1.0})) is None
+    assert strip(checked._replace(published={})) is None
 
 
 def test_check_as_a_page(capsys, tmp_path):

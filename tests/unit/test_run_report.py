@@ -9,6 +9,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from archlab import Decoder
 from archlab.cli import pages
 from archlab.cli.app import main
 from archlab.errors import UserError
@@ -102,6 +103,19 @@ def test_the_page_has_units_and_the_environment_in_words(pair, page):
     (run,) = pair[:1]
     nested = dataclasses.replace(run, environment={"attention": {"products": 6}})
     assert '>attention.products</th><td class="fields" data-label="first">6</td>' in run_page.render([nested])
+
+
+def test_the_page_begins_with_what_was_trained_and_how_well(pair, page, tmp_path):
+    assert "<h1>2 runs: first, second</h1>" in page
+    assert "<b>first</b>: 3.000 bits per byte on held-out data after 32K of 32K training tokens (finished)." in page
+    facts = dict(run_page.facts(pair))
+    assert "highest learning rate" not in facts, "the runs differ in it"
+    assert dict(run_page.facts(pair[:1]))["highest learning rate"] == "0.001"
+    assert facts["tokens per update"] == f"{STEP}"
+    (new,) = watch([begun(tmp_path / "new", steps=0)])
+    assert run_page.answer(new) == "not begun after 0 of 32K training tokens."
+    parameters = sum(p.numel() for p in Decoder(new.config.model).parameters())
+    assert run_page.title([new]) == f"new, {parameters / 1000:.3g}K parameters"
 
 
 def test_asking_who_trains_keeps_nobody_from_it(tmp_path):

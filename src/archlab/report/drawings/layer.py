@@ -138,9 +138,10 @@ def _merged_box(boxes: Sequence[Boxed], kinds: Sequence[str]) -> Boxed:
     lines = [box.words.lines for box in boxes]
     common = [line for line in lines[0] if all(line in others for others in lines)]
     own = [
-        f"{kind}: {', '.join(rest)}"
-        for kind, of_kind in zip(kinds, lines, strict=True)
-        if (rest := [line for line in of_kind if line not in common])
+        f"{kind}: {line}"
+        for kind, lines_of_kind in zip(kinds, lines, strict=True)
+        for line in lines_of_kind
+        if line not in common
     ]
     return boxes[0]._replace(words=boxes[0].words._replace(lines=(*common, *own)))
 
