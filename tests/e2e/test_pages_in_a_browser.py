@@ -69,7 +69,8 @@ class Opener:
         page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.problems.append(request.url) if "file:" not in request.url else None)
-        page.goto((self.folder / f"{name}.html").as_uri())
+        file, _, fragment = name.partition("#")
+        page.goto(f"{(self.folder / file).with_suffix('.html').as_uri()}#{fragment}")
         if page.locator("#specs").count():
             n_charts = page.locator(".chart").count()
             expect(page.locator(".chart svg.marks")).to_have_count(n_charts)
@@ -175,6 +176,19 @@ def test_a_dot_leads_to_its_model(opened: Opener) -> None:
     dot.click()
     assert page.locator("#model-t5-11b details").get_attribute("open") is not None
     expect(page.locator("#model-t5-11b th")).to_be_in_viewport()
+
+
+@pytest.mark.slow
+def test_a_link_to_a_model_shows_it_below_the_headings(opened: Opener) -> None:
+    page = opened("atlas#model-deepseek-v3")
+    headings, model = (
+        page.locator(part).first.bounding_box() for part in ("#models thead th", "#model-deepseek-v3 th")
+    )
+    assert headings
+    assert model
+    assert headings["y"] + headings["height"] <= model["y"]
+    expect(page.locator("#model-deepseek-v3 th")).to_be_in_viewport()
+    expect(page.locator("#model-deepseek-v3 details")).to_have_attribute("open", "")
 
 
 # --- other pages -----------------------------------------------------------------------------------------------------

@@ -299,11 +299,11 @@ def test_kinds_with_the_same_boxes_share_a_frame_and_keep_their_text(name):
     config = load_config(name)
     kinds = [layer.kind for layer in distinct_layers(config.model)]
     alone, together = draw(config, name), draw(config, name, merge=True)
-    told = {
+    named = {
         (part, text.removeprefix(f"{kind}: ")) for part, text in together.texts for kind in kinds if f"{kind}: " in text
     }
     plain = {(part, text) for part, text in together.texts if not text.startswith(tuple(f"{kind}: " for kind in kinds))}
-    assert told | plain == alone.texts
+    assert named | plain == alone.texts
     assert together.height <= alone.height
     assert together.width <= 1.1 * alone.width, "a little wider, because of the names of kinds"
 
