@@ -295,3 +295,16 @@ class Mixture(Objective):
         shares = sum(part.share for part in self.parts.values())
         predicted = ((part.share, part.objective.tokens_predicted(n_tokens)) for part in self.parts.values())
         return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares
+
+
+def ends_source(objective: Objective, mode: str | None) -> bool:
+    """Return whether the token that begins a document also ends the text that the model reads, as it does in a text
+    with hidden spans.
+
+    `mode` is the name of the mode token before the text. In a mixture, it selects the part; without a mode token, it is
+    the part that continues a text.
+    """
+    if isinstance(objective, Mixture):
+        own = (part for part in objective.parts.values() if mode is not None and part.mode == mode)
+        objective = next(own, objective.continuing).objective
+    return isinstance(objective, SpanCorruption)

@@ -56,5 +56,6 @@ FAMILY = Family(
         "lm_head.decoder.bias",
     ),
     prefix="roberta.",
+    other_architectures=("XLMRobertaForMaskedLM",),
     other_model_types=("xlm-roberta",),
 )
