@@ -46,7 +46,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
 
 def _train(config: str, overrides: Sequence[str], out: Path) -> int:
-    from archlab.cli.weights import with_start
+    from archlab.cli.implied_start import with_start
     from archlab.training.callback import Printing
     from archlab.training.train import train
 

@@ -17,7 +17,7 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import is_run_folder, kind_of, load_config, read_named_config
+from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
@@ -104,7 +104,7 @@ def score_all(
 def _check_data_is_named(first: str, overrides: Sequence[str]) -> None:
     named = expand(parse_overrides(overrides)[0]).get("data")
     is_named = isinstance(named, dict) and named.keys() & {"path", "mixture", "task"}
-    if kind_of(first) in ("Hugging Face folder", "hub id") and not is_named:
+    if source_kind(first) in ("Hugging Face folder", "hub id") and not is_named:
         raise UserError(
             "data.path: not set, and no source is a run folder, whose text all sources would be scored on; allowed: "
             "data.path=FOLDER, made by `archlab data --tokenizer` with the tokenizer of these models"
@@ -134,7 +134,7 @@ class _Subject:
 
     @classmethod
     def of(cls, source: str, config: Config, data: TrainingData) -> "_Subject":
-        folder = download(source) if kind_of(source) == "hub id" else Path(source)
+        folder = download(source) if source_kind(source) == "hub id" else Path(source)
         trained = _is_trained(folder)
         if trained and data.tokenizer:
             tokenizer = load(data.tokenizer, data.special.documents[0])

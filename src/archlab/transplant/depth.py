@@ -49,7 +49,7 @@ def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> W
             new.append(name)
             tensors |= {f"{name}.{part}": x for part, x in _silence(layers[-1]).items()}
     detail = f"{len(own)} layers to {len(wanted)}; {numbered(new)} are new, and their outputs are 0"
-    return weights.with_stack(MORE_LAYERS.step(detail), stack, layers, tensors, random)
+    return weights.with_stack(MORE_LAYERS.change(detail), stack, layers, tensors, random)
 
 
 class _Placed(NamedTuple):
@@ -94,11 +94,11 @@ def _to_copy(i: int, trained: dict[int, int], wanted: Sequence[LayerConfig]) -> 
     return min(alike)[2] if alike else None
 
 
-def _moved(weights: Weights, before: str, after: str, step: str) -> dict[str, LazyTensor]:
+def _moved(weights: Weights, before: str, after: str, transformation: str) -> dict[str, LazyTensor]:
     tensors = weights.under(before).items()
     if before == after:
         return {f"{after}.{part}": x for part, x in tensors}
-    return {f"{after}.{part}": x.then(step, lambda value: value, x.shape) for part, x in tensors}
+    return {f"{after}.{part}": x.then(transformation, lambda value: value, x.shape) for part, x in tensors}
 
 
 def _check_can_be_silent(layer: LayerConfig, stack: str, n_own: int, n_wanted: int) -> None:
@@ -150,7 +150,7 @@ def _chosen_layers(weights: Weights, target: Target) -> Weights:
     detail = f"{len(own)} layers to {len(layers)}: {', '.join(map(str, layers))}"
     if target.distance is not None:
         detail += f"; the angular distance across the layers that are left out is {target.distance:.2g}"
-    return weights.with_stack(CHOSEN_LAYERS.step(detail), DECODER, [own[j] for j in layers], tensors)
+    return weights.with_stack(CHOSEN_LAYERS.change(detail), DECODER, [own[j] for j in layers], tensors)
 
 
 def _check_depth(weights: Weights, target: Target) -> None:

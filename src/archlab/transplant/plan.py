@@ -14,7 +14,7 @@ from archlab.model.init import initialize
 from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
 from archlab.transplant.differences import without_weights
-from archlab.transplant.weights import ENCODER, Architecture, Effect, LazyTensor, Step, Target, Weights
+from archlab.transplant.weights import ENCODER, Architecture, Change, Effect, LazyTensor, Target, Weights
 
 _MOST_LISTED = 8
 
@@ -29,13 +29,13 @@ class Plan:
     """Tensors that begin from the initial values of a new model."""
     dropped: tuple[str, ...]
     """Tensors of the trained weights that the model lacks."""
-    steps: tuple[Step, ...]
+    changes: tuple[Change, ...]
     """All changes, in order. Empty if the model is the trained one."""
 
     @property
     def kept(self) -> list[str]:
         """Names of the tensors that are as they were stored."""
-        return [name for name, tensor in self.tensors.items() if not tensor.steps]
+        return [name for name, tensor in self.tensors.items() if not tensor.changes]
 
     @property
     def new(self) -> list[str]:
@@ -51,8 +51,8 @@ class Plan:
 
     @property
     def effect(self) -> Effect:
-        """Effect of all steps together on the logits."""
-        effects = {step.effect for step in self.steps}
+        """Effect of all changes together on the logits."""
+        effects = {change.effect for change in self.changes}
         return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
 
 
@@ -73,13 +73,13 @@ def plan(
     with torch.device("meta"):
         decoder = Decoder(model, seed=None)
     random = [role.name for role in roles_of(decoder) if role.constant is None]
-    steps = [*weights.steps, *without_weights(weights, target, random, n_tokens)]
+    changes = [*weights.changes, *without_weights(weights, target, random, n_tokens)]
     parameters = decoder.state_dict()
     provided = {name: x for name, x in weights.tensors.items() if name in parameters}
     _check_shapes(provided, parameters)
     initialized = tuple(name for name in parameters if name not in provided)
     dropped = tuple(name for name in weights.tensors if name not in parameters)
-    return Plan(provided, initialized, dropped, tuple(steps))
+    return Plan(provided, initialized, dropped, tuple(changes))
 
 
 def _check_encoder(weights: Weights, target: Architecture) -> None:

@@ -14,14 +14,14 @@ from archlab.data.batch import Batch
 from archlab.data.objectives import Batches
 from archlab.data.open import form_of_data
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of
+from archlab.exchange.configs import source_kind
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.shard import trained_model
+from archlab.training.start_weights import Start, open_start
 from archlab.training.step import hidden_and_targets
-from archlab.training.weights import Start, open_start
 from archlab.training.world import World
-from archlab.transplant.change import COMPARED
+from archlab.transplant.logits_change import COMPARED
 from archlab.transplant.plan import Plan, plan, set_values
 from archlab.transplant.similarity import least_changing_block
 
@@ -73,7 +73,7 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
 
 def _of_begun_run(name: str) -> Initial | None:
     """Return the weights from which a run has begun, or None if they cannot be opened, or only from the hub."""
-    if kind_of(name) in (None, "hub id"):
+    if source_kind(name) in (None, "hub id"):
         return None
     try:
         return Initial(open_start(name), None)

@@ -14,8 +14,8 @@ from archlab.exchange.configs import on_start, read_config, without_start
 from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
+from archlab.training.start_weights import open_start
 from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
-from archlab.training.weights import open_start
 from archlab.transplant.plan import plan
 from archlab.transplant.weights import Architecture, LazyTensor, Weights
 

@@ -7,7 +7,7 @@ from archlab.config.core.merge import expand
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.io import parse_overrides, read_entry
 from archlab.errors import UserError
-from archlab.exchange.configs import RUN_CONFIG, config_file, kind_of, start_of
+from archlab.exchange.configs import RUN_CONFIG, config_file, source_kind, start_of
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG, has_weights
 from archlab.training.checkpoint import has_checkpoint
@@ -57,7 +57,7 @@ def _bases(file: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _holds_weights(source: str | Path) -> bool:
-    match kind_of(source):
+    match source_kind(source):
         case "run folder":
             return has_checkpoint(Path(source) / "checkpoints")
         case "Hugging Face folder":
