@@ -131,6 +131,29 @@ def test_folders_without_a_run_need_a_text(here, capsys, text):
     assert first["bits_per_byte"] == second["bits_per_byte"]
 
 
+@pytest.mark.parametrize("source", ["hf", "run", "imported"])
+def test_a_text_is_encoded_with_the_tokenizer_of_the_model(here, capsys, source):
+    """The reference is the same text, encoded before with this tokenizer."""
+    if source == "imported":
+        assert app.main(["import", "hf", "--out", "imported"]) == 0
+    (here / "other.txt").write_text("Three words, and a fourth one.\n\n" * 400)
+    assert app.main(["data", "other.txt", "--tokenizer", "hf", "--out", "encoded"]) == 0
+    text, encoded = (
+        scores(capsys, source, f"data.path={path}", "--tokens", "512") for path in ("other.txt", "encoded")
+    )
+    assert text["bits_per_byte"] == encoded["bits_per_byte"]
+    several = scores(capsys, source, "hf", "data.path=other.txt", "--tokens", "512")
+    assert several[0]["bits_per_byte"] == text["bits_per_byte"]
+
+
+def test_a_tokenizer_that_the_command_names_encodes_the_text(here, capsys, text):
+    train(config("model.vocab_size=290", data=text), here / "other", Callback())
+    line = refused(capsys, "hf", f"data.path={text}", "data.tokenizer=other")
+    assert "has a different tokenizer than hf" in line
+    task = ["data.task.kind=recall", "model.max_seq_len=32", "--tokens", "64"]
+    assert scores(capsys, "hf", *task)["bits_per_byte"] is None
+
+
 def test_a_vocabulary_must_have_all_tokens_of_the_text(here, capsys):
     (here / "small.yaml").write_text(to_yaml({"model": {**MODEL, "vocab_size": 50}, "train": TRAIN}))
     line = refused(capsys, "run", "small.yaml")

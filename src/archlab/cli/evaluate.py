@@ -19,7 +19,8 @@ def evaluate(
     """Compute bits per byte on held-out text, for one model, or for several on the same text.
 
     The text, the objective and the length of the windows are those of the first run folder. If no source is a run
-    folder, they are those of the first source; set data.path if that is a Hugging Face folder.
+    folder, they are those of the first source; set data.path if that is a Hugging Face folder. A text that data.path
+    names is encoded with the tokenizer of that source.
 
     Parameters
     ----------

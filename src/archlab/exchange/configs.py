@@ -154,15 +154,19 @@ def without_start(raw: Raw, source: str | Path) -> Raw:
 def on_start(raw: Raw, start: str) -> Raw:
     """Return raw values with what comes along with the trained weights `start`: their tokenizer and, if `raw` does not
     describe a whole model, their architecture."""
-    folder = find_folder(start)
-    base: Raw = {}
-    if (folder / TOKENIZER).is_file():
-        base["data"] = {"tokenizer": str(real_path(folder))}
-    model = raw.get("model")
-    if not (isinstance(model, dict) and model.keys() >= _WHOLE):
-        base["model"] = _read(_file_of(start)).get("model", {})
-    given = {key: value for key, value in raw.get("data", {}).items() if key != "tokenizer" or value is not None}
-    return merge(base, {**raw, "data": given}, Config)
+    raw, model = with_tokenizer(raw, start), raw.get("model")
+    if isinstance(model, dict) and model.keys() >= _WHOLE:
+        return raw
+    return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
+
+
+def with_tokenizer(raw: Raw, source: str) -> Raw:
+    """Return raw values in which `data.tokenizer` is the tokenizer of the trained weights `source`, if these have one
+    and the values do not set the field."""
+    folder, data = find_folder(source), raw.get("data", {})
+    if data.get("tokenizer") is not None or not (folder / TOKENIZER).is_file():
+        return raw
+    return {**raw, "data": {**data, "tokenizer": str(real_path(folder))}}
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:

@@ -17,7 +17,7 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind
+from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
@@ -93,7 +93,7 @@ def score_all(
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
     if len(sources) > 1:
         _check_data_is_named(first, overrides)
-    shared = load_config(first, *overrides)
+    shared = _config_of_first(first, overrides)
     check_objective(shared.model, shared.train.objective)
     configs = [shared if source == first else _on_same_data(source, overrides, shared) for source in sources]
     device, data = choose_device(shared.train), open_training_data(shared.data, shared.model.vocab_size)
@@ -102,13 +102,30 @@ def score_all(
 
 
 def _check_data_is_named(first: str, overrides: Sequence[str]) -> None:
-    named = expand(parse_overrides(overrides)[0]).get("data")
-    is_named = isinstance(named, dict) and named.keys() & {"path", "mixture", "task"}
-    if source_kind(first) in ("Hugging Face folder", "hub id") and not is_named:
+    if _is_published(first) and not _named_data(overrides):
         raise UserError(
             "data.path: not set, and no source is a run folder, whose text all sources would be scored on; allowed: "
-            "data.path=FOLDER, made by `archlab data --tokenizer` with the tokenizer of these models"
+            "the path of a text, or of a folder made by `archlab data --tokenizer` with the tokenizer of these models"
         )
+
+
+def _config_of_first(source: str, overrides: Sequence[str]) -> Config:
+    """Return the config of the source that decides what is scored. Its own tokenizer encodes a text that is not the one
+    of its run."""
+    raw = read_named_config(source, overrides)
+    if _is_published(source) or (is_run_folder(Path(source)) and _named_data(overrides)):
+        raw = with_tokenizer(raw, source)
+    return build_config(raw, overrides, source)
+
+
+def _is_published(source: str) -> bool:
+    return source_kind(source) in ("Hugging Face folder", "hub id")
+
+
+def _named_data(overrides: Sequence[str]) -> set[str]:
+    """Return which of the fields that name data are overridden."""
+    data = expand(parse_overrides(overrides)[0]).get("data")
+    return {"path", "mixture", "task"} & data.keys() if isinstance(data, dict) else set()
 
 
 def _on_same_data(source: str, overrides: Sequence[str], shared: Config) -> Config:
