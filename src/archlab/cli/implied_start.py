@@ -18,13 +18,19 @@ def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str
     """Return the overrides, with `train.start` set to CONFIG if it is a folder or hub id with weights.
 
     The overrides stay as they are if CONFIG is `out` itself, whose run continues, or a file (config.yaml, config.json),
-    because a file has no weights. Raise UserError if CONFIG is a file whose `base` has weights, which would be ignored.
+    because a file has no weights. Raise UserError if CONFIG is a folder whose weights are gone, or a file whose `base`
+    has weights, which would be ignored.
     """
     if start_of(expand(parse_overrides(overrides)[0])) or real_path(out) == real_path(Path(config)):
         return overrides
     if _holds_weights(config):
         folder = str(real_path(Path(config))) if Path(config).exists() else config
         return (f"train.start={folder}", *_length_of(out, folder), *overrides)
+    if source_kind(config) in ("run folder", "Hugging Face folder"):
+        raise UserError(
+            f"{config}: has no weights from which to begin; to begin from random weights, name its config file: "
+            f"{config_file(config)}"
+        )
     for file, base in _bases(config_file(config)):
         folder = file.parent / base
         if _holds_weights(folder):

@@ -19,7 +19,14 @@ from archlab.model.kernels import prefer_products
 from archlab.model.lora import initialize_lora
 from archlab.pricing.work import teacher_flops, visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
-from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.training.checkpoint import (
+    Retention,
+    load_metrics,
+    load_optimizer,
+    load_weights,
+    model_is_gone,
+    newest_checkpoint,
+)
 from archlab.training.compiling import compile_layers, recompute_layers
 from archlab.training.device import Device
 from archlab.training.evaluate import Predictions, Score, predict
@@ -253,9 +260,8 @@ class Training:
 
     def _resume(self, newest: tuple[int, Path] | None, damaged: list[str]) -> None:
         folder, settings, initial = self._folder, self._settings, self._setup.initial
-        if newest is None and initial is None and imported(folder.path):
-            why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
-            raise UserError(f"{why}; the run cannot begin without the imported weights: import the model again")
+        if newest is None and initial is None and self._began_from_model():
+            raise model_is_gone(folder.checkpoints, damaged)
         if newest is None and damaged:  # only a user may decide to begin again, because training is lost
             hint = f"restore one from a backup, or delete {folder.checkpoints} to start over"
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
@@ -269,6 +275,9 @@ class Training:
         for damage in damaged:
             self._callback.on_note(f"{damage}; an earlier checkpoint is used")
         self._note_past()
+
+    def _began_from_model(self) -> bool:
+        return "start" in self._folder.environment() or imported(self._folder.path) is not None
 
     def _note_start(self, changes: Sequence[Change], before_NV: Tensor | None) -> None:
         for change in changes:
@@ -295,7 +304,7 @@ class Training:
         self._passed_over = batches_passed_over(metrics)
 
     def _ended(self) -> RunSummary:
-        is_imported = "start" in self._folder.environment() or imported(self._folder.path) is not None
+        is_imported = self._began_from_model()
         metrics = self._folder.metrics()
         summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
         self._folder.finish(summary)
