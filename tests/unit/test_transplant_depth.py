@@ -181,13 +181,15 @@ def test_the_block_that_changes_the_stream_least_is_left_out():
             for name, x in model.layers[j].named_parameters():
                 if name in ("attention.out.weight", "mlp.down.weight"):
                     x *= 1e-3
-    kept, distance = least_changing_block(model, TOKENS, 4)
-    assert kept == [0, 1, 4, 5]
-    assert distance == angular_distances(model, TOKENS, 2)[2].item() < 0.01
-    made = plan(weights_of(model), tiny("model.n_layers=4").model, kept, distance)
-    assert f"the angular distance across the layers that are left out is {distance:.2g}" in made.changes[0].detail
-    assert least_changing_block(model, TOKENS, 6)[0] == [0, 1, 2, 3, 4, 5]
-    assert least_changing_block(model, TOKENS, 1)[0] == [5]
+    chosen = least_changing_block(model, TOKENS, 4)
+    assert chosen.layers == (0, 1, 4, 5)
+    assert chosen.distance == angular_distances(model, TOKENS, 2)[2].item() < 0.01
+    made = plan(weights_of(model), tiny("model.n_layers=4").model, chosen)
+    assert (
+        f"the angular distance across the layers that are left out is {chosen.distance:.2g}" in made.changes[0].detail
+    )
+    assert least_changing_block(model, TOKENS, 6).layers == (0, 1, 2, 3, 4, 5)
+    assert least_changing_block(model, TOKENS, 1).layers == (5,)
     with pytest.raises(UserError, match=r"model\.n_layers: 7"):
         least_changing_block(model, TOKENS, 7)
     with pytest.raises(UserError, match=r"train\.start_layers: similar"):

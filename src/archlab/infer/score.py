@@ -105,7 +105,7 @@ def _check_data_is_named(first: str, overrides: Sequence[str]) -> None:
     if _is_published(first) and not _named_data(overrides):
         raise UserError(
             "data.path: not set, and no source is a run folder, whose text all sources would be scored on; allowed: "
-            "the path of a text, or of a folder made by `archlab data --tokenizer` with the tokenizer of these models"
+            "a text, or a folder made by `archlab data`"
         )
 
 

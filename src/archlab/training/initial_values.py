@@ -24,6 +24,7 @@ from archlab.training.world import World
 from archlab.transplant.logits_change import COMPARED
 from archlab.transplant.plan import Plan, plan, set_values
 from archlab.transplant.similarity import least_changing_block
+from archlab.transplant.weights import ChosenLayers
 
 _WINDOWS = 16
 """Number of training windows on which the similarity of layers is measured."""
@@ -92,16 +93,18 @@ def _check_folds(start: Start, data: DataConfig, corpus: str) -> None:
 def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -> Plan:
     """Return the plan of the initial values of a config's model. Layers that are left out because they change the
     hidden states least are found on training windows. Only one process at a time holds the trained model for this."""
-    if config.train.start_layers != "similar":
-        return plan(start.weights, config.model, config.train.start_layers)
+    layers = config.train.start_layers
+    if layers != "similar":
+        return plan(start.weights, config.model, None if layers is None else ChosenLayers(layers))
     if form_of_data(config.data) not in ("text", "task"):
         raise UserError("train.start_layers: similar, but windows of this data have padding; allowed: a list of layers")
     train = resolve_train(config)
     tokens = open_batches().training(0, 0, _WINDOWS, train.seq_len).tokens
     model = Decoder(start.weights.model, seed=None)
     set_values(model, start.weights.model, 0, start.weights.tensors)
-    kept, distance = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
-    return plan(start.weights, config.model, kept, distance)
+    return plan(
+        start.weights, config.model, least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
+    )
 
 
 def trained_logits(initial: Initial, batch: Batch, device: Device, world: World) -> Tensor | None:

@@ -141,15 +141,16 @@ def _chosen_layers(weights: Weights, target: Target) -> Weights:
     """Return the weights whose decoder consists of the chosen layers, which may be left out, repeated or in another
     order."""
     _check_depth(weights, target)
-    own, layers = weights.architecture.stacks[DECODER], target.chosen
-    if layers is None or layers == tuple(range(len(own))):
+    own, chosen = weights.architecture.stacks[DECODER], target.chosen
+    if chosen is None or chosen.layers == tuple(range(len(own))):
         return weights
+    layers = chosen.layers
     tensors = dict[str, LazyTensor]()
     for i, j in enumerate(layers):
         tensors |= _moved(weights, f"{DECODER}.{j}", f"{DECODER}.{i}", CHOSEN_LAYERS.name)
     detail = f"{len(own)} layers to {len(layers)}: {', '.join(map(str, layers))}"
-    if target.distance is not None:
-        detail += f"; the angular distance across the layers that are left out is {target.distance:.2g}"
+    if chosen.distance is not None:
+        detail += f"; the angular distance across the layers that are left out is {chosen.distance:.2g}"
     return weights.with_stack(CHOSEN_LAYERS.change(detail), DECODER, [own[j] for j in layers], tensors)
 
 
@@ -167,11 +168,12 @@ def _check_depth(weights: Weights, target: Target) -> None:
             )
     if target.chosen is None:
         return
+    layers = target.chosen.layers
     n_own, n_wanted = (len(architecture.stacks[DECODER]) for architecture in (weights.architecture, target))
-    if len(target.chosen) != n_wanted:
-        found = f"{len(target.chosen)} layers"
+    if len(layers) != n_wanted:
+        found = f"{len(layers)} layers"
         raise UserError(f"train.start_layers: {found}; allowed: {n_wanted}, which is model.n_layers")
-    if wrong := [j for j in target.chosen if not 0 <= j < n_own]:
+    if wrong := [j for j in layers if not 0 <= j < n_own]:
         raise UserError(f"train.start_layers: layer {wrong[0]}; allowed: 0 to {n_own - 1}, the trained layers")
 
 

@@ -1,6 +1,6 @@
 """Plan of the initial values of a model: which tensors trained weights provide, and by which transformations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from archlab.model.init import initialize
 from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
 from archlab.transplant.differences import without_weights
-from archlab.transplant.weights import ENCODER, Architecture, Change, Effect, LazyTensor, Target, Weights
+from archlab.transplant.weights import ENCODER, Architecture, Change, ChosenLayers, Effect, LazyTensor, Target, Weights
 
 _MOST_LISTED = 8
 
@@ -56,17 +56,14 @@ class Plan:
         return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
 
 
-def plan(
-    weights: Weights, model: ModelConfig, layers: Sequence[int] | None = None, distance: float | None = None
-) -> Plan:
+def plan(weights: Weights, model: ModelConfig, chosen: ChosenLayers | None = None) -> Plan:
     """Return the plan of the initial values of `model`.
 
-    `layers` holds the trained layer of each layer of the model's decoder. None: the trained layers in order. `distance`
-    is the angular distance across the layers that are left out, if they were chosen by it. A tensor that no
+    `chosen` holds the trained layers of the model's decoder. None: all of them in order. A tensor that no
     transformation provides is new. Raise UserError, with the fields, if the weights cannot become this model.
     """
     wanted, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
-    target = Target(wanted.model, wanted.stacks, None if layers is None else tuple(layers), distance)
+    target = Target(wanted.model, wanted.stacks, chosen)
     _check_encoder(weights, target)
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)

@@ -103,13 +103,21 @@ class Architecture:
 
 
 @dataclass(frozen=True)
+class ChosenLayers:
+    """Choice of trained layers."""
+
+    layers: tuple[int, ...]
+    """Trained layer of each layer of the decoder."""
+    distance: float | None = None
+    """Angular distance across the layers that are left out, if they were chosen by it."""
+
+
+@dataclass(frozen=True)
 class Target(Architecture):
     """Architecture that trained weights should become."""
 
-    chosen: tuple[int, ...] | None = None
-    """Trained layer of each layer of the decoder. None: all trained layers in order."""
-    distance: float | None = None
-    """Angular distance across the layers that `chosen` leaves out, if they were chosen by it."""
+    chosen: ChosenLayers | None = None
+    """Trained layers of the decoder. None: all of them in order."""
 
 
 @dataclass(frozen=True)
