@@ -24,7 +24,7 @@ from archlab.infer.load import load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.device import Device, choose_device
-from archlab.training.evaluate import evaluate
+from archlab.training.evaluate import WindowSums, predict
 from archlab.training.run_folder import RunFolder
 
 
@@ -72,6 +72,14 @@ class HeldOutScore(Base):
         return f"{self.bits_per_byte:.4f} bits per byte"
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Score of a model, and the sums over windows from which it is computed."""
+
+    score: HeldOutScore
+    windows: WindowSums
+
+
 def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
@@ -79,12 +87,12 @@ def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bo
     int8. Raise UserError if the data was encoded with a tokenizer other than the model's, if the run was trained on the
     chosen held-out fold, or if the model's output is NaN or infinite.
     """
-    return score_all([source], overrides, tokens, int8=int8)[0]
+    return score_all([source], overrides, tokens, int8=int8)[0].score
 
 
 def score_all(
     sources: Sequence[str], overrides: Sequence[str], tokens: int | None, *, int8: bool = False
-) -> list[HeldOutScore]:
+) -> list[Scored]:
     """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
 
     The data, the objective and the length of the windows are those of the first run folder, or of the first source if
@@ -160,7 +168,7 @@ class _Subject:
             _check_held_out(source, config, data)
         return cls(source, config, folder, trained)
 
-    def score(self, data: TrainingData, device: Device, tokens: int | None, *, int8: bool) -> HeldOutScore:
+    def score(self, data: TrainingData, device: Device, tokens: int | None, *, int8: bool) -> Scored:
         held_out = Batches.of(self.config, data).held_out(resolve_train(self.config).eval_seq_len, tokens)
         vocab_size, largest = self.config.model.vocab_size, int(held_out.windows.tokens.max())
         if largest >= vocab_size:
@@ -170,10 +178,11 @@ class _Subject:
             )
         steps, model = self._load()
         model = to_int8(model) if int8 else model
-        result = evaluate(model.to(device.type), held_out, device)
+        predictions = predict(model.to(device.type), held_out, device)
+        result = predictions.score(held_out)
         if not result.is_finite:
             raise UserError(f"{self.source}: the model's output is NaN or infinite, because its training diverged")
-        return HeldOutScore(
+        score = HeldOutScore(
             bits_per_byte=result.bits_per_byte,
             accuracy=result.accuracy,
             denoising_loss=result.denoising_loss,
@@ -185,6 +194,7 @@ class _Subject:
             trained=self.trained,
             corpus=str(data),
         )
+        return Scored(score, predictions.by_window(held_out))
 
     def _load(self) -> tuple[int, Decoder]:
         """Return (steps trained, model)."""
