@@ -24,8 +24,8 @@ from archlab.model.decoder import Decoder
 from archlab.study.checks import named_outcomes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
+from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import Answers, WholeAnswers
-from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback

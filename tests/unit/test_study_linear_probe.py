@@ -18,9 +18,9 @@ from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
+from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import LinearProbe
 from archlab.study.outcomes.linear_probe import PENALTY, fit, probe_accuracy
-from archlab.study.outcomes.weights import measure, read_measured
 from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.run_folder import RunFolder

@@ -3,7 +3,7 @@
 from archlab.families.bert import POST_NORM_ENCODER, HeadDense
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 LAYER = "distilbert.transformer.layer.{i}"
 

@@ -33,7 +33,7 @@ def _upcycled(weights: Weights, target: Architecture) -> Weights:
         inert += [] if changes else [f"{name}.mlp.router." for name in names]
         detail = f"{numbered(names)}: {mixture.experts} experts, {mixture.active} active{changes}"
         weights = weights.changed(
-            UPCYCLING.step(detail, "approximate" if changes else "exact"),
+            UPCYCLING.change(detail, "approximate" if changes else "exact"),
             tensors=tensors,
             dropped=dropped,
             layers={name: layers[name].model_copy(update={"mlp": mixture}) for name in names},

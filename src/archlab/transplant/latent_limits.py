@@ -11,7 +11,7 @@ from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import DynamicNTK, Longrope, NoScaling, Position, Rope
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
-from archlab.transplant.fields import field_of
+from archlab.transplant.field_names import field_of
 from archlab.transplant.limits import Rotation, alike_up_to
 from archlab.transplant.weights import Architecture
 

@@ -18,7 +18,7 @@ from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture
 from archlab.exchange.gguf.vocabulary import read_vocabulary
 from archlab.exchange.gguf.write import rope_factors
 from archlab.families.registry import FAMILIES
-from archlab.hf.weights import placed
+from archlab.hf.weight_map import placed
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 
