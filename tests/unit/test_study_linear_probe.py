@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from archlab.config.objective import Masked, NextToken, Objective
-from archlab.config.tasks import Recall, StateTracking, Task
+from archlab.config.tasks import Task
+from archlab.config.tasks.recall import Recall
+from archlab.config.tasks.states import StateTracking
 from archlab.data.batch import HeldOut, next_token
 from archlab.data.last_answer import last_answer, last_answers
 from archlab.data.objectives import Batches

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from archlab.config.check import validate
 from archlab.config.core.registry import kinds
-from archlab.config.tasks import Recall
+from archlab.config.tasks.recall import Recall
 from archlab.config.training import resolve_train
 from archlab.data.open import open_training_data
 from archlab.errors import UserError

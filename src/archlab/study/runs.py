@@ -53,7 +53,7 @@ def _values_in_name(section: Raw, path: str) -> Raw:
 
 
 @cache
-def _weights(path: str) -> str:
+def _digest_of(path: str) -> str:
     """Return the digest of trained weights. They are read once, because many runs of a study begin from them, or have
     them as a teacher."""
     return open_start(path).digest
@@ -87,9 +87,9 @@ class Run:
         plain = in_old_form(resolved(self.config))
         values: Raw = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
         named = self.config.train.start
-        start = self.start.name if self.start else named and _weights(named)
+        start = self.start.name if self.start else named and _digest_of(named)
         if teacher := self.config.train.teacher:
-            values["train"]["teacher"]["path"] = _weights(teacher.path) if teacher.path else start
+            values["train"]["teacher"]["path"] = _digest_of(teacher.path) if teacher.path else start
         values |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,

@@ -108,9 +108,8 @@ class Training:
             own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
         if settings.lora:
-            trained, total = (
-                sum(p.numel() for p in self._model.parameters() if p.requires_grad >= only) for only in (1, 0)
-            )
+            total = sum(p.numel() for p in self._model.parameters())
+            trained = sum(p.numel() for p in self._model.parameters() if p.requires_grad)
             callback.on_note(f"LoRA trains {trained:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)

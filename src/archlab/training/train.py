@@ -167,7 +167,7 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         env["start"] = setup.initial.start.digest
     if before := setup.batches.data.special.documents:
         env["document_token"] = before[0]
-    if setup.batches.data.has_pairs:
+    if setup.batches.data.form == "pairs":
         env["pairs"] = True
     if ends := setup.batches.data.special.responses:
         env["response_ends"] = list(ends)

@@ -35,13 +35,13 @@ def _more_layers(weights: Weights, target: Architecture) -> Weights:
 def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> Weights:
     own = weights.architecture.stacks[stack]
     trained = {place: j for j, place in enumerate(_places(own, wanted))}
-    layers, tensors, new, random = list[LayerConfig](), dict[str, LazyTensor](), list[str](), list[str]()
+    layers, tensors, new, inert = list[LayerConfig](), dict[str, LazyTensor](), list[str](), list[str]()
     for i, layer in enumerate(wanted):
         name = f"{stack}.{i}"
         source = trained[i] if i in trained else _to_copy(i, trained, wanted)
         layers.append(layer if source is None else own[source])
         if source is None:
-            random.append(f"{name}.")
+            inert.append(f"{name}.")
         else:
             tensors |= _moved(weights, f"{stack}.{source}", name, MORE_LAYERS.name)
         if i not in trained:
@@ -49,7 +49,7 @@ def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> W
             new.append(name)
             tensors |= {f"{name}.{part}": x for part, x in _silence(layers[-1]).items()}
     detail = f"{len(own)} layers to {len(wanted)}; {numbered(new)} are new, and their outputs are 0"
-    return weights.with_stack(MORE_LAYERS.change(detail), stack, layers, tensors, random)
+    return weights.with_stack(MORE_LAYERS.change(detail), stack, layers, tensors, inert)
 
 
 class _Placed(NamedTuple):

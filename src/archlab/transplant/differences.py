@@ -43,7 +43,7 @@ def without_weights(weights: Weights, target: Architecture, random: Sequence[str
     for name, own, new in weights.pairs(target):
         for difference in differences(own, new):
             kind = reconfiguration_of(difference, new)
-            layers.setdefault((difference, kind, kind.limit(own, new)), []).append(name)
+            layers.setdefault((difference, kind, kind.exact_up_to(own, new)), []).append(name)
     for difference in _outer_differences(weights.model, target.model):
         layers.setdefault((difference, reconfiguration_of(difference, None), 0), [])
     for (difference, kind, n_exact), names in layers.items():

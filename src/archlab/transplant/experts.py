@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.moe import MoE
 from archlab.errors import UserError
+from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, constant, numbered
 
@@ -98,7 +98,7 @@ def _experts(dense: Mapping[str, LazyTensor], mixture: MoE, d_model: int) -> dic
 
 def _stacked(tensor: LazyTensor, n: int, factor: float) -> LazyTensor:
     def stack(x: Tensor) -> Tensor:
-        scaled = x if factor == 1 else x.to(torch.promote_types(x.dtype, torch.float32)) * factor
+        scaled = x if factor == 1 else at_least_float32(x) * factor
         return scaled.expand(n, *x.shape)
 
     return tensor.then(UPCYCLING.name, stack, (n, *tensor.shape))
