@@ -23,6 +23,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("diff", "configs:diff", "Show the fields in which two configs differ."),
         ("explain", "explain:run", "Explain an architecture choice, a field or a term."),
         ("guide", "pages:guide", "Write the documentation as a website."),
+        ("ui", "ui:run", "Open the laboratory in a browser."),
         ("schema", "configs:schema", "Print the JSON schema of configs or studies."),
     ),
     "Cost": (

@@ -68,16 +68,21 @@ _OPTION = re.compile(r"(?<![\w-])--[\w-]+")
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("archlab.report"),
+    return environment("archlab.report")
+
+
+def environment(*packages: str) -> jinja2.Environment:
+    """Return the environment for the templates in the folders `templates` of these packages, in order of priority."""
+    found = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=_printed,
     )
-    environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega, "with_code": with_code}
-    return environment
+    found.globals |= {"inline": inlined, "sentence": sentence, "vega": _vega, "with_code": with_code}
+    return found
 
 
 def _printed(value: object) -> object:
@@ -98,7 +103,8 @@ def _vega() -> Markup:
     return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))
 
 
-def _inline(name: str) -> Markup:
+def inlined(name: str) -> Markup:
+    """Return a style sheet or a script of the folder `templates` as markup."""
     return _safe_inline((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
 
 

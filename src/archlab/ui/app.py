@@ -1,0 +1,105 @@
+"""The web application: the address of each screen, and what its handler returns."""
+
+import logging
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from archlab.config.core.text import visible
+from archlab.errors import user_message
+from archlab.report.html import inlined
+from archlab.ui import workbench as bench
+from archlab.ui.choices import all_fields
+from archlab.ui.configs import UnknownNameError
+from archlab.ui.guard import Guard
+from archlab.ui.pages import page
+
+FIRST = "/m/llama-3-8b"
+"""Screen that `archlab ui` opens."""
+
+Answer = Callable[[Request], Response]
+
+
+def create_app(root: Path, token: str, port: int, hosts: Sequence[str]) -> Starlette:
+    """Return the application for the folder `root`. Only browsers that know `token` can use it (see `Guard`)."""
+    screens: dict[str, Answer] = {
+        "/": lambda _: RedirectResponse(FIRST, 303),
+        "/m/{name:path}": lambda request: _workbench(request, root),
+        "/yaml/{name:path}": lambda request: _yaml(request, root),
+        "/flatten/{name:path}": lambda request: _flatten(request, root),
+        "/fields": _fields,
+        "/report.css": lambda _: Response(inlined("report.css"), media_type="text/css"),
+    }
+    static = StaticFiles(directory=str(resources.files("archlab.ui") / "static"))
+    return Starlette(
+        routes=[*(Route(path, _answering(answer)) for path, answer in screens.items()), Mount("/static", static)],
+        middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
+        exception_handlers={404: lambda request, _: _problem(request, f"there is no page {request.url.path}", 404)},
+    )
+
+
+def _answering(answer: Answer) -> Callable[[Request], Response]:
+    """Return a handler that shows an error of the user as a message."""
+
+    def handler(request: Request) -> Response:
+        try:
+            return answer(request)
+        except UnknownNameError as error:
+            return _problem(request, str(error), 404)
+        except Exception as error:
+            if (message := user_message(error)) is None:
+                logging.getLogger("uvicorn.error").exception("error in %s", request.url.path)
+                return _problem(request, "an error in archlab; the terminal shows it", 500)
+            return _problem(request, message, 422)
+
+    return handler
+
+
+def _problem(request: Request, message: str, status: int) -> Response:
+    """Return a message. If the page asked for a part of itself, the message replaces only the place for messages."""
+    text = visible(message)
+    if "HX-Request" not in request.headers:
+        return page("error", status, message=text)
+    answer = page("problem", message=text)  # status 200, because a browser logs any other one as a fault of the page
+    answer.headers.update({"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Push-Url": "false"})
+    return answer
+
+
+def _workbench(request: Request, root: Path) -> Response:
+    query = [(name, value) for name, value in request.query_params.multi_items() if value]
+    words = dict(query)
+    added = (words.pop("add"), words.pop("value", "")) if "add" in words else None
+    try:
+        view = bench.View.of(request.path_params["name"], list(words.items()))
+        screen = bench.workbench(view, root, added)
+    except bench.NotCanonicalError as error:
+        return RedirectResponse(error.address, 303)
+    answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines)
+    answer.headers["HX-Push-Url"] = screen.view.address()
+    return answer
+
+
+def _view(request: Request) -> bench.View:
+    return bench.View.of(request.path_params["name"], request.query_params.multi_items())
+
+
+def _yaml(request: Request, root: Path) -> Response:
+    return PlainTextResponse(bench.config_text(_view(request), root))
+
+
+def _flatten(request: Request, root: Path) -> Response:
+    from archlab.flatten.write import flatten
+
+    view = _view(request)
+    return PlainTextResponse(flatten(bench.load(view.name, view.overrides, root).config.model, view.arguments))
+
+
+def _fields(_: Request) -> Response:
+    return page("fields", fields=all_fields())
