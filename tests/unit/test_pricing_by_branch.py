@@ -11,7 +11,9 @@ from archlab.pricing.work import forward
 AROUND_BRANCHES = {"embedding", "positions", "norms", "stream", "head"}
 
 
-@pytest.mark.parametrize("name", ["llama-3-8b", "gemma-2-9b", "deepseek-v3", "t5-small", "bert-base", ".yaml"])
+@pytest.mark.parametrize(
+    "name", ["llama-3-8b", "gemma-2-9b", "deepseek-v3", "t5-small", "bert-base", "lfm2-1.2b", "qwen3-next-80b-a3b"]
+)
 def test_branches_add_up_to_the_model(name: str) -> None:
     config = load_config(name)
     costs = cost(config, batch=3, context=512)

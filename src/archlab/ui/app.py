@@ -81,7 +81,7 @@ def _workbench(request: Request, root: Path) -> Response:
         screen = bench.workbench(view, root, added)
     except bench.NotCanonicalError as error:
         return RedirectResponse(error.address, 303)
-    answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines)
+    answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines, locks=bench.LOCKS)
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer
 

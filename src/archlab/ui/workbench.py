@@ -16,7 +16,6 @@ from archlab.errors import UserError
 from archlab.evidence.claims import cited
 from archlab.exchange.configs import Shape, read_named_config
 from archlab.pricing.hardware import Hardware, hardware, load_hardware
-from archlab.pricing.params import parameters
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost, room
 from archlab.pricing.units import binary, count, length, plural, si
@@ -27,13 +26,17 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.text_table import Table
 from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
-from archlab.sizing.resize import resized
+from archlab.study.fit import match_config, quantity_function
+from archlab.study.schema import Equal
 from archlab.ui.choices import Choice, main_choices, other_choices, values_of
 from archlab.ui.configs import find, load, overrides_in
 from archlab.ui.parts import PartFacts, part_facts
 
 DEVICE = "h100"
 _SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training": "Tokens/s, training"}
+LOCKS: Mapping[str, str] = {"model.mlp.d_ff": "hidden width", "model.n_layers": "layers", "model.d_model": "width"}
+"""Fields that can be adjusted to keep the number of parameters."""
+
 _LONGEST_CONTEXT, _LARGEST_BATCH = 20, 10
 """Largest values of the sliders, as powers of two."""
 
@@ -57,13 +60,15 @@ class View:
     """Tokens of each served sequence; None for the longest sequence of the model."""
     batch: int
     device: str
-    lock: bool
-    """Whether each change keeps the number of parameters, by scaling the shape."""
+    lock: str
+    """Field that is adjusted after each change, so that the number of parameters stays the same. Empty: none is."""
 
     @classmethod
     def of(cls, name: str, query: list[tuple[str, str]]) -> "View":
         """Read the URL. Raise UserError if a value is not allowed."""
         words = dict(query)
+        if (lock := words.get("lock", "")) not in ("", *LOCKS):
+            raise UserError(f"lock is {lock!r}; allowed: {', '.join(LOCKS)}")
         context, batch = words.get("context"), words.get("batch")
         return cls(
             name,
@@ -71,7 +76,7 @@ class View:
             None if not context else _power("context", context, _LONGEST_CONTEXT),
             1 if not batch else _power("batch", batch, _LARGEST_BATCH),
             words.get("hardware") or DEVICE,
-            words.get("lock") in ("1", "on"),
+            lock,
         )
 
     def address(self, screen: str = "m") -> str:
@@ -80,7 +85,7 @@ class View:
             "context": self.context and self.context.bit_length() - 1,
             "batch": self.batch.bit_length() - 1 if self.batch > 1 else None,
             "hardware": None if self.device == DEVICE else self.device,
-            "lock": "1" if self.lock else None,
+            "lock": self.lock or None,
         }
         query = {**self.overrides, **{name: value for name, value in settings.items() if value is not None}}
         return f"/{screen}/{quote(self.name)}{'?' if query else ''}{urlencode(query)}"
@@ -128,11 +133,12 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
     overrides = {**view.overrides, **({added[0]: added[1]} if added else {})}
     base = values_of(load(view.name, {}, root).config)
     overrides = {field: value for field, value in overrides.items() if base.get(field) != value}
-    if view.lock and overrides != dict(view.overrides):
-        overrides |= _same_size(view.name, overrides, root)
+    if view.lock:
+        overrides |= _same_size(view, overrides, root)
     shape = load(view.name, overrides, root)
     longest = shape.config.model.max_seq_len
-    canonical = replace(view, overrides=overrides, context=None if view.context == longest else view.context)
+    is_longest = view.context is not None and view.context.bit_length() == longest.bit_length()
+    canonical = replace(view, overrides=overrides, context=None if is_longest else view.context)
     if canonical != view:
         raise NotCanonicalError(canonical.address())
     device = load_hardware(view.device)
@@ -169,13 +175,14 @@ def finding_lines(finding: Finding) -> list[str]:
     return [*sentences(finding), *(source.located for source in cited(finding.sources))]
 
 
-def _same_size(name: str, overrides: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Return the fields that scale the changed config to the number of parameters of the unchanged one."""
-    config = find(name, root)
-    texts = [f"{field}={value}" for field, value in overrides.items()]
-    raw = overlay(read_named_config(config), parse_overrides(texts)[0], Config)
-    size = parameters(build_config(read_named_config(config), (), config).model).total
-    change = resized(raw, name, size)
+def _same_size(view: View, overrides: Mapping[str, str], root: Path) -> dict[str, str]:
+    """Return the field that `lock` names, with the value that gives the changed config as many parameters as the
+    unchanged one, within 1%. Return nothing if it has as many already."""
+    config = find(view.name, root)
+    raw = read_named_config(config)
+    changes, _ = parse_overrides([f"{field}={value}" for field, value in overrides.items()])
+    equal = Equal.model_validate({"parameters": 0.01, "by": view.lock})
+    _, change = match_config(overlay(raw, changes, Config), equal, quantity_function(equal)(build_config(raw)))
     return {field: to_yaml_line(value) for field, value in change.items()}
 
 

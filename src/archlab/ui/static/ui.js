@@ -52,5 +52,10 @@ document.addEventListener("input", (event) => {
   const output = event.target.parentElement.querySelector("output");
   output.textContent = `${(2 ** event.target.value).toLocaleString("en")} ${power}`.trim();
 });
+// A slider that was never moved follows the model, so its value does not belong in the link.
+document.addEventListener("htmx:configRequest", (event) => {
+  for (const slider of document.querySelectorAll("input[data-follows]"))
+    if (slider.value === slider.defaultValue) delete event.detail.parameters[slider.name];
+});
 document.addEventListener("htmx:afterSettle", prepare);
 document.addEventListener("DOMContentLoaded", prepare);
