@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -17,6 +18,7 @@ from archlab.errors import user_message
 from archlab.report.html import inlined
 from archlab.ui import workbench as bench
 from archlab.ui.choices import all_fields
+from archlab.ui.compare import compare, study_text
 from archlab.ui.configs import UnknownNameError
 from archlab.ui.guard import Guard
 from archlab.ui.pages import page
@@ -32,6 +34,8 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str]) -> Starl
     screens: dict[str, Answer] = {
         "/": lambda _: RedirectResponse(FIRST, 303),
         "/m/{name:path}": lambda request: _workbench(request, root),
+        "/vs/{names:path}": lambda request: _compare(request, root),
+        "/study/{names:path}": lambda request: PlainTextResponse(study_text(_names(request), root)),
         "/yaml/{name:path}": lambda request: _yaml(request, root),
         "/flatten/{name:path}": lambda request: _flatten(request, root),
         "/fields": _fields,
@@ -84,6 +88,19 @@ def _workbench(request: Request, root: Path) -> Response:
     answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines, locks=bench.LOCKS)
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer
+
+
+def _compare(request: Request, root: Path) -> Response:
+    names = _names(request)
+    if added := request.query_params.get("with"):
+        return RedirectResponse(f"/vs/{'/'.join(quote(name, safe='') for name in (*names, added))}", 303)
+    return page("compare", compared=compare(names, root))
+
+
+def _names(request: Request) -> list[str]:
+    """Return the names of configs in the path. A slash inside a name is written as %2F."""
+    path: str = request.scope["raw_path"].decode("ascii", "replace").partition("?")[0]
+    return [unquote(name) for name in path.split("/")[2:] if name]
 
 
 def _view(request: Request) -> bench.View:
