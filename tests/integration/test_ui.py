@@ -11,6 +11,7 @@ from archlab.cli.app import main
 from archlab.pricing.units import binary, count, si
 from archlab.ui.app import create_app
 from archlab.ui.guard import LONGEST_BODY, LONGEST_QUERY, MOST_FIELDS
+from archlab.ui.lab.processes import StudyProcesses
 
 TOKEN, PORT = "the-token", 8765
 HERE = f"http://127.0.0.1:{PORT}"
@@ -23,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stranger(root: Path) -> TestClient:
-    app = create_app(root, TOKEN, PORT, ["127.0.0.1", "localhost"])
+    app = create_app(root, TOKEN, PORT, ["127.0.0.1", "localhost"], StudyProcesses())
     return TestClient(app, base_url=HERE, raise_server_exceptions=False, follow_redirects=False)
 
 

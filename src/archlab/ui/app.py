@@ -1,12 +1,13 @@
 """The web application: the address of each screen, and what its handler returns."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -20,17 +21,22 @@ from archlab.ui import workbench as bench
 from archlab.ui.choices import all_fields
 from archlab.ui.compare import compare, study_text
 from archlab.ui.configs import UnknownNameError
-from archlab.ui.guard import Guard
+from archlab.ui.guard import MOST_FIELDS, Guard
+from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.screens import Lab
 from archlab.ui.pages import page
 
 FIRST = "/m/llama-3-8b"
 """Screen that `archlab ui` opens."""
 
 Answer = Callable[[Request], Response]
+Action = Callable[[Request, Mapping[str, str]], Response]
+"""Function that answers a posted form, whose fields are its second argument."""
 
 
-def create_app(root: Path, token: str, port: int, hosts: Sequence[str]) -> Starlette:
-    """Return the application for the folder `root`. Only browsers that know `token` can use it (see `Guard`)."""
+def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processes: StudyProcesses) -> Starlette:
+    """Return the application for the folder `root`. Only browsers that know `token` can use it (see `Guard`).
+    `processes` train the studies that users start."""
     screens: dict[str, Answer] = {
         "/": lambda _: RedirectResponse(FIRST, 303),
         "/m/{name:path}": lambda request: _workbench(request, root),
@@ -41,9 +47,25 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str]) -> Starl
         "/fields": _fields,
         "/report.css": lambda _: Response(inlined("report.css"), media_type="text/css"),
     }
+    lab = Lab(root, processes)
+    screens |= {
+        "/studies": lab.listed,
+        "/studies/new": lab.new,
+        "/studies/of/{folder:path}": lab.shown,
+        "/studies/live/{folder:path}": lab.live,
+        "/studies/report/{folder:path}": lab.report,
+    }
+    actions: dict[str, Action] = {
+        "/studies/plan": lab.planned,
+        "/studies/start": lab.start,
+        "/studies/pause/{folder:path}": lab.pause,
+        "/studies/resume/{folder:path}": lab.resume,
+    }
+    routes = [Route(path, _answering(answer)) for path, answer in screens.items()]
+    routes += [Route(path, _acting(action), methods=["POST"]) for path, action in actions.items()]
     static = StaticFiles(directory=str(resources.files("archlab.ui") / "static"))
     return Starlette(
-        routes=[*(Route(path, _answering(answer)) for path, answer in screens.items()), Mount("/static", static)],
+        routes=[*routes, Mount("/static", static)],
         middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
         exception_handlers={404: lambda request, _: _problem(request, f"there is no page {request.url.path}", 404)},
     )
@@ -62,6 +84,17 @@ def _answering(answer: Answer) -> Callable[[Request], Response]:
                 logging.getLogger("uvicorn.error").exception("error in %s", request.url.path)
                 return _problem(request, "an error in archlab; the terminal shows it", 500)
             return _problem(request, message, 422)
+
+    return handler
+
+
+def _acting(action: Action) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler that reads a posted form."""
+
+    async def handler(request: Request) -> Response:
+        body = (await request.body()).decode("utf-8", "replace").replace("%0D%0A", "%0A")
+        fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        return await run_in_threadpool(_answering(lambda asked: action(asked, fields)), request)
 
     return handler
 

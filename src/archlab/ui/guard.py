@@ -77,11 +77,13 @@ class Guard:
 
     def _is_from_here(self, request: Request) -> bool:
         """Return whether the request comes from a page of this server, or from the address bar."""
-        origin = request.headers.get("origin")
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        if origin == "null" and site == "same-origin":
+            return True  # a form of a page with the policy no-referrer; only browsers can set sec-fetch-site
         if origin is not None or request.method == "POST":
             return urlsplit(origin or "").netloc.lower() == request.headers["host"].lower()
         is_navigation = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
-        return is_navigation or request.headers.get("sec-fetch-site") in ("same-origin", "none")
+        return is_navigation or site in ("same-origin", "none")
 
     def _exchange(self, request: Request) -> PlainTextResponse | RedirectResponse | None:
         """Return the answer that sets the cookie or asks for it. Return None if the request has the cookie."""

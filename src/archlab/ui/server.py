@@ -10,6 +10,7 @@ import uvicorn
 
 from archlab.errors import UserError
 from archlab.ui.app import create_app
+from archlab.ui.lab.processes import StudyProcesses
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Host names for which the server always answers."""
@@ -23,14 +24,19 @@ def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_bro
     listening = _listen(address, port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = create_app(root, token, port, [*LOCAL, *hosts])
+    processes = StudyProcesses()
+    app = create_app(root, token, port, [*LOCAL, *hosts], processes)
     link = f"http://{hosts[0] if hosts else LOCAL[0]}:{port}/?token={token}"
     print(f"archlab ui: {link}\nThe link works once. Press Ctrl-C to stop.", flush=True)
     if open_browser:
         webbrowser.open(link)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    server.run(sockets=[listening])
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        processes.stop()
 
 
 def _listen(address: str, port: int) -> socket.socket:

@@ -59,3 +59,15 @@ document.addEventListener("htmx:configRequest", (event) => {
 });
 document.addEventListener("htmx:afterSettle", prepare);
 document.addEventListener("DOMContentLoaded", prepare);
+// A running study: the server sends the whole state again whenever it changes.
+document.addEventListener("DOMContentLoaded", () => {
+  const live = document.querySelector("[data-source]");
+  if (!live) return;
+  const source = new EventSource(live.dataset.source);
+  source.onmessage = (event) => {
+    const open = [...live.querySelectorAll("details")].map((details) => details.open);
+    live.innerHTML = event.data;
+    live.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? details.open; });
+  };
+  addEventListener("pagehide", () => source.close());
+});
