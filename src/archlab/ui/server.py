@@ -35,6 +35,8 @@ def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_bro
     )
     try:
         uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # the usual end of a server
     finally:
         processes.stop()
 

@@ -72,7 +72,7 @@ def standing(folder: Path) -> Standing:
     except UserError as error:
         runs, note = KnownRuns([], {}), str(error)
     states = _states([*runs.before, *(run for by_seed in runs.compared.values() for run in by_seed.values())], folder)
-    seeds, known = config.seed_list, runs.compared
+    seeds = config.seed_list
     compared = {
         arm.name: {
             seed: states[run.name] for seed, run in runs.compared.get(arm.name, {}).items() if run.name in states
