@@ -47,6 +47,7 @@ def _listen(address: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((address, port))
+        listening.listen()  # a browser that is faster than the start of the server waits
     except OSError as error:
         listening.close()
         raise UserError(f"cannot listen on {address}, port {port}: {error.strerror}; choose another --port") from None
