@@ -145,10 +145,10 @@ def printed_cost(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 @pytest.mark.parametrize("change", ["model.attention.n_kv_heads=2", "model.mlp.d_ff=8192", "model.norm.kind=layernorm"])
 def test_numbers_are_those_of_the_command_line(client: TestClient, capsys: pytest.CaptureFixture[str], change: str):
     page = client.get(f"/m/llama-3-8b?{change}&context=14&batch=3").text
-    told = printed_cost(capsys, "llama-3-8b", change, "--context", "16384", "--batch", "8", "--hardware", "h100")
-    assert f"<b>{count(told['parameters']['total'])}</b>" in page
-    assert f"<b>{binary(told['kv_cache_bytes'])}</b>" in page
-    assert f"<b>{si(told['at_best']['decoding']['tokens_per_second'])}</b>" in page
+    printed = printed_cost(capsys, "llama-3-8b", change, "--context", "16384", "--batch", "8", "--hardware", "h100")
+    assert f"<b>{count(printed['parameters']['total'])}</b>" in page
+    assert f"<b>{binary(printed['kv_cache_bytes'])}</b>" in page
+    assert f"<b>{si(printed['at_best']['decoding']['tokens_per_second'])}</b>" in page
     assert f"archlab cost llama-3-8b {change} --context 16384 --batch 8 --hardware h100" in page
 
 
@@ -180,8 +180,8 @@ def test_a_locked_size_stays_within_a_percent(
     moved = client.get(f"/m/llama-3-8b?{change}&lock={lock}").headers["location"]
     fields = dict(part.split("=") for part in moved.partition("?")[2].split("&"))
     assert (fields.pop("lock"), {*fields}) == (lock, {change.partition("=")[0], lock})
-    told = printed_cost(capsys, "llama-3-8b", *(f"{field}={value}" for field, value in fields.items()))
-    assert told["parameters"]["total"] == pytest.approx(8_030_261_248, rel=0.01)
+    printed = printed_cost(capsys, "llama-3-8b", *(f"{field}={value}" for field, value in fields.items()))
+    assert printed["parameters"]["total"] == pytest.approx(8_030_261_248, rel=0.01)
     assert client.get(moved).status_code == 200
     assert client.get(f"/m/llama-3-8b?{change}&lock=model.vocab_size").status_code == 422
 

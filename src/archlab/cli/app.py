@@ -63,7 +63,6 @@ its function or cyclopts App in archlab.cli (`module:name`), and a summary for `
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
 HELP = """Compare architectures of language models.
-
 CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id.
 `model.norm.kind=layernorm` after CONFIG changes a field.
 

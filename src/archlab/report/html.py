@@ -66,14 +66,17 @@ def unbroken(html: str) -> str:
 _OPTION = re.compile(r"(?<![\w-])--[\w-]+")
 
 
+def render_part(packages: tuple[str, ...], template: str, **values: Any) -> Markup:
+    """Return a template of one of these packages as HTML, without the styles and scripts of a page.
+
+    If several packages have the template, the first one's is used. A missing variable is an error.
+    """
+    return Markup(_environment(packages).get_template(f"{template}.html.jinja").render(values))
+
+
 @cache
-def _environment() -> jinja2.Environment:
-    return environment("archlab.report")
-
-
-def environment(*packages: str) -> jinja2.Environment:
-    """Return the environment for the templates in the folders `templates` of these packages, in order of priority."""
-    found = jinja2.Environment(
+def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Environment:
+    environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
         autoescape=True,
         trim_blocks=True,
@@ -81,8 +84,8 @@ def environment(*packages: str) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=_printed,
     )
-    found.globals |= {"inline": inlined, "sentence": sentence, "vega": _vega, "with_code": with_code}
-    return found
+    environment.globals |= {"inline": inlined, "sentence": sentence, "vega": _vega, "with_code": with_code}
+    return environment
 
 
 def _printed(value: object) -> object:

@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known about a topic that explains the differences."""
+    """Topic that explains some of the differences, with the claims about it."""
 
     name: str
     topic: Topic

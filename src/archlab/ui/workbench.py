@@ -51,7 +51,7 @@ class NotCanonicalError(Exception):
 
 @dataclass(frozen=True)
 class View:
-    """What the URL of the workbench says."""
+    """Settings in the URL of the workbench."""
 
     name: str
     overrides: Mapping[str, str]
