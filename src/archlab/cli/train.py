@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-from archlab.cli.arguments import load_and_notes
 from archlab.config.core.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.exchange.configs import load_and_notes
 from archlab.review.findings import in_one_line, warnings
 
 _PATIENCE = 5.0

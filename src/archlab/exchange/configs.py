@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from archlab.config.about import About
 from archlab.config.core.merge import Raw, expand, merge
@@ -12,6 +12,7 @@ from archlab.config.core.text import note_once
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.io import all_that_begin, build_config, facts, find_preset, parse_overrides, presets, read_entry
 from archlab.config.model_schema import ModelConfig
+from archlab.config.notes import notes
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
@@ -111,6 +112,33 @@ def load_config(source: str | Path, *overrides: str) -> Config:
     if the folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
     return build_config(read_named_config(source, overrides), overrides, str(source))
+
+
+class Shape(NamedTuple):
+    """A config, and what the user should know about it."""
+
+    config: Config
+    part: str
+    """Description of the part of the model that the config covers. Empty for the whole model. The config of a published
+    model that archlab cannot build covers only a part of the model."""
+    notes: list[str]
+
+
+def load_shape(source: str | Path, overrides: Sequence[str] = ()) -> Shape:
+    """Load a config as `load_config` does, or the config of a published model that archlab cannot build."""
+    known = read_facts(str(source))
+    if known is not None:
+        about, raw = known
+        return Shape(build_config(raw, overrides, str(source)), about.part, [])
+    loaded, texts = load_and_notes(source, overrides)
+    return Shape(loaded, "", texts)
+
+
+def load_and_notes(source: str | Path, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """Load a config as `load_config` does. Return it with notes about it for the user."""
+    raw = read_named_config(source, overrides)
+    loaded = build_config(raw, overrides, str(source))
+    return loaded, notes(raw, overrides, loaded)
 
 
 def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
