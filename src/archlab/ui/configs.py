@@ -6,7 +6,7 @@ from pathlib import Path
 from archlab.config.io import facts, find_preset, presets
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.exchange.configs import Shape, kind_of, load_shape
+from archlab.exchange.configs import Shape, load_shape, source_kind
 from archlab.files import real_path
 
 _SECTIONS = ("model.", "train.")
@@ -39,7 +39,7 @@ def load(name: str, overrides: Mapping[str, str], root: Path) -> Shape:
 def find(name: str, root: Path) -> str:
     """Return the name of a published model, or the path of a config below `root`. Raise UnknownNameError otherwise."""
     below = path_below(name, root)
-    if below is not None and (below.is_dir() or below.suffix in (".yaml", ".yml")) and kind_of(below):
+    if below is not None and (below.is_dir() or below.suffix in (".yaml", ".yml")) and source_kind(below):
         return str(below)
     if find_preset(name) is not None:
         return name
