@@ -1,11 +1,16 @@
-"""Measure `archlab ui`: start, one changed choice, many clients at once, and memory over many requests.
+"""Measure `archlab ui`, or take its pictures.
 
-The server and the clients share the machine. Run: python benchmarks/ui.py. The last line is one JSON object.
+Usage:
+    python benchmarks/ui.py                   # start, one changed choice, many clients at once, memory; JSON last
+    python benchmarks/ui.py --pictures docs   # ui-workbench.png and ui-compare.png, with the system's Chromium
+
+The server and the clients share the machine.
 """
 
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -48,6 +53,31 @@ def memory(process: int) -> float:
     """Return the resident memory of a process in MiB."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) / 1024
+
+
+PICTURES = {
+    "ui-workbench.png": "/m/llama-3-8b?model.attention.n_kv_heads=2&model.norm.kind=layernorm",
+    "ui-compare.png": "/vs/llama-3-8b/gemma-2-9b",
+}
+"""Screen of each picture."""
+
+
+def take_pictures(folder: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    server = subprocess.Popen([sys.executable, "-m", "archlab", "ui", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    link = server.stdout.readline().split()[-1]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1360, "height": 860})
+        page.goto(link)
+        for name, path in PICTURES.items():
+            page.goto(link.partition("/?")[0] + path)
+            page.screenshot(path=folder / name)
+        browser.close()
+    server.terminate()
+    server.wait()
 
 
 def main() -> None:
@@ -93,4 +123,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--pictures"]:
+        take_pictures(Path(sys.argv[2]))
+    else:
+        main()

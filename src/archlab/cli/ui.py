@@ -7,7 +7,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from archlab.cli.arguments import Flag
-from archlab.errors import UserError
 
 
 def run(
@@ -19,7 +18,7 @@ def run(
     """Open the laboratory in a browser: change a choice and see its diagram, cost and findings.
 
     Prints a link that works once. The server answers only this machine, shows configs of the current folder, and ends
-    with Ctrl-C. Needs the extra `ui`.
+    with Ctrl-C.
 
     Parameters
     ----------
@@ -31,10 +30,6 @@ def run(
     open
         Open the link in a browser.
     """
-    try:
-        from archlab.ui.server import serve
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        raise UserError("archlab ui needs the extra `ui`: pip install 'archlab[ui]'") from None
+    from archlab.ui.server import serve
+
     serve(Path(), port, "0.0.0.0" if host else "127.0.0.1", host, open_browser=open)
