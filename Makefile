@@ -9,15 +9,16 @@ TORCH  ?=
 # One thread per process: the tests' models are too small for more, and the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-# make pictures: draws the pictures of README.md again, after a change of the charts, drawings or results.
+# make pictures: draws the pictures of README.md and docs/ again, after a change of charts, drawings, results or screens.
 
 .PHONY: demo pictures test check lint unit install install-dev clean
 
 demo: install
 	$(BIN)/archlab demo
 
-pictures: install
+pictures: install-dev
 	$(BIN)/python -m archlab.report.pictures docs
+	$(BIN)/python benchmarks/ui.py --pictures docs
 
 test: lint
 	$(PYTEST) tests/unit tests/integration tests/parity tests/invariants -n auto --dist worksteal

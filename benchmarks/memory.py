@@ -29,7 +29,7 @@ from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
 from archlab.hf.family import Family
-from archlab.hf.weights import placed
+from archlab.hf.weight_map import placed
 from archlab.infer.speed import rehearse
 from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder

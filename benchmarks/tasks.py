@@ -14,16 +14,12 @@ from collections.abc import Callable
 import numpy as np
 from rounds import Round, finish, measure, options
 
-from archlab.config.tasks import (
-    Compression,
-    FuzzyRecall,
-    Memorise,
-    NoisyRecall,
-    Recall,
-    SelectiveCopy,
-    StateTracking,
-    Task,
-)
+from archlab.config.tasks import Task
+from archlab.config.tasks.compression import Compression
+from archlab.config.tasks.copying import SelectiveCopy
+from archlab.config.tasks.memorise import Memorise
+from archlab.config.tasks.recall import FuzzyRecall, NoisyRecall, Recall
+from archlab.config.tasks.states import StateTracking
 from archlab.data.tasks.windows import windows
 
 SEQ_LEN, VOCAB_SIZE, BATCH = 256, 512, 32

@@ -1,11 +1,19 @@
 """`archlab eval` of several models: one table, in which all are scored on the same windows of held-out text."""
 
 import json
+import math
 
 import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
 
 from archlab.cli import app
 from archlab.config.core.yaml_text import to_yaml
+from archlab.data.objectives import Batches
+from archlab.data.open import open_training_data
+from archlab.exchange.configs import load_config
+from archlab.infer.load import from_pretrained
 from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
@@ -48,6 +56,7 @@ def test_each_score_is_that_of_the_model_alone(here, capsys, first):
     assert [score["difference"] for score in both] == [0, alone[1]["bits_per_byte"] - alone[0]["bits_per_byte"]]
     assert [{field: score[field] for field in alone[0]} for score in both] == alone
     assert both[1]["difference"] != 0
+    assert both[0]["interval"] == [0, 0]
 
 
 def test_a_run_was_scored_like_this_at_its_end(here, capsys):
@@ -59,7 +68,7 @@ def test_a_run_was_scored_like_this_at_its_end(here, capsys):
 def test_a_folder_is_scored_on_the_text_of_the_run_that_began_from_it(here, capsys):
     before, after = scores(capsys, "hf", "longer")
     assert (before["context"], before["tokens"], before["corpus"]) == (32, after["tokens"], after["corpus"])
-    assert after == {**scores(capsys, "longer"), **{name: after[name] for name in ("config", "difference")}}
+    assert after == {**scores(capsys, "longer"), **{name: after[name] for name in ("config", "difference", "interval")}}
     assert scores(capsys, "run", "hf")[1]["bits_per_byte"] == pytest.approx(scores(capsys, "run")["bits_per_byte"])
 
 
@@ -78,11 +87,32 @@ def test_the_table_shows_the_difference_to_the_first_model(here, capsys):
     first, second = scores(capsys, "run", "gqa")
     assert app.main(["eval", "run", "gqa"]) == 0
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    tokens = f"{first['tokens']:,}"
-    assert ["run", "10", "steps", f"{first['bits_per_byte']:.4f}", tokens, "16"] in printed
+    assert ["run", "10", "steps", f"{first['bits_per_byte']:.4f}"] in printed
     difference = f"{second['difference']:+.4f}"
-    assert ["gqa", "10", "steps", f"{second['bits_per_byte']:.4f}", difference, tokens, "16"] in printed
+    ends = ["[{:.4f},".format(second["interval"][0]), "{:.4f}]".format(second["interval"][1])]
+    assert ["gqa", "10", "steps", f"{second['bits_per_byte']:.4f}", difference, *ends] in printed
+    assert f"{first['tokens']:,} predicted tokens in windows of 16".split() in printed
+    assert ["95%", "interval:", "covers", "the"] in [line[:4] for line in printed]
     assert ["data:", *first["corpus"].split()] in printed
+
+
+def test_the_interval_covers_the_windows(here, capsys):
+    """The reference runs each window through each model alone, and sums by hand."""
+    _, second = scores(capsys, "run", "gqa")
+    settings = load_config("run")
+    data = open_training_data(settings.data, settings.model.vocab_size)
+    windows = Batches.of(settings, data).held_out(16, None).windows
+    models = [from_pretrained(name) for name in ("run", "gqa")]
+    changes, sizes = [], [sum(row) for row in windows.bytes.tolist()]
+    for row in torch.from_numpy(windows.tokens):
+        nats = [F.cross_entropy(model(row[None, :-1])[0], row[1:], reduction="sum") for model in models]
+        changes.append((nats[1] - nats[0]).item() / math.log(2))
+    n, total = len(changes), sum(sizes)
+    difference = sum(changes) / total
+    squares = sum((change - difference * size) ** 2 for change, size in zip(changes, sizes, strict=True))
+    half_width = stats.t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1) * squares) / total
+    assert second["interval"] == pytest.approx([difference - half_width, difference + half_width], abs=1e-6)
+    assert half_width > 1e-4  # so that the tolerance, which is for float32, means something
 
 
 def test_a_task_is_compared_by_its_accuracy(here, capsys):
@@ -129,6 +159,29 @@ def test_folders_without_a_run_need_a_text(here, capsys, text):
     assert app.main(["data", str(text), "--tokenizer", "hf", "--out", "data"]) == 0
     first, second = scores(capsys, "hf", "hf", "data.path=data", "--tokens", "256")
     assert first["bits_per_byte"] == second["bits_per_byte"]
+
+
+@pytest.mark.parametrize("source", ["hf", "run", "imported"])
+def test_a_text_is_encoded_with_the_tokenizer_of_the_model(here, capsys, source):
+    """The reference is the same text, encoded before with this tokenizer."""
+    if source == "imported":
+        assert app.main(["import", "hf", "--out", "imported"]) == 0
+    (here / "other.txt").write_text("Three words, and a fourth one.\n\n" * 400)
+    assert app.main(["data", "other.txt", "--tokenizer", "hf", "--out", "encoded"]) == 0
+    text, encoded = (
+        scores(capsys, source, f"data.path={path}", "--tokens", "512") for path in ("other.txt", "encoded")
+    )
+    assert text["bits_per_byte"] == encoded["bits_per_byte"]
+    several = scores(capsys, source, "hf", "data.path=other.txt", "--tokens", "512")
+    assert several[0]["bits_per_byte"] == text["bits_per_byte"]
+
+
+def test_a_tokenizer_that_the_command_names_encodes_the_text(here, capsys, text):
+    train(config("model.vocab_size=290", data=text), here / "other", Callback())
+    line = refused(capsys, "hf", f"data.path={text}", "data.tokenizer=other")
+    assert "has a different tokenizer than hf" in line
+    task = ["data.task.kind=recall", "model.max_seq_len=32", "--tokens", "64"]
+    assert scores(capsys, "hf", *task)["bits_per_byte"] is None
 
 
 def test_a_vocabulary_must_have_all_tokens_of_the_text(here, capsys):

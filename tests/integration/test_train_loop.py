@@ -247,7 +247,7 @@ def test_imported_weights_that_are_damaged_are_not_replaced_by_random_ones(text,
         train(run, tmp_path, Recorder(5))
     (tmp_path / "imported.json").write_text('{"family": "llama", "special_ids": {}, "dtype": null}')
     (tmp_path / "checkpoints" / "step-00000003" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"step-00000003/model.safetensors: missing; .*import the model again"):
+    with pytest.raises(UserError, match=r"step-00000003/model.safetensors: missing; .*make the folder again"):
         train(run, tmp_path, Callback())
 
 

@@ -16,8 +16,8 @@ from archlab.training.callback import Callback
 from archlab.training.checkpoint import load_weights, newest_checkpoint
 from archlab.training.run_folder import RunFolder
 from archlab.training.shard import sharded
+from archlab.training.start_weights import open_start
 from archlab.training.train import train
-from archlab.training.weights import open_start
 from archlab.training.world import ALONE
 from tests.shared import tiny
 from tests.shared.tiny import Killed, losses

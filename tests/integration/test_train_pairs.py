@@ -10,7 +10,7 @@ import torch
 from archlab.config.objective import Prefix, SpanCorruption
 from archlab.config.training import tokens_read
 from archlab.data.batch import HeldOut
-from archlab.data.objectives import corrupted, make_batch, make_pairs
+from archlab.data.objectives import corrupted, make_batch, make_encoder_batch
 from archlab.data.reserved import SpecialIds
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import Windows
@@ -55,7 +55,7 @@ def dice(rows: int) -> Dice:
 @pytest.mark.parametrize(("rate", "drawn"), [(0.05, True), (0.3, True), (0.5, True), (0.05, False), (0.5, False)])
 def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens(rate: float, drawn: bool) -> None:
     windows, objective = random_windows(), Prefix(rate=rate, drawn=drawn)
-    made = make_pairs(objective, windows, SPECIAL, dice(300))
+    made = make_encoder_batch(objective, windows, SPECIAL, dice(300))
     alone = make_batch(objective, windows, SPECIAL, None, dice(300))
     assert (made.tokens.shape[1], made.source.shape[1]) == objective.tokens_read(24, has_encoder=True)
     for row, (n_source, n_target) in enumerate(zip(made.source_lengths, made.lengths, strict=True)):
@@ -73,7 +73,7 @@ def test_source_and_target_are_the_window_and_one_stack_predicts_the_same_tokens
 
 def test_the_encoder_reads_what_t5_reads_and_the_decoder_writes_what_t5_writes() -> None:
     windows, objective = random_windows(), SpanCorruption()
-    made = make_pairs(objective, windows, SPECIAL, dice(300))
+    made = make_encoder_batch(objective, windows, SPECIAL, dice(300))
     source, target = corrupted(objective, windows.tokens[:, 1:], SPECIAL, dice(300))
     assert (made.source.tolist(), made.targets.tolist()) == (source.tolist(), target.tolist())
     assert (made.tokens[:, 0] == END).all()
@@ -86,7 +86,7 @@ def test_bits_per_byte_are_those_of_the_targets_given_their_sources() -> None:
     tokens = np.random.default_rng(1).integers(0, 300, (6, 13))
     token_bytes = np.arange(300) % 5
     windows = Windows.of_text(tokens, token_bytes, (END,), continues=np.zeros(6, bool))
-    made = make_pairs(Prefix(), windows, SPECIAL, dice(6))
+    made = make_encoder_batch(Prefix(), windows, SPECIAL, dice(6))
     found = evaluate(model, HeldOut(made, windows), CPU, batch_tokens=60)
     nats = n_bytes = 0.0
     for row, n_source in enumerate(made.source_lengths.tolist()):

@@ -11,7 +11,8 @@ from archlab.config.check import validate
 from archlab.config.core import trust
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.schema import Config
-from archlab.config.tasks import Recall, Task
+from archlab.config.tasks import Task
+from archlab.config.tasks.recall import Recall
 from archlab.config.tasks.transduction import Reverse
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.tasks.windows import windows
@@ -24,8 +25,8 @@ from archlab.model.decoder import Decoder
 from archlab.study.checks import named_outcomes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
+from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import Answers, WholeAnswers
-from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback
@@ -259,7 +260,7 @@ def test_a_plug_in_can_bring_pairs() -> None:
     task = task_of(DOUBLED)
     found = windows(task, 0, 0, 3, 10, 300)
     assert [(len(source), target) for source, target in rows(found)] == [(3, row[:2].tolist()) for row in found.tokens]
-    assert TaskData(task, 300, 0).has_pairs
+    assert TaskData(task, 300, 0).form == "pairs"
 
 
 @pytest.mark.usefixtures("new_process")

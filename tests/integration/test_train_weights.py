@@ -22,6 +22,13 @@ pytestmark = pytest.mark.usefixtures("shared_cache")
 SHORT = [f"train.{key}={value}" for key, value in TRAIN.items()]
 
 
+class KilledAtOnce(Callback):
+    """Callback that ends a run with an error before its first step."""
+
+    def on_weights(self, source: str) -> None:
+        raise RuntimeError("killed")
+
+
 @pytest.fixture(scope="module")
 def trained(text, tmp_path_factory):
     """Folder with a finished run, and the same model as a Hugging Face folder."""
@@ -193,11 +200,35 @@ def test_a_converted_model_is_trained_in_place_or_elsewhere(here, capsys):
     assert first_loss(here / "adapted") == first_loss(here / "b")
 
 
-def test_a_folder_without_weights_is_a_config(here, capsys, text):
-    (here / "hf" / "model.safetensors").unlink()
-    assert app.main(["train", "hf", *SHORT, f"data.path={text}", "--out", "b"]) == 0
-    shutil.rmtree(here / "run" / "checkpoints")
-    assert app.main(["train", "run", "--out", "c"]) == 0
+@pytest.mark.parametrize(("made_from", "config_file"), [("hf", "config.json"), ("run", "config.yaml")])
+def test_a_folder_without_its_weights_is_refused(here, capsys, text, made_from, config_file):
+    assert app.main(["convert", made_from, "model.attention.n_kv_heads=1", "--out", "converted"]) == 0
+    if made_from == "hf":
+        (here / "converted" / "model.safetensors").unlink()
+    else:
+        shutil.rmtree(here / "converted" / "checkpoints")
+    data = [*SHORT, f"data.path={text}"]
+    lines, _ = refused(capsys, "converted", *data, "--out", "b")
+    assert lines[-1].startswith("converted: has no weights from which to begin; to begin from random weights, name ")
+    assert lines[-1].endswith(f"converted/{config_file}")
+    assert not (here / "b").exists()
+    assert app.main(["train", f"converted/{config_file}", *data, "--out", "b"]) == 0
+    assert "weights: random" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["convert", "run", "model.attention.n_kv_heads=1"], ["import", "hf"]])
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_model_is_not_trained_in_place_without_its_weights(here, capsys, text, command, has_begun):
+    """A run that has begun but has not saved a checkpoint is without weights, too."""
+    assert app.main([*command, "--out", "made"]) == 0
+    in_place = ["made", *SHORT, f"data.path={text}", "--out", "made"]
+    if has_begun:
+        with pytest.raises(RuntimeError):
+            train(load_config("made", *in_place[1:-2]), here / "made", KilledAtOnce())
+    shutil.rmtree(here / "made" / "checkpoints")
+    lines, _ = refused(capsys, *in_place)
+    assert lines[-1].startswith("made/checkpoints: no checkpoint; the run cannot begin without the weights of the ")
+    assert RunFolder(here / "made").summary() is None
 
 
 def test_another_tools_config_yaml_does_not_hide_the_weights(here, capsys):
@@ -214,8 +245,8 @@ def test_a_file_that_no_loader_reads_is_not_a_models_weights(here, capsys, text,
     data = [f"data.path={text}", "train.eval_seq_len=8", "train.device=cpu"]
     assert app.main(["eval", "hf", *data]) == 0
     assert "untrained" in capsys.readouterr().out
-    assert app.main(["train", "hf", *SHORT, f"data.path={text}", "--out", "b"]) == 0
-    assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
+    lines, _ = refused(capsys, "hf", *SHORT, f"data.path={text}", "--out", "b")
+    assert lines[-1].startswith("hf: has no weights from which to begin")
 
 
 def test_an_imported_model_is_trained_in_place_or_elsewhere(here, capsys, text):

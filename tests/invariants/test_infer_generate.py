@@ -140,6 +140,15 @@ def test_reordered_sequences_keep_their_prefixes() -> None:
     torch.testing.assert_close(session.logits(), model(session.tokens_BT, prefix=prefix)[:, -1])
 
 
+def test_sequences_that_are_reordered_before_they_are_read_keep_their_sources() -> None:
+    model = tiny("model.encoder.n_layers=2")
+    prompts, source, lengths = text(3, batch=2), text(7, seed=1, batch=2), torch.tensor([4, 7])
+    session = Session(model, prompts, 16, source=source, source_lengths=lengths)
+    session.reorder(torch.tensor([1, 0]))
+    expected = model(prompts.flip(0), source=source.flip(0), source_lengths=lengths.flip(0))
+    torch.testing.assert_close(session.logits(), expected[:, -1])
+
+
 @pytest.fixture(params=CHOICES.values(), ids=CHOICES.keys())
 def model(request: pytest.FixtureRequest) -> Decoder:
     return tiny(*request.param)

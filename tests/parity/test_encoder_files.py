@@ -33,6 +33,14 @@ def test_bert_with_its_pooler_and_the_head_for_the_next_sentence(names: str, tmp
         assert gap(load_hf(tmp_path)(TOKENS), read(TOKENS).prediction_logits) <= 1e-4
 
 
+def test_xlm_roberta_is_roberta_under_another_name(tmp_path: Path) -> None:
+    config = transformers.XLMRobertaConfig(**tiny_model(first_case("roberta")).config.to_diff_dict())
+    theirs = transformers.XLMRobertaForMaskedLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    with torch.no_grad():
+        assert gap(load_hf(tmp_path)(TOKENS), theirs(TOKENS).logits) <= 1e-4
+
+
 @pytest.mark.parametrize(
     ("model_type", "name"), [("bert", "BertForSequenceClassification"), ("electra", "ElectraForPreTraining")]
 )

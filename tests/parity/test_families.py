@@ -18,7 +18,7 @@ from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import differing
 from archlab.hf.mixture import is_mixture
-from archlab.hf.weights import placed
+from archlab.hf.weight_map import placed
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm

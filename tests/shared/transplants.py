@@ -8,7 +8,7 @@ from torch import Tensor
 from archlab.config.schema import Config
 from archlab.model.decoder import Decoder
 from archlab.transplant.plan import Plan, plan, set_values
-from archlab.transplant.weights import Architecture, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, ChosenLayers, LazyTensor, Weights
 from tiny import config
 
 _DRAW = torch.Generator().manual_seed(0)
@@ -48,7 +48,7 @@ def transplanted_to(before: list[str], after: list[str]) -> tuple[Decoder, Decod
 
 def received(model: Decoder, built: Config, seed: int = 2, layers: Sequence[int] | None = None) -> tuple[Decoder, Plan]:
     """Return a model with the weights of another model, in float64, and the plan."""
-    made = plan(weights_of(model), built.model, layers)
+    made = plan(weights_of(model), built.model, None if layers is None else ChosenLayers(tuple(layers)))
     new = Decoder(built.model, seed=None).double().eval()
     set_values(new, built.model, seed, made.tensors)
     return new, made

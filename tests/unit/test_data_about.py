@@ -6,7 +6,7 @@ import pytest
 
 import tiny
 from archlab.config.schema import DataConfig
-from archlab.config.tasks import Recall
+from archlab.config.tasks.recall import Recall
 from archlab.data.open import AboutText, about_data, open_training_data
 from archlab.data.prepare import prepare
 from archlab.errors import UserError

@@ -15,7 +15,7 @@ import pytest
 
 from archlab.cli import app
 from archlab.config.schema import DataConfig
-from archlab.config.tasks import Recall
+from archlab.config.tasks.recall import Recall
 from archlab.data import corpus, file_cache, shards
 from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare

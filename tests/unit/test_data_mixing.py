@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from archlab.config.io import build_config
-from archlab.config.objective import Mixture, Objective, Prefix, SpanCorruption, hides_tokens, score_meaning
+from archlab.config.objective import Mixture, Objective, Prefix, SpanCorruption, ever_hides_tokens, score_meaning
 from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train, tokens_read
 from archlab.data import tokenizer as bpe
@@ -262,7 +262,7 @@ def test_bits_per_byte_are_those_of_the_predicted_tokens() -> None:
 
 
 def test_a_mixture_with_hidden_tokens_is_scored_by_the_loss_per_predicted_token() -> None:
-    assert (hides_tokens(mixture()), hides_tokens(mixture(OF_TEXT))) == (True, False)
+    assert (ever_hides_tokens(mixture()), ever_hides_tokens(mixture(OF_TEXT))) == (True, False)
     settings, windows = config(PREFIX_STACK), random_windows(6)
     model, made = Decoder(settings.model).eval(), batch(mixture(), random_windows(6))
     rows = windows_of_parts(mixture(), Dice(0, "train", 0, 6))

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from archlab.config.objective import Masked, NextToken, Objective, Prefix, Seq2Seq, SpanCorruption, score_meaning
-from archlab.config.tasks import Recall
+from archlab.config.tasks.recall import Recall
 from archlab.config.tasks.transduction import Lexicon, Reverse
 from archlab.config.training import check_objective, tokens_read
 from archlab.data.batch import Batch, HeldOut, next_token
-from archlab.data.objectives import Batches, make_batch, make_pairs, random_batch
+from archlab.data.objectives import Batches, make_batch, make_encoder_batch, random_batch
 from archlab.data.reserved import SpecialIds
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.task_data import TaskData
@@ -54,7 +54,7 @@ def dice(windows: Windows) -> Dice:
 def batches(windows: Windows) -> dict[str, Batch]:
     return {
         "one stack": make_batch(Seq2Seq(), windows, SPECIAL, None, dice(windows)),
-        "encoder": make_pairs(Seq2Seq(), windows, SPECIAL, dice(windows)),
+        "encoder": make_encoder_batch(Seq2Seq(), windows, SPECIAL, dice(windows)),
         "causal": next_token(windows),
     }
 

@@ -8,17 +8,12 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from archlab.config.core.registry import kind_of, kinds
-from archlab.config.tasks import (
-    AnyRecall,
-    Compression,
-    FuzzyRecall,
-    Memorise,
-    NoisyRecall,
-    Recall,
-    SelectiveCopy,
-    StateTracking,
-    Task,
-)
+from archlab.config.tasks import Task
+from archlab.config.tasks.compression import Compression
+from archlab.config.tasks.copying import SelectiveCopy
+from archlab.config.tasks.memorise import Memorise
+from archlab.config.tasks.recall import AnyRecall, FuzzyRecall, NoisyRecall, Recall
+from archlab.config.tasks.states import StateTracking
 from archlab.config.tasks.transduction import Lexicon, Reverse, ShiftedCopy, Sort, Transduction
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.windows import windows

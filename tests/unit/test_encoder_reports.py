@@ -83,13 +83,13 @@ def test_stages_of_a_pipeline_are_refused():
 def test_sizes_are_refused():
     raw = with_encoder().model_dump(mode="json")
     with pytest.raises(
-        UserError, match=r"mine cannot be scaled; allowed: .*, and no model.encoder \(encoder-decoders\)"
+        UserError, match=r"mine cannot be scaled; allowed: .*, and an encoder, if any, with as many layers"
     ):
         resized(raw, "mine", 10_000_000)
     with pytest.raises(UserError, match="mine: the model has an encoder; allowed here: models without an encoder"):
         at_width(with_encoder(), "mine", 256)
     with pytest.raises(
-        UserError, match=r"the model cannot be scaled; allowed: .*, and no model.encoder \(encoder-decoders\)"
+        UserError, match=r"the model cannot be scaled; allowed: .*, and an encoder, if any, with as many layers"
     ):
         propose(SizeRequest("llama-3-8b", params=10**9, overrides=["model.encoder.n_layers=2"]))
 

@@ -279,6 +279,17 @@ def base(preset: str) -> dict[str, Any]:
         ("seq2seq", "seq2seq"),
         ("beam search", "beam-search"),
         ("prefix", "prefix-lm"),
+        ("uptraining", "uptraining"),
+        ("MHA to GQA", "uptraining"),
+        ("MHA to MLA", "to-latent"),
+        ("Mamba in the Llama", "to-recurrent"),
+        ("upcycling", "upcycling"),
+        ("transplant", "transplant"),
+        ("fine-tuning", "transplant"),
+        ("context extension", "context-extension"),
+        ("pruning", "other-depth"),
+        ("LoRA", "lora"),
+        ("distillation", "distillation"),
     ],
 )
 def test_what_people_type(typed: str, name: str):

@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from archlab.cli import app
+from archlab.config.check import validate
 from archlab.config.io import build_config
+from archlab.config.objective import Mixture, Prefix, SpanCorruption
 from archlab.data import tokenizer as bpe
+from archlab.data.reserved import reserve_tokens
 from archlab.data.spelling import spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
@@ -75,6 +78,24 @@ def test_tokens_that_the_tokenizer_does_not_have_are_never_chosen() -> None:
     assert found[0] == found[1] != ""
     unknown = list(range(TOKENIZER.get_vocab_size(), 900))
     assert torch.equal(generate(larger, prompt, 20, excluded=unknown), generate(exact, prompt, 20))
+
+
+def test_a_source_text_ends_as_in_training() -> None:
+    """With hidden spans, the token that begins a document also ends the text that the model reads (Raffel 2020)."""
+    tokenizer = Tokenizer.from_str(TOKENIZER.to_str())
+    reserve_tokens(tokenizer, ("mode:R", "mode:S"))
+    parts = {
+        "spans": {"objective": {"kind": "span_corruption"}, "mode": "R"},
+        "prefix": {"objective": {"kind": "prefix"}, "mode": "S", "share": 3},
+    }
+    mixture = validate(Mixture, {"kind": "mixture", "parts": parts}, "mixture")
+    objectives = {"spans": SpanCorruption(), "prefix": Prefix(), "mixture": mixture}
+    codecs = {name: RunCodec(tokenizer, objective=objective) for name, objective in objectives.items()}
+    end = codecs["spans"].special.before[0]
+    last = {(name, text): codec.source(text)[-1] for name, codec in codecs.items() for text in ("a", "[R]a", "[S]a")}
+    assert {key for key, token in last.items() if token == end} == {
+        ("spans", "a"), ("spans", "[R]a"), ("spans", "[S]a"), ("mixture", "[R]a"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("write", [generate, beam_search])

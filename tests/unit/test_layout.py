@@ -17,7 +17,7 @@ from archlab.families.registry import FAMILIES
 HOME = Path(archlab.__file__).parent
 FLOORS = (
     "config", "model", "pricing", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "transplant", "data", "training", "infer", "study",
-    "evidence", "report", "cli",
+    "evidence", "report", "ui", "cli",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from archlab.atlas.models import entries
 from archlab.cli import app
-from archlab.config.layers import layer_configs
+from archlab.config.layers import encoder_of, layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.pricing.memory import kv_cache_bytes
@@ -54,7 +54,8 @@ def test_dense_models_of_any_size(like, size):
     "name",
     [
         "llama-3-8b", "llama-3.1-405b", "llama-3.2-1b", "gpt-2-xl", "falcon-7b", "gemma-3-270m", "gemma-2-27b", "qwen2.5-7b",
-        "smollm2-135m", "palm-540b", "phi-4-14b", "bloom-176b", "qwen3-30b-a3b", "deepseek-v3", "granite-3-8b",
+        "smollm2-135m", "palm-540b", "phi-4-14b", "bloom-176b", "qwen3-30b-a3b", "deepseek-v3", "granite-3-8b", "t5-small",
+        "t5-v1.1-xxl", "transformer-big",
     ],
 )  # fmt: skip
 def test_the_size_of_a_preset_gives_the_preset(name):
@@ -62,6 +63,16 @@ def test_the_size_of_a_preset_gives_the_preset(name):
     proposed = propose(SizeRequest(name, params=size))
     assert shape(proposed.model.config.model) == shape(SHAPES[name])
     assert proposed.nearest.preset == name
+
+
+@pytest.mark.parametrize(
+    ("like", "size"), [("t5-small", 20e6), ("transformer", 65e6), ("t5-v1.1-xxl", 3e9), ("mt5", 1e9)]
+)
+def test_an_encoder_decoder_keeps_as_many_layers_in_both_stacks(like, size):
+    model = propose(SizeRequest(like, params=int(size))).model.config.model
+    assert parameters(model).total == pytest.approx(size, rel=0.01)
+    assert model.encoder.n_layers == model.n_layers
+    assert layer_configs(encoder_of(model))[0].mlp.d_ff == model.mlp.d_ff
 
 
 @pytest.mark.parametrize(
@@ -248,10 +259,6 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
             "--like is 'lama-3', which is neither a family nor a preset; did you mean llama-3?",
         ),
         ("--params 1B --like gpt-4", "has only facts"),
-        (
-            "--params 100M --like t5-small",
-            "--like is t5-small, which cannot be scaled; allowed: models that have an MLP and",
-        ),
         (
             "--params 1B --like mamba-2",
             "--like is mamba-2, which cannot be scaled; allowed: models that have an MLP and attention",

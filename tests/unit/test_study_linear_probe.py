@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from archlab.config.objective import Masked, NextToken, Objective
-from archlab.config.tasks import Recall, StateTracking, Task
+from archlab.config.tasks import Task
+from archlab.config.tasks.recall import Recall
+from archlab.config.tasks.states import StateTracking
 from archlab.data.batch import HeldOut, next_token
 from archlab.data.last_answer import last_answer, last_answers
 from archlab.data.objectives import Batches
@@ -18,9 +20,9 @@ from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
+from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import LinearProbe
 from archlab.study.outcomes.linear_probe import PENALTY, fit, probe_accuracy
-from archlab.study.outcomes.weights import measure, read_measured
 from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.run_folder import RunFolder

@@ -20,8 +20,8 @@ from archlab.report.study.page import drawn, render
 from archlab.study.checks import named_outcomes, untrained_notes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
+from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import Continuation, WindowPart
-from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from archlab.config.check import validate
 from archlab.config.core.registry import kinds
-from archlab.config.tasks import Recall
+from archlab.config.tasks.recall import Recall
 from archlab.config.training import resolve_train
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
@@ -26,6 +26,7 @@ from archlab.study.design import arms
 from archlab.study.details import compare_documents
 from archlab.study.forecast import forecast, rehearsed_clock
 from archlab.study.outcomes import timing
+from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.kinds import (
     Answers,
@@ -50,7 +51,6 @@ from archlab.study.outcomes.kinds import (
 )
 from archlab.study.outcomes.log import from_log, from_sweep
 from archlab.study.outcomes.schema import Outcome
-from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
@@ -202,7 +202,7 @@ def test_what_is_measured_is_kept_and_not_measured_again(trained: SimpleNamespac
     assert read_measured([outcome], trained.run) == {}
     measure([outcome], trained.config, trained.run)
     first = read_measured([outcome], trained.run)
-    monkeypatch.setattr("archlab.study.outcomes.weights.load_run", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("archlab.study.outcomes.final_weights.load_run", lambda *_: pytest.fail("measured again"))
     measure([outcome], trained.config, trained.run)
     assert read_measured([outcome], trained.run) == first
     (file,) = (p for p in trained.run.glob("outcome-*.json") if '"repetition"' in p.read_text())
@@ -216,7 +216,7 @@ def test_what_is_measured_is_kept_and_not_measured_again(trained: SimpleNamespac
     ("tokens", "repeated"), [([1, 2, 3], 0), ([1, 2, 3, 4], 0), ([7] * 10, 6 / 7), ([1, 2, 3, 4] * 3, 5 / 9)]
 )
 def test_repetition_counts_runs_of_four(tokens: list[int], repeated: float):
-    from archlab.study.outcomes.weights import _repeated
+    from archlab.study.outcomes.final_weights import _repeated
 
     assert _repeated(tokens) == pytest.approx(repeated)
 

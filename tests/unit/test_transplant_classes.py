@@ -67,8 +67,8 @@ def test_a_change_keeps_the_promise_of_its_class(effect: str, name: str) -> None
     before, after = (re.split(r" (?=model)", text) if text else [] for text in CLASSES[effect][name])
     old = tiny_trained(*before)
     new, made = tiny_received(old, *before, *after)
-    assert made.effect == effect, made.steps
-    assert (name if effect != "new" else "recurrent mixer") in {step.name for step in made.steps}
+    assert made.effect == effect, made.changes
+    assert (name if effect != "new" else "recurrent mixer") in {change.name for change in made.changes}
     assert (gap(old, new) < 1e-10) == (effect == "exact")
 
 
@@ -76,7 +76,7 @@ def test_left_out_layers_are_approximate() -> None:
     old = tiny_trained("model.n_layers=3")
     new, made = tiny_received(old, "model.n_layers=2", layers=[0, 2])
     assert made.effect == "approximate"
-    assert [step.name for step in made.steps] == ["chosen layers"]
+    assert [change.name for change in made.changes] == ["chosen layers"]
     assert gap(old, new) > 1e-6
 
 
@@ -103,10 +103,10 @@ def test_pooling_states_the_distance_of_heads_from_their_means(offset: str) -> N
             means = np.stack([heads[:2].mean(0), heads[:2].mean(0), heads[2:].mean(0), heads[2:].mean(0)])
             errors.append(np.linalg.norm(means - heads) / np.linalg.norm(heads))
         expected[part] = max(errors)
-    (step,) = made.steps
-    assert step.errors() == pytest.approx(expected, rel=1e-6)
-    assert "; largest relative error: " in step.report()
-    assert f"k.weight {expected['k.weight']:.2g}" in step.report()
+    (change,) = made.changes
+    assert change.errors() == pytest.approx(expected, rel=1e-6)
+    assert "; largest relative error: " in change.report()
+    assert f"k.weight {expected['k.weight']:.2g}" in change.report()
 
 
 def test_tying_states_the_distance_of_the_head_from_the_embedding() -> None:
@@ -114,9 +114,9 @@ def test_tying_states_the_distance_of_the_head_from_the_embedding() -> None:
     _, made = tiny_received(old, "model.head.tied=true")
     head, embedding = (x.detach().numpy() for x in (old.head.weight, old.embedding.weight))
     expected = np.linalg.norm(head - embedding) / np.linalg.norm(head)
-    (step,) = made.steps
-    assert step.errors() == {"head.weight": pytest.approx(expected, rel=1e-10)}
-    assert step.report().endswith(f"; largest relative error: head.weight {expected:.2g}")
+    (change,) = made.changes
+    assert change.errors() == {"head.weight": pytest.approx(expected, rel=1e-10)}
+    assert change.report().endswith(f"; largest relative error: head.weight {expected:.2g}")
 
 
 def test_a_lost_bias_of_a_norm_states_the_error_of_its_output() -> None:
@@ -130,13 +130,13 @@ def test_a_lost_bias_of_a_norm_states_the_error_of_its_output() -> None:
             weight, bias = (x.detach().numpy() for x in (module.weight, module.bias))
             output = draw * weight + bias
             errors.append(math.sqrt((bias**2).sum() / (output**2).sum(1).mean()))
-    (step,) = made.steps
-    assert step.errors() == {"output of a norm": pytest.approx(max(errors), rel=0.01)}
+    (change,) = made.changes
+    assert change.errors() == {"output of a norm": pytest.approx(max(errors), rel=0.01)}
 
 
 def test_a_change_without_errors_reports_its_detail() -> None:
     _, made = tiny_received(tiny_trained(), WINDOW)
-    assert [step.report() for step in made.steps] == [step.detail for step in made.steps]
+    assert [change.report() for change in made.changes] == [change.detail for change in made.changes]
 
 
 def test_the_error_of_zeros() -> None:
@@ -158,8 +158,8 @@ def test_tensors_that_do_not_depend_on_the_weights_count_as_new(change: str, new
     old = tiny_trained()
     _, made = tiny_received(old, *change.split())
     assert {*made.new} == {f"layers.{i}.{name}" for i in (0, 1) for name in new}
-    changes = {name for name, tensor in made.tensors.items() if tensor.steps and tensor.is_trained}
-    assert changes == {f"layers.{i}.{name}" for i in (0, 1) for name in changed}
+    transformed = {name for name, tensor in made.tensors.items() if tensor.changes and tensor.is_trained}
+    assert transformed == {f"layers.{i}.{name}" for i in (0, 1) for name in changed}
     kept = len(made.kept)
     counts = [f"{kept} kept", *([f"{2 * len(changed)} changed"] if changed else []), f"{2 * len(new)} new"]
     assert made.counts().startswith(", ".join(counts))

@@ -75,7 +75,7 @@ def test_every_branch_of_a_new_layer_can_learn(placement):
 def test_new_layers_are_spread_evenly_and_copied_from_the_layer_before():
     old = tiny_trained("model.n_layers=4")
     new, made = tiny_received(old, "model.n_layers=6")
-    assert "layers 2, 5 are new" in made.steps[0].detail
+    assert "layers 2, 5 are new" in made.changes[0].detail
     up_new, up_old = ([layer.mlp.up.weight for layer in model.layers] for model in (new, old))
     for i, j in enumerate([0, 1, 1, 2, 3, 3]):
         torch.testing.assert_close(up_new[i], up_old[j], rtol=0, atol=0)
@@ -135,7 +135,7 @@ def test_chosen_layers_are_the_ones_that_were_named():
 
 def test_all_layers_in_order_change_nothing():
     _, made = tiny_received(tiny_trained(), layers=[0, 1])
-    assert not made.steps
+    assert not made.changes
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,15 @@ def test_the_block_that_changes_the_stream_least_is_left_out():
             for name, x in model.layers[j].named_parameters():
                 if name in ("attention.out.weight", "mlp.down.weight"):
                     x *= 1e-3
-    kept, distance = least_changing_block(model, TOKENS, 4)
-    assert kept == [0, 1, 4, 5]
-    assert distance == angular_distances(model, TOKENS, 2)[2].item() < 0.01
-    made = plan(weights_of(model), tiny("model.n_layers=4").model, kept, distance)
-    assert f"the angular distance across the layers that are left out is {distance:.2g}" in made.steps[0].detail
-    assert least_changing_block(model, TOKENS, 6)[0] == [0, 1, 2, 3, 4, 5]
-    assert least_changing_block(model, TOKENS, 1)[0] == [5]
+    chosen = least_changing_block(model, TOKENS, 4)
+    assert chosen.layers == (0, 1, 4, 5)
+    assert chosen.distance == angular_distances(model, TOKENS, 2)[2].item() < 0.01
+    made = plan(weights_of(model), tiny("model.n_layers=4").model, chosen)
+    assert (
+        f"the angular distance across the layers that are left out is {chosen.distance:.2g}" in made.changes[0].detail
+    )
+    assert least_changing_block(model, TOKENS, 6).layers == (0, 1, 2, 3, 4, 5)
+    assert least_changing_block(model, TOKENS, 1).layers == (5,)
     with pytest.raises(UserError, match=r"model\.n_layers: 7"):
         least_changing_block(model, TOKENS, 7)
     with pytest.raises(UserError, match=r"train\.start_layers: similar"):

@@ -212,8 +212,8 @@ def test_a_change_has_the_effect_that_the_plan_promises(field: str) -> None:
             transplanted(overrides(source), overrides(change))
         return
     old, new, made = transplanted(overrides(source), overrides(change))
-    assert made.effect == effect, made.steps
-    patterns = [pattern for step in made.steps for pattern in LISTED[step.name].fields]
+    assert made.effect == effect, made.changes
+    patterns = [pattern for change in made.changes for pattern in LISTED[change.name].fields]
     changed = [text.partition("=")[0] for text in overrides(change)]
     assert not patterns or any(fnmatchcase(name, pattern) for name in changed for pattern in patterns)
     n_tokens = min(16, new.config.max_seq_len)
@@ -260,7 +260,7 @@ def test_a_change_does_nothing_in_short_texts_and_something_in_longer_ones(name:
     source, change, limit = LIMITS[name]
     old, new, made = transplanted(overrides(source), overrides(change))
     assert made.effect == "approximate"
-    assert all(f"exact in texts of up to {limit} tokens" in step.detail for step in made.steps)
+    assert all(f"exact in texts of up to {limit} tokens" in change.detail for change in made.changes)
     assert gap(old, new, limit) < 1e-10 < gap(old, new, limit + 1)
 
 
@@ -283,7 +283,7 @@ def test_scalings_by_1_are_exact_in_all_texts() -> None:
 def test_what_an_approximation_does_is_said(source: str, change: str, detail: str) -> None:
     _, _, made = transplanted(overrides(source), overrides(change))
     assert made.effect == "approximate"
-    assert any(detail in step.detail for step in made.steps), made.steps
+    assert any(detail in change.detail for change in made.changes), made.changes
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_what_an_approximation_does_is_said(source: str, change: str, detail: st
 def test_a_lost_part_is_said(source: str, after: str, detail: str) -> None:
     old, new, made = transplanted_to(overrides(source), overrides(after))
     assert made.effect == "approximate"
-    assert any(detail in step.detail for step in made.steps), made.steps
+    assert any(detail in change.detail for change in made.changes), made.changes
     assert gap(old, new) > 1e-6
 
 

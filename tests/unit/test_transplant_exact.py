@@ -123,7 +123,7 @@ def test_logits_stay_the_same_or_the_change_is_not_called_exact(source: str, cha
         refusal = str(error)
     else:
         refusal = ""
-        assert (gap(old, new) < 1e-10) if made.effect == "exact" else (gap(old, new) > 1e-6), made.steps
+        assert (gap(old, new) < 1e-10) if made.effect == "exact" else (gap(old, new) > 1e-6), made.changes
     assert not refusal or re.match(r"model\.[a-z_.]+: ", refusal)
 
 
@@ -160,7 +160,7 @@ EXACT = [
 @pytest.mark.parametrize(("source", "change"), EXACT)
 def test_changes_that_the_theory_calls_exact_are_exact(source: str, change: str) -> None:
     old, new, made = transplanted(SOURCES[source], CHANGES[change])
-    assert made.effect == "exact", made.steps
+    assert made.effect == "exact", made.changes
     assert gap(old, new) < 1e-10
 
 

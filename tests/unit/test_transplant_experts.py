@@ -53,8 +53,8 @@ def test_the_logits_stay_the_same(source, router):
 def test_without_a_fixed_sum_the_logits_stay_the_same_at_equal_scores(source, router):
     old = tiny_trained(*source)
     new, made = tiny_received(old, *_experts_of(source, *router))
-    assert [step.effect for step in made.steps] == ["approximate", "new"]
-    assert "equal scores" in made.steps[0].detail
+    assert [change.effect for change in made.changes] == ["approximate", "new"]
+    assert "equal scores" in made.changes[0].detail
     assert gap(old, new) > 1e-3
     with torch.no_grad():
         for layer in new.layers:
@@ -68,7 +68,7 @@ def test_layers_that_stay_dense_are_kept():
     kind = "model.layers.sparse={mlp: {kind: moe, experts: 4, d_ff: 64}}"
     new, made = tiny_received(old, *pattern, kind)
     assert made.effect == "exact"
-    assert made.steps[0].detail == "layers 1: 4 experts, 2 active"
+    assert made.changes[0].detail == "layers 1: 4 experts, 2 active"
     assert {"layers.0.mlp.up.weight", "layers.0.mlp.down.weight"} <= set(made.kept)
     assert gap(old, new) < 1e-10
 

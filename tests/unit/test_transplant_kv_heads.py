@@ -29,7 +29,7 @@ def test_copied_heads_are_exact(features, before, after):
     old = trained(config(f"model.attention.n_kv_heads={before}", *features))
     new, made = received(old, config(f"model.attention.n_kv_heads={after}", *features))
     assert made.effect == "exact"
-    assert [step.name for step in made.steps] == ["more key/value heads"]
+    assert [change.name for change in made.changes] == ["more key/value heads"]
     torch.testing.assert_close(new(TOKENS), old(TOKENS), **EXACT)
 
 
@@ -46,7 +46,7 @@ def test_the_mean_of_copied_heads_is_the_head_itself(features):
 def test_a_mean_of_unequal_heads_changes_the_logits():
     old = trained(config("model.attention.n_kv_heads=4"))
     new, made = received(old, config("model.attention.n_kv_heads=2"))
-    assert [step.detail for step in made.steps] == ["attention of layers 0 to 1: 4 to 2 heads"]
+    assert [change.detail for change in made.changes] == ["attention of layers 0 to 1: 4 to 2 heads"]
     assert (new(TOKENS) - old(TOKENS)).abs().max() > 1e-3
 
 
@@ -54,7 +54,7 @@ def test_heads_of_an_encoder_and_of_cross_attention_are_copied():
     encoder = ["model.encoder={n_layers: 2, attention: {n_kv_heads: 1}, cross: {n_kv_heads: 1}}"]
     old = trained(config("model.attention.n_kv_heads=2", *encoder))
     new, made = received(old, config("model.attention.n_kv_heads=4", "model.encoder={n_layers: 2}"))
-    assert [(step.effect, step.detail) for step in made.steps] == [
+    assert [(change.effect, change.detail) for change in made.changes] == [
         ("exact", "attention of layers 0 to 1 and encoder layers 0 to 1: 1 to 4 heads, 2 to 4 heads"),
         ("exact", "cross of layers 0 to 1: 1 to 4 heads"),
     ]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-import archlab.transplant.latent as latent_module
+import archlab.transplant.to_latent as latent_module
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.transplant.low_rank import factors
@@ -122,8 +122,8 @@ def test_pairs_that_hardly_turn_can_lose_their_rotation(scaling):
 def test_the_step_states_the_error_of_each_matrix(nope, rope, rank):
     old = trained(config(NO_EPS, multi_head(4)))
     new, made = received(old, config(NO_EPS, latent(rank, nope, rope, q_rank=7)))
-    (step,) = (step for step in made.steps if step.name == "latent attention")
-    assert (step.effect, made.effect) == ("approximate", "approximate")
+    (change,) = (change for change in made.changes if change.name == "latent attention")
+    assert (change.effect, made.effect) == ("approximate", "approximate")
     shares, of_shared = [], []
     for before, after in zip(old.layers, new.layers, strict=True):
         scale = before.attention_norms.before.weight
@@ -134,11 +134,11 @@ def test_the_step_states_the_error_of_each_matrix(nope, rope, rank):
         pairs = (before.attention.k.weight * scale).unflatten(0, (4, 2, 4))[:, :, :: C // rope]  # half pairing
         squares = torch.linalg.svdvals(torch.complex(*pairs.unbind(1)).transpose(0, 1)).square()
         of_shared.append((squares[:, 0].sum() / squares.sum()).item())
-    errors = step.errors()
+    errors = change.errors()
     assert errors["values"] == pytest.approx(math.sqrt(1 - min(shares)), rel=1e-6)
     assert errors["shared rotated keys"] == pytest.approx(math.sqrt(1 - min(of_shared)), rel=1e-6)
     assert 0 < errors["queries"] < 1
-    assert f"values {errors['values']:.2g}" in step.report()
+    assert f"values {errors['values']:.2g}" in change.report()
 
 
 def test_each_matrix_is_factored_once_for_values_and_errors(monkeypatch):
@@ -147,7 +147,7 @@ def test_each_matrix_is_factored_once_for_values_and_errors(monkeypatch):
     old = trained(config(multi_head(4)))
     _, made = received(old, config(latent(6, q_rank=7)))
     assert len(calls) == 2 * 2  # in each layer, keys with values, and queries
-    made.steps[0].report()
+    made.changes[0].report()
     assert len(calls) == 2 * 2
 
 

@@ -99,8 +99,8 @@ def test_only_what_attention_lacks_is_new_and_other_layers_stay():
         moved = before[f"layers.1.attention_norms.{slot}.weight"]
         assert torch.equal(after[f"layers.1.mixer_norms.{slot}.weight"], moved)
     assert all(torch.equal(after[name], before[name]) for name in made.kept if "_norms" not in name)
-    assert made.steps[0].detail == "layers 1: multihead to gated_delta, q from q, k from k, v from v, out from out"
-    assert [step.name for step in made.steps] == ["recurrent mixer", "new tensors"]
+    assert made.changes[0].detail == "layers 1: multihead to gated_delta, q from q, k from k, v from v, out from out"
+    assert [change.name for change in made.changes] == ["recurrent mixer", "new tensors"]
 
 
 def test_the_factor_on_attention_moves_into_the_output_projection():
@@ -108,7 +108,7 @@ def test_the_factor_on_attention_moves_into_the_output_projection():
     old = trained(config(*before))
     new, made = received(old, config(*before, hybrid(DELTA, "block.attention_multiplier: 1")))
     torch.testing.assert_close(new.layers[1].mixer.out.weight, 0.5 * old.layers[1].attention.out.weight)
-    assert [step.name for step in made.steps] == ["recurrent mixer", "new tensors"]
+    assert [change.name for change in made.changes] == ["recurrent mixer", "new tensors"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_factor_on_attention_moves_into_the_output_projection():
 def test_what_a_mixer_lacks_is_said(before, mixer, words):
     old = trained(config(*before))
     new, made = received(old, config(*before, hybrid(mixer)))
-    assert words in made.steps[0].detail
+    assert words in made.changes[0].detail
     moved = old.layers[1].attention_norms.before.weight
     assert torch.equal(new.layers[1].mixer_norms.before.weight, moved)
     assert new(TOKENS).isfinite().all()

@@ -12,7 +12,7 @@ from transplants import DECODER, TOKENS, gap, trained, transplanted, weights_of
 
 def test_the_same_config_keeps_every_tensor():
     old, new, made = transplanted([], [])
-    assert not made.steps
+    assert not made.changes
     assert made.kept == list(old.state_dict())
     torch.testing.assert_close(new(TOKENS), old(TOKENS), rtol=0, atol=0)
 

@@ -23,6 +23,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("diff", "configs:diff", "Show the fields in which two configs differ."),
         ("explain", "explain:run", "Explain an architecture choice, a field or a term."),
         ("guide", "pages:guide", "Write the documentation as a website."),
+        ("ui", "ui:run", "Open the laboratory in a browser."),
         ("schema", "configs:schema", "Print the JSON schema of configs or studies."),
     ),
     "Cost": (
@@ -62,7 +63,6 @@ its function or cyclopts App in archlab.cli (`module:name`), and a summary for `
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
 HELP = """Compare architectures of language models.
-
 CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id.
 `model.norm.kind=layernorm` after CONFIG changes a field.
 

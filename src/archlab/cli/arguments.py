@@ -10,11 +10,9 @@ from cyclopts.validators import Number
 from archlab.config.core.base import LONGEST, memory_size, whole_number
 from archlab.config.core.text import note
 from archlab.config.core.yaml_text import parse_yaml
-from archlab.config.io import build_config
-from archlab.config.notes import notes
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.exchange.configs import read_facts, read_named_config
+from archlab.exchange import configs as exchange
 from archlab.pricing.partition import MOST_DEVICES
 
 Flag = Annotated[bool, Parameter(show_default=False)]
@@ -84,16 +82,9 @@ def check_one_answer(json: bool, html: Path | None) -> None:
         raise UserError("--json and --html cannot be combined; use one of them")
 
 
-def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
-    """Load a config as `archlab.load_config` does. Return it with notes about it for the user."""
-    raw = read_named_config(config, overrides)
-    loaded = build_config(raw, overrides, config)
-    return loaded, notes(raw, overrides, loaded)
-
-
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     """Load a config as `archlab.load_config` does, and print notes about it to stderr."""
-    loaded, texts = load_and_notes(config, overrides)
+    loaded, texts = exchange.load_and_notes(config, overrides)
     for text in texts:
         note(text)
     return loaded
@@ -115,13 +106,13 @@ def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
 
 
 def load_shape(config: str, overrides: Sequence[str]) -> tuple[Config, str]:
-    """Return a config, and a description of the part of the model that it covers (empty: the whole model).
+    """Return a config, and a description of the part of the model that it covers (empty: the whole model). Print notes
+    about the config to stderr.
 
     The config of a published model that archlab cannot build covers only a part of the model. The caller must then show
     the description to the user.
     """
-    known = read_facts(config)
-    if known is None:
-        return load_with_notes(config, overrides), ""
-    about, raw = known
-    return build_config(raw, overrides, config), about.part
+    loaded, part, texts = exchange.load_shape(config, overrides)
+    for text in texts:
+        note(text)
+    return loaded, part

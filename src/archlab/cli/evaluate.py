@@ -18,8 +18,12 @@ def evaluate(
 ) -> None:
     """Compute bits per byte on held-out text, for one model, or for several on the same text.
 
+    The difference of each model from the first has a 95% interval. It covers the choice of the windows of this text,
+    not the seeds of training.
+
     The text, the objective and the length of the windows are those of the first run folder. If no source is a run
-    folder, they are those of the first source; set data.path if that is a Hugging Face folder.
+    folder, they are those of the first source; set data.path if that is a Hugging Face folder. A text that data.path
+    names is encoded with the tokenizer of that source.
 
     Parameters
     ----------
@@ -36,11 +40,13 @@ def evaluate(
     json
         Print JSON: an object, or a list if there are several models.
     """
+    from archlab.infer.paired import interval
     from archlab.infer.score import score_all
 
     sources, overrides = split_overrides(config, more)
     with doing("scoring held-out text"):
-        scores = score_all(sources, overrides, tokens, int8=int8)
+        models = score_all(sources, overrides, tokens, int8=int8)
+    scores = [model.score for model in models]
     first = scores[0]
     if len(scores) == 1:
         if json:
@@ -48,11 +54,12 @@ def evaluate(
         else:
             _print_score(first)
         return
+    intervals = [interval(models[0].windows, model.windows) for model in models]
     if json:
         print_json(
             [
-                {"config": source, **scored.model_dump(), "difference": scored.value - first.value}
-                for source, scored in zip(sources, scores, strict=True)
+                {"config": source, **scored.model_dump(), "difference": scored.value - first.value, "interval": ends}
+                for source, scored, ends in zip(sources, scores, intervals, strict=True)
             ]
         )
         return
@@ -63,14 +70,18 @@ def evaluate(
             _state(scored),
             format(scored.value, form),
             format(scored.value - first.value, f"+{form}") if number else "",
-            f"{scored.tokens:,}",
-            f"{scored.context:,}",
+            f"[{', '.join(format(end, form) for end in ends)}]" if number and ends else "",
         )
-        for number, (source, scored) in enumerate(zip(sources, scores, strict=True))
+        for number, (source, scored, ends) in enumerate(zip(sources, scores, intervals, strict=True))
     ]
-    columns = ("model", "weights", heading, "difference", "tokens", "context")
+    columns = ("model", "weights", heading, "difference", "95% interval")
     print_table(columns, rows, right=columns[2:])
     print(f"data: {first.corpus}")
+    are_equal = len({_amount(scored) for scored in scores}) == 1
+    for source, scored in [("", first)] if are_equal else zip(sources, scores, strict=True):
+        print(f"{source}{': ' if source else ''}{_amount(scored)}")
+    n_windows = len(models[0].windows.weights)
+    print(f"95% interval: covers the choice of the {n_windows:,} windows, not the seeds of training")
 
 
 _COLUMNS: Mapping["Measure", tuple[str, str]] = {
@@ -85,11 +96,12 @@ def _print_score(scored: "HeldOutScore") -> None:
     loss = f" ({scored.loss:.4f} nats per token)" if scored.denoising_loss is None else ""
     state = f"after {scored.trained_steps:,} steps" if scored.trained_steps else "with the folder's weights"
     print(f"{scored.result}{loss}")
-    print(
-        f"{state if scored.trained else 'untrained'}, on {scored.tokens:,} predicted tokens in windows of "
-        f"{scored.context:,}"
-    )
+    print(f"{state if scored.trained else 'untrained'}, on {_amount(scored)}")
     print(f"data: {scored.corpus}")
+
+
+def _amount(scored: "HeldOutScore") -> str:
+    return f"{scored.tokens:,} predicted tokens in windows of {scored.context:,}"
 
 
 def _state(scored: "HeldOutScore") -> str:

@@ -37,6 +37,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab show gemma-2-9b --layers", "Its layers as a table."),
         ("archlab show tiny-llama model.norm.kind=layernorm > mine.yaml", "Save a changed config."),
     ),
+    "ui": (
+        ("archlab ui --open", "Start the server and open its first page."),
+        ("archlab ui --host lab.example --port 8000", "In a container that browsers reach as lab.example."),
+    ),
     "draw": (
         ("archlab draw llama-3-8b --out llama.svg", "The block diagram of a published model."),
         ("archlab draw gemma-2-9b --unfold mlp,attention --out gemma.png", "With the inside of MLP and attention."),

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-from archlab.cli.arguments import load_and_notes
 from archlab.config.core.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.exchange.configs import load_and_notes
 from archlab.review.findings import in_one_line, warnings
 
 _PATIENCE = 5.0
@@ -31,9 +31,9 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     Parameters
     ----------
     config
-        A preset, a YAML file, a folder or a hub id. A new run begins from the weights of a folder or hub id, if it has
-        any (train.start); if the folder is OUT itself, its run continues. To begin from random weights, name the
-        folder's config.yaml or config.json.
+        A preset, a YAML file, a folder or a hub id. A new run begins from the weights of the folder or hub id
+        (train.start); if the folder is OUT itself, its run continues. To begin from random weights, name the folder's
+        config.yaml or config.json.
     overrides
         Fields to change, as in train.lr=3e-3. Fields of the model change trained weights, if the run begins from them
         (`archlab list transformations`). A larger train.tokens extends a finished run whose schedule is constant or
@@ -46,7 +46,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
 
 def _train(config: str, overrides: Sequence[str], out: Path) -> int:
-    from archlab.cli.weights import with_start
+    from archlab.cli.implied_start import with_start
     from archlab.training.callback import Printing
     from archlab.training.train import train
 

@@ -305,8 +305,8 @@ def sees_as(model: ModelConfig, visibility: str) -> bool:
     """Return whether any layer has a component with this `visibility` of the layer's own tokens. Layers of an encoder
     that the model reads do not count."""
     branches = (branch for layer in distinct_layers(model) for branch in layer.branches if not branch.site.reads_source)
-    rules = (branch.component for branch in branches)
-    return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in rules)
+    components = (branch.component for branch in branches)
+    return any(isinstance(component, Visibility) and component.visibility == visibility for component in components)
 
 
 def final_norm(model: ModelConfig) -> BlockNorm:

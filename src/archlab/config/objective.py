@@ -40,10 +40,12 @@ class Objective(Registered):
     fits_data: ClassVar[frozenset[DataForm]] = frozenset({"text", "task", "pairs", "conversations"})
     """Forms of data from which the objective can make batches."""
     continues_text: ClassVar[bool] = True
-    """Whether training teaches the model to continue a text from its beginning."""
+    """Whether training teaches the model to continue a text from its beginning. `ever_continues_text` also looks at the
+    parts of a mixture."""
     hides_tokens: ClassVar[bool] = False
     """Whether the model restores hidden tokens. The score is then the loss per hidden token. Bits per byte would have
-    no meaning, because the other tokens of the text have no loss."""
+    no meaning, because the other tokens of the text have no loss. `ever_hides_tokens` also looks at the parts of a
+    mixture."""
 
     @property
     def needs_pairs(self) -> bool:
@@ -82,7 +84,7 @@ def score_meaning(objective: Objective) -> dict[str, Any]:
     return fields | {"kind": kind_of(base) or base.default_kind}
 
 
-def hides_tokens(objective: Objective) -> bool:
+def ever_hides_tokens(objective: Objective) -> bool:
     """Return whether the model restores hidden tokens in any window, also if only one part of a mixture hides tokens.
 
     The score is then the loss per predicted token. Otherwise, all predicted tokens are tokens of the text, so the score
@@ -91,7 +93,7 @@ def hides_tokens(objective: Objective) -> bool:
     return any(own.hides_tokens for own in objective.by_field().values())
 
 
-def continues_text(objective: Objective) -> bool:
+def ever_continues_text(objective: Objective) -> bool:
     """Return whether training teaches the model to continue a text from its beginning in any window."""
     return any(own.continues_text for own in objective.by_field().values())
 
@@ -295,3 +297,16 @@ class Mixture(Objective):
         shares = sum(part.share for part in self.parts.values())
         predicted = ((part.share, part.objective.tokens_predicted(n_tokens)) for part in self.parts.values())
         return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares
+
+
+def ends_source(objective: Objective, mode: str | None) -> bool:
+    """Return whether the token that begins a document also ends the text that the model reads, as it does in a text
+    with hidden spans.
+
+    `mode` is the name of the mode token before the text. In a mixture, it selects the part; without a mode token, it is
+    the part that continues a text.
+    """
+    if isinstance(objective, Mixture):
+        own = (part for part in objective.parts.values() if mode is not None and part.mode == mode)
+        objective = next(own, objective.continuing).objective
+    return isinstance(objective, SpanCorruption)

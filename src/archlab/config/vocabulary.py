@@ -128,6 +128,14 @@ WRITE = {
     "residpdrop hiddendropout residdropout residualdropout": "model.dropout.branch",
     "embdpdrop embeddropout": "model.dropout.embedding",
     "layertypes slidingwindowpattern": "model.layers (named kinds and their pattern)",
+    # trained weights
+    "finetune finetuning sft continuedpretraining warmstart": "train.start (a folder with weights, or a hub id)",
+    "distillation knowledgedistillation distill kd": "train.teacher (the trained model to learn from)",
+    "peft lowrankadaptation": "train.lora (with its fields rank, alpha, modules, dropout)",
+    "lorarank lorar": "train.lora.rank",
+    "loraalpha": "train.lora.alpha",
+    "loradropout": "train.lora.dropout",
+    "loratargetmodules targetmodules": "train.lora.modules",
     # training and data
     "learningrate maxlr": "train.lr",
     "minlr minlrratio": "train.final_lr (as a fraction of train.lr)",
@@ -178,6 +186,8 @@ LACKING = {
     "xpos fire kerple cope": "no such position encoding; `archlab explain model.position` lists the available ones",
     "mtp multitokenprediction": "no prediction of several tokens at once",
     "lion sgd adafactor shampoo soap": "no optimizer except AdamW and Muon; docs/plugins.md shows how to add your own",
+    "nsp nextsentenceprediction": "no next-sentence prediction, only BERT's other objective: masked",
+    "rlhf dpo ppo grpo": "no training on preferences and no reinforcement learning",
     "labelsmoothing": "no label smoothing; only train.z_loss can be added to the cross-entropy",
     "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over training steps",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",

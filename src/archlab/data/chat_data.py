@@ -15,20 +15,13 @@ from archlab.data.packing import Packing
 from archlab.data.reserved import SpecialIds
 from archlab.data.shards import BEGINS, COUNTS, TOKEN_ID, ChatFacts, Tokens
 from archlab.data.spelling import prefix_after_special, special_tokens
-from archlab.data.text_data import BEGINNING, TextData, samples
+from archlab.data.text_data import TextData, samples
 from archlab.data.training_data import Windows
-
-_SCANNED = 1 << 24
-"""Number of tokens that are searched at a time for the beginnings of conversations."""
 
 
 @dataclass(frozen=True)
 class ChatData(TextData):
     """Conversations from one data folder."""
-
-    @property
-    def has_conversations(self) -> bool:
-        return True
 
     @property
     def special(self) -> SpecialIds:
@@ -70,11 +63,6 @@ class ChatData(TextData):
         documents = own + (counts.cumsum() - counts)[:, None]
         text_bytes = None if self.inexact else np.where(windows.scored, self._bytes(windows.tokens), 0)
         return replace(windows, bytes=text_bytes, documents=documents[:, 1:])
-
-    def beginnings(self, windows: Windows) -> list[str]:
-        """Return the beginning of each conversation."""
-        first = windows.first_tokens(BEGINNING)
-        return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
 
     def _bytes(self, tokens: np.ndarray) -> np.ndarray:
         """Return the number of bytes of text of each token after the first, int [n, T]."""
@@ -125,10 +113,9 @@ class _Conversations:
     @classmethod
     def of(cls, tokens: Tokens, padding: int) -> "_Conversations":
         starts, n_counted = list[np.ndarray](), 0
-        for at in range(0, len(tokens), _SCANNED):
-            flagged = tokens.read(at, min(at + _SCANNED, len(tokens)))
-            starts.append(np.flatnonzero(flagged & int(BEGINS)) + at)
-            n_counted += int(np.count_nonzero(flagged & int(COUNTS)))
+        for start, block in tokens.blocks():
+            starts.append(np.flatnonzero(block & int(BEGINS)) + start)
+            n_counted += int(np.count_nonzero(block & int(COUNTS)))
         all_starts = np.concatenate(starts)
         return cls(tokens, padding, all_starts, np.diff(all_starts, append=len(tokens)), n_counted)
 

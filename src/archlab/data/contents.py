@@ -25,7 +25,7 @@ from archlab.data.template import (
     PairFields,
     RecordTemplate,
     TextTemplate,
-    called,
+    json_type,
 )
 from archlab.errors import UserError
 from archlab.files import MEBIBYTE
@@ -259,7 +259,7 @@ def _value(record: object, field: str) -> object:
     for depth, name in enumerate(names):
         above = "".join(f"{outer}." for outer in names[:depth])
         if not isinstance(record, dict):
-            what = f"{above[:-1]!r} is {called(record)}" if above else f"found {called(record)}"
+            what = f"{above[:-1]!r} is {json_type(record)}" if above else f"found {json_type(record)}"
             raise MissingFieldError(f"no field {field!r}; {what}")
         if name not in record:
             raise MissingFieldError(f"no field {field!r}{_listed([f'{above}{key}' for key in record], field)}")

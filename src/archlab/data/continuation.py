@@ -66,8 +66,7 @@ def continuations(batches: Batches, seq_len: int, n_tokens: int | None, share_re
     The same tokens count for every objective. Raise UserError if the data consists of pairs or conversations.
     """
     batches.check(seq_len)
-    if batches.data.has_pairs or batches.data.has_conversations:
-        form = "pairs of a source and a target" if batches.data.has_pairs else "conversations"
+    if (form := batches.data.form) in ("pairs", "conversations"):
         raise UserError(
             f"measure: continuation needs plain text, but the data consists of {form}; allowed: bits_per_byte"
         )

@@ -19,7 +19,7 @@ from archlab.config.objective import (
     Prefix,
     Seq2Seq,
     SpanCorruption,
-    hides_tokens,
+    ever_hides_tokens,
     longest_side,
 )
 from archlab.config.reserve import MODE, SENTINELS
@@ -58,7 +58,7 @@ class Batches:
         """
         self._check_pairs()
         self._check_conversations()
-        if self.data.inexact and not hides_tokens(self.objective):
+        if self.data.inexact and not ever_hides_tokens(self.objective):
             allowed = ", ".join(name for name, kind in kinds(Objective).items() if kind.hides_tokens)
             raise UserError(
                 f"train.objective.kind: {self.objective.kind} is scored in bits per byte, which this tokenizer makes "
@@ -90,14 +90,14 @@ class Batches:
 
     def _check_pairs(self) -> None:
         kind = self.objective.kind
-        if self.objective.needs_pairs and not self.data.has_pairs:
+        if self.objective.needs_pairs and self.data.form != "pairs":
             tasks = ", ".join(kinds(Transduction))
             raise UserError(
                 f"train.objective.kind: {kind} needs pairs of a source and a target, but the data has none; allowed: "
                 f"data.pairs, a folder made by `archlab data --pairs`, or data.task.kind={tasks}; or "
                 "train.objective.kind=next_token"
             )
-        if not self.data.has_pairs:
+        if self.data.form != "pairs":
             return
         if "pairs" not in self.objective.fits_data:
             raise UserError(
@@ -111,7 +111,7 @@ class Batches:
             )
 
     def _check_conversations(self) -> None:
-        if not self.data.has_conversations:
+        if self.data.form != "conversations":
             return
         if "conversations" not in self.objective.fits_data or self.has_encoder:
             fit = ", ".join(name for name, kind in kinds(Objective).items() if "conversations" in kind.fits_data)
@@ -136,7 +136,7 @@ class Batches:
         windows = self.data.held_out(seq_len, n_tokens)
         dice, objective = Dice(0, "held_out", 0, len(windows.tokens)), self.objective
         parts = windows_of_parts(objective, dice) if isinstance(objective, Mixture) else {}
-        return HeldOut(self._made(windows, dice), windows, hides_tokens=hides_tokens(objective), parts=parts)
+        return HeldOut(self._made(windows, dice), windows, hides_tokens=ever_hides_tokens(objective), parts=parts)
 
     def _made(self, windows: Windows, dice: Dice) -> Batch:
         special = self.data.special
@@ -156,7 +156,7 @@ def batch_of(
     """Return the batch that an objective makes from windows, for a model with an encoder or for one stack. For the
     arguments, see `make_batch`."""
     if has_encoder:
-        return make_pairs(objective, windows, special, dice)
+        return make_encoder_batch(objective, windows, special, dice)
     return make_batch(objective, windows, special, separator, dice)
 
 
@@ -228,7 +228,7 @@ def _spans(
 
 
 @singledispatch
-def make_pairs(objective: Objective, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+def make_encoder_batch(objective: Objective, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     """Return the batch for a model with an encoder: a source and a target text from each window.
 
     The decoder reads its target text one token late, after the token that begins a document. The arguments are those of
@@ -237,7 +237,7 @@ def make_pairs(objective: Objective, windows: Windows, special: SpecialIds, dice
     raise TypeError(f"{objective.kind}: has no source text")  # `check_objective` has refused it
 
 
-@make_pairs.register
+@make_encoder_batch.register
 def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     """Let the encoder read the prefix, and the decoder write the tokens after it."""
     n_tokens = windows.tokens.shape[1] - 1
@@ -246,7 +246,7 @@ def _prefix_and_rest(objective: Prefix, windows: Windows, special: SpecialIds, d
     return _encoder_decoder_batch(windows, n_tokens + 1 - predicted_N, predicted_N, longest_source, longest, special)
 
 
-@make_pairs.register
+@make_encoder_batch.register
 def _source_to_target(objective: Seq2Seq, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     """Let the encoder read the source, and the decoder write the target."""
     assert windows.source_lengths is not None
@@ -280,7 +280,7 @@ def _encoder_decoder_batch(
     )
 
 
-@make_pairs.register
+@make_encoder_batch.register
 def _text_and_spans(objective: SpanCorruption, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     """Let the encoder read the text without its hidden spans, and the decoder write the spans (Raffel 2020)."""
     text, hidden = corrupted(objective, windows.tokens[:, 1:], special, dice)
@@ -339,8 +339,8 @@ def _mixture(objective: Mixture, windows: Windows, special: SpecialIds, separato
     return _mixed(objective, windows, special, dice, has_encoder=False)
 
 
-@make_pairs.register
-def _mixture_of_pairs(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
+@make_encoder_batch.register
+def _mixture_with_encoder(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice) -> Batch:
     return _mixed(objective, windows, special, dice, has_encoder=True)
 
 
@@ -354,7 +354,9 @@ def _mixed(objective: Mixture, windows: Windows, special: SpecialIds, dice: Dice
         made = batch_of(part.objective, windows.rows(own), special, dice.some(own), has_encoder=has_encoder)
         batches.append(fitted(made, read, special.modes[part.mode] if part.mode else None))
     mixed = interleaved(batches, list(rows.values()))
-    return replace(mixed, index=None) if hides_tokens(objective) else mixed  # the window does not contain sentinels
+    if ever_hides_tokens(objective):
+        return replace(mixed, index=None)  # the window does not contain sentinels
+    return mixed
 
 
 def random_batch(config: Config, windows: Windows, separator: int | None = None) -> Batch:

@@ -11,13 +11,12 @@ from archlab.config.core.text import Shown
 from archlab.config.objective import DataForm
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Task
-from archlab.config.tasks.transduction import Transduction
 from archlab.data.chat_data import ChatData
 from archlab.data.corpus import HUB
 from archlab.data.pair_data import PairData
 from archlab.data.prepare import corpus_of, open_data, split_of
 from archlab.data.shards import MANIFEST, DataFolder
-from archlab.data.tasks.task_data import N_FOLDS, TaskData
+from archlab.data.tasks.task_data import N_FOLDS, TaskData, form_of_task
 from archlab.data.text_data import TextData, TextSource
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
@@ -46,21 +45,19 @@ def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
     if isinstance(config.task, Task):
         return TaskData(config.task, vocab_size, config.fold, config.reserve)
     sources = tuple(_sources(config, vocab_size))
-    manifest = sources[0].folder.manifest
-    kind = PairData if manifest.pairs else ChatData if manifest.chat else TextData
-    return kind(sources)
+    readers: dict[DataForm, type[TextData]] = {"pairs": PairData, "conversations": ChatData}
+    return readers.get(sources[0].folder.manifest.form, TextData)(sources)
 
 
 def form_of_data(config: DataConfig) -> DataForm:
     """Return the form of the data, without encoding any text."""
     if isinstance(config.task, Task):
-        return "pairs" if isinstance(config.task, Transduction) else "task"
+        return form_of_task(config.task)
     path = expand_user(config.path)
     is_folder = not config.mixture and (path / MANIFEST).is_file()
     if config.pairs is not None or not is_folder:
         return "text" if config.pairs is None else "pairs"
-    manifest = DataFolder.open(path).manifest
-    return "pairs" if manifest.pairs else "conversations" if manifest.chat else "text"
+    return DataFolder.open(path).manifest.form
 
 
 def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
@@ -74,11 +71,9 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
             hint = "allowed: a folder made by `archlab data`, with the same --tokenizer as the others"
             raise UserError(f"{field}.path: {named.path} is not a data folder; {hint}")
         folder = open_data(config.model_copy(update={"path": named.path}), vocab_size)
-        if folder.manifest.pairs or folder.manifest.chat:
-            form, hint = "pairs" if folder.manifest.pairs else "conversations", "folders of plain text"
-            raise UserError(
-                f"{field}.path: {named.path} is a folder of {form}; allowed: {hint}; or this folder alone, as data.path"
-            )
+        if (form := folder.manifest.form) != "text":
+            hint = "folders of plain text; or this folder alone, as data.path"
+            raise UserError(f"{field}.path: {named.path} is a folder of {form}; allowed: {hint}")
         source = TextSource(name, folder, named.weight)
         first = first or source
         if folder.manifest.tokenizer_sha256 != first.folder.manifest.tokenizer_sha256:

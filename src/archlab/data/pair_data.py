@@ -22,17 +22,10 @@ from archlab.data.training_data import Windows
 _DIVISORS = (1, 2, 4)
 """Divisors of `seq_len` that give the widths of training windows. torch.compile compiles each width separately."""
 
-_SCANNED = 1 << 24
-"""Number of tokens that are searched at a time for the beginnings of documents."""
-
 
 @dataclass(frozen=True)
 class PairData(TextData):
     """Pairs of a source and a target from one data folder."""
-
-    @property
-    def has_pairs(self) -> bool:
-        return True
 
     def windows(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Return the windows of a training step: `batch_size` windows of `seq_len` tokens, or two or four times as many
@@ -123,8 +116,7 @@ class _Pairs:
     @classmethod
     def of(cls, tokens: Tokens, before: Sequence[int]) -> "_Pairs":
         """Find the pairs: each document is a source, and the next document is its target."""
-        parts = range(0, len(tokens), _SCANNED)
-        begins = [np.flatnonzero(tokens.read(at, min(at + _SCANNED, len(tokens))) == before[0]) + at for at in parts]
+        begins = [np.flatnonzero(block == before[0]) + start for start, block in tokens.blocks()]
         borders = np.concatenate([*begins, [len(tokens)]])
         starts, targets, ends = borders[:-1:2], borders[1::2], borders[2::2]
         return cls(tokens, before[0], starts, targets - starts + len(before), ends - starts + 1)

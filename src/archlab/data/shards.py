@@ -17,7 +17,7 @@ import json
 import os
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from pydantic import Field, ValidationError
 from tokenizers import Tokenizer
 
 from archlab.config.core.base import Base, Count, Natural
+from archlab.config.objective import DataForm
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import Omissions
 from archlab.data.file_cache import first_altered_file
@@ -49,6 +50,9 @@ LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """Dtypes of shards on disk. They do not depend on the machine."""
 
 SHARD_TOKENS = 100_000_000
+
+_BLOCK = 1 << 24
+"""Number of tokens that are read at a time to search all tokens."""
 
 COUNTS, BEGINS = np.uint32(1 << 31), np.uint32(1 << 30)
 """Flags of a token in a shard of conversations."""
@@ -151,6 +155,11 @@ class Manifest(Base):
     the tokens represent every byte."""
 
     @property
+    def form(self) -> DataForm:
+        """Form of the data."""
+        return "pairs" if self.pairs else "conversations" if self.chat else "text"
+
+    @property
     def omissions(self) -> Omissions:
         return Omissions(self.invalid, self.skipped, self.links, list(self.left_out))
 
@@ -214,6 +223,12 @@ class Tokens:
         last = int(np.searchsorted(self._starts, stop, side="left"))
         parts = [self._shards[i][max(start - self._starts[i], 0) : stop - self._starts[i]] for i in range(first, last)]
         return np.concatenate(parts).astype(np.int64)
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield all tokens in consecutive blocks, so that memory need not hold them at once: the index of the first
+        token, and the tokens as int64."""
+        for start in range(0, len(self), _BLOCK):
+            yield start, self.read(start, min(start + _BLOCK, len(self)))
 
     def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Return windows of `length` tokens as int64 [len(starts), length]."""

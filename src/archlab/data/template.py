@@ -143,7 +143,7 @@ def _prompt_or_response(value: object, field: str) -> str:
 
 def _messages(value: object, field: str) -> list[dict[str, str]]:
     if not isinstance(value, list):
-        raise InvalidRecordError(f"{field!r} is {called(value)}; expected an array of messages")
+        raise InvalidRecordError(f"{field!r} is {json_type(value)}; expected an array of messages")
     messages = [_message(message, f"message {n} of {field!r}") for n, message in enumerate(value, 1)]
     if not messages or all(message["role"] != ASSISTANT for message in messages):
         raise InvalidRecordError(f"{field!r} has no message of the role {ASSISTANT!r}, so there is nothing to learn")
@@ -154,7 +154,7 @@ def _messages(value: object, field: str) -> list[dict[str, str]]:
 
 def _message(message: object, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping):
-        raise InvalidRecordError(f"{where} is {called(message)}; expected an object with role and content")
+        raise InvalidRecordError(f"{where} is {json_type(message)}; expected an object with role and content")
     present = [str(key) for key, value in message.items() if value is not None]
     if missing := next((key for key in ("role", "content") if key not in present), None):
         raise InvalidRecordError(f"{where} has no {missing!r}; found: {', '.join(present) or 'nothing'}")
@@ -173,7 +173,8 @@ def _message(message: object, where: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def called(value: object) -> str:
+def json_type(value: object) -> str:
+    """Return the type of a value in JSON, in words: `a string`, or `an array`."""
     return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
 
 
@@ -185,7 +186,7 @@ def _not_empty(text: str, field: str, where: str = "in the source and in the tar
 
 def _checked(text: object, where: str) -> str:
     if not isinstance(text, str):
-        raise InvalidRecordError(f"{where} is {called(text)}; expected a string")
+        raise InvalidRecordError(f"{where} is {json_type(text)}; expected a string")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archlab.config.objective import DataForm
 from archlab.data.reserved import SpecialIds, special_ids
 from archlab.data.shards import DataFolder, Tokens
 from archlab.data.training_data import Windows
@@ -68,12 +69,8 @@ class TextData:
         return self._special
 
     @property
-    def has_pairs(self) -> bool:
-        return False
-
-    @property
-    def has_conversations(self) -> bool:
-        return False
+    def form(self) -> DataForm:
+        return self._first.manifest.form
 
     @property
     def inexact(self) -> str | None:

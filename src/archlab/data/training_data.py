@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from archlab.config.objective import DataForm
 from archlab.data.reserved import SpecialIds
 
 if TYPE_CHECKING:
@@ -140,13 +141,9 @@ class TrainingData(Protocol):
         ...
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether the data consists of pairs, so that its windows have `source_lengths` and `lengths`."""
-        ...
-
-    @property
-    def has_conversations(self) -> bool:
-        """Whether the data consists of conversations, several of which share a window."""
+    def form(self) -> DataForm:
+        """Form of the data. Windows of pairs have `source_lengths` and `lengths`. Several conversations share a
+        window."""
         ...
 
     @property

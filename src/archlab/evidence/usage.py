@@ -10,7 +10,7 @@ from archlab.atlas.models import PublishedModel, entries
 from archlab.atlas.select import COMPARE
 from archlab.config.core.base import Base
 from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import LayerConfig, distinct_layers
 from archlab.errors import UserError
 
 _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
@@ -52,7 +52,7 @@ def usage(conditions: Sequence[str]) -> Usage:
     models, uncertain, years = list[str](), list[str](), Counter[int]()
     known = [entry for entry in _entries() if all(_is_known(x.path, entry) for x in parsed)]
     for entry in known:
-        if not any(_holds(parsed, entry, layer) for layer in layer_configs(entry.config.model)):
+        if not any(_holds(parsed, entry, layer) for layer in distinct_layers(entry.config.model)):
             continue
         if entry.about.doubts(*fields):
             uncertain.append(entry.preset)
@@ -68,12 +68,13 @@ def usage(conditions: Sequence[str]) -> Usage:
     )
 
 
+@cache
 def values(path: str) -> dict[str, list[str]]:
     """Map each value of a field to the presets of the published models that use it. The most frequent value comes
     first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():
-        layers = layer_configs(entry.config.model)
+        layers = distinct_layers(entry.config.model)
         for value in dict.fromkeys(_text(_value(path, entry, layer)) for layer in layers):
             if value is not None:
                 found.setdefault(value, []).append(entry.preset)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from archlab.config.about import About
 from archlab.config.core.merge import Raw, expand, merge
@@ -12,6 +12,7 @@ from archlab.config.core.text import note_once
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.io import all_that_begin, build_config, facts, find_preset, parse_overrides, presets, read_entry
 from archlab.config.model_schema import ModelConfig
+from archlab.config.notes import notes
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
@@ -42,7 +43,7 @@ _WHOLE = {"vocab_size", "d_model", "n_layers"}
 ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub id"]
 
 
-def kind_of(source: str | Path) -> ConfigKind | None:
+def source_kind(source: str | Path) -> ConfigKind | None:
     """Return the kind of source that a CONFIG argument names, or None if it names nothing.
 
     An existing path has priority. A folder with a config.json is a Hugging Face folder, even if it also contains
@@ -70,7 +71,7 @@ def config_file(source: str | Path) -> Path:
 
     Any other source is returned as a path, unchanged.
     """
-    match kind_of(source):
+    match source_kind(source):
         case "run folder":
             return Path(source) / RUN_CONFIG
         case "Hugging Face folder":
@@ -84,7 +85,7 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
     Raise UserError if the argument is something else.
     """
-    match kind_of(folder_or_hub_id):
+    match source_kind(folder_or_hub_id):
         case "run folder" | "Hugging Face folder":
             return Path(folder_or_hub_id)
         case "hub id":
@@ -98,7 +99,7 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
 
 def is_run_folder(folder: Path) -> bool:
-    return kind_of(folder) == "run folder"
+    return source_kind(folder) == "run folder"
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
@@ -111,6 +112,33 @@ def load_config(source: str | Path, *overrides: str) -> Config:
     if the folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
     return build_config(read_named_config(source, overrides), overrides, str(source))
+
+
+class Shape(NamedTuple):
+    """A config, and what the user should know about it."""
+
+    config: Config
+    part: str
+    """Description of the part of the model that the config covers. Empty for the whole model. The config of a published
+    model that archlab cannot build covers only a part of the model."""
+    notes: list[str]
+
+
+def load_shape(source: str | Path, overrides: Sequence[str] = ()) -> Shape:
+    """Load a config as `load_config` does, or the config of a published model that archlab cannot build."""
+    known = read_facts(str(source))
+    if known is not None:
+        about, raw = known
+        return Shape(build_config(raw, overrides, str(source)), about.part, [])
+    loaded, texts = load_and_notes(source, overrides)
+    return Shape(loaded, "", texts)
+
+
+def load_and_notes(source: str | Path, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """Load a config as `load_config` does. Return it with notes about it for the user."""
+    raw = read_named_config(source, overrides)
+    loaded = build_config(raw, overrides, str(source))
+    return loaded, notes(raw, overrides, loaded)
 
 
 def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
@@ -154,15 +182,19 @@ def without_start(raw: Raw, source: str | Path) -> Raw:
 def on_start(raw: Raw, start: str) -> Raw:
     """Return raw values with what comes along with the trained weights `start`: their tokenizer and, if `raw` does not
     describe a whole model, their architecture."""
-    folder = find_folder(start)
-    base: Raw = {}
-    if (folder / TOKENIZER).is_file():
-        base["data"] = {"tokenizer": str(real_path(folder))}
-    model = raw.get("model")
-    if not (isinstance(model, dict) and model.keys() >= _WHOLE):
-        base["model"] = _read(_file_of(start)).get("model", {})
-    given = {key: value for key, value in raw.get("data", {}).items() if key != "tokenizer" or value is not None}
-    return merge(base, {**raw, "data": given}, Config)
+    raw, model = with_tokenizer(raw, start), raw.get("model")
+    if isinstance(model, dict) and model.keys() >= _WHOLE:
+        return raw
+    return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
+
+
+def with_tokenizer(raw: Raw, source: str) -> Raw:
+    """Return raw values in which `data.tokenizer` is the tokenizer of the trained weights `source`, if these have one
+    and the values do not set the field."""
+    folder, data = find_folder(source), raw.get("data", {})
+    if data.get("tokenizer") is not None or not (folder / TOKENIZER).is_file():
+        return raw
+    return {**raw, "data": {**data, "tokenizer": str(real_path(folder))}}
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:
@@ -171,7 +203,7 @@ def read_facts(source: str) -> tuple[About, Raw] | None:
 
     The raw config describes the model's decoder block as far as the schema can express it.
     """
-    file = find_preset(source) if kind_of(source) == "preset" else None
+    file = find_preset(source) if source_kind(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
     return (about, raw) if about and about.cannot_build and raw else None
 
@@ -219,7 +251,7 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
 
 def _file_of(source: str | Path) -> Path | Traversable:
     file, preset = config_file(source), find_preset(str(source))
-    match kind_of(source):
+    match source_kind(source):
         case "preset" if preset is not None:
             return preset
         case "run folder":

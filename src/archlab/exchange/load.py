@@ -21,7 +21,7 @@ from archlab.hf.imported import Imported
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
 from archlab.hf.tensors import FORMATS, Dequantized, Tensors, are_equal, format_name
-from archlab.hf.weights import Placed, constant_values, is_mtp_tensor, placed
+from archlab.hf.weight_map import Placed, constant_values, is_mtp_tensor, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.moe import Experts

@@ -20,7 +20,7 @@ from archlab.files import folder_atomic
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, INDEX, WEIGHTS
 from archlab.hf.tensors import format_name
-from archlab.hf.weights import constant_values, published_tensors
+from archlab.hf.weight_map import constant_values, published_tensors
 from archlab.model.decoder import Decoder
 
 SHARD_BYTES = 5 * 10**9

@@ -7,7 +7,7 @@ from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only
 from archlab.hf.rope import ScaledRopeKeys
-from archlab.hf.weights import Constant, Row, linear
+from archlab.hf.weight_map import Constant, Row, linear
 
 DEFAULT_SCALING = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -2,7 +2,7 @@
 
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Field, Key, Only
-from archlab.hf.weights import Conversion, Row, linear
+from archlab.hf.weight_map import Conversion, Row, linear
 
 FIELDS: list[Field] = [
     Key("vocab_size", "vocab_size", 50265),

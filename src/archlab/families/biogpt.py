@@ -4,7 +4,7 @@ from archlab.families.llama import WIDTHS
 from archlab.families.xglm import SCALED_EMBEDDING
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 LAYER = "biogpt.layers.{i}"
 

@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import BIASES, LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
-from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from archlab.families.gpt2 import ALIASES, LAYER
 from archlab.families.gptj import AROUND_ATTENTION, FIELDS
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader
-from archlab.hf.weights import QKV, Conversion, linear, stack
+from archlab.hf.weight_map import QKV, Conversion, linear, stack
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Switch
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 FIELDS = (
     *SIZES,

@@ -2,8 +2,8 @@
 
 from archlab.families.bert import POST_NORM_ENCODER, HeadDense
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only
-from archlab.hf.weights import Row, linear
+from archlab.hf.fields import ActivationKey, Always, Key
+from archlab.hf.weight_map import Row, linear
 
 LAYER = "distilbert.transformer.layer.{i}"
 
@@ -19,7 +19,6 @@ FAMILY = Family(
         Key("hidden_dim", "mlp.d_ff", 3072),
         ActivationKey("activation", "gelu"),
         Key("max_position_embeddings", "max_seq_len", 512),
-        Only("sinusoidal_pos_embds", False),  # true only changes the initial values of the table
         Always("norm.eps", 1e-12),
         HeadDense(),
     ],
@@ -43,5 +42,6 @@ FAMILY = Family(
     buffers=("embeddings.position_ids",),
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     prefix="distilbert.",
-    no_effect=frozenset({"qa_dropout", "seq_classif_dropout"}),
+    # The last one only decides the initial values of the position table.
+    no_effect=frozenset({"qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"}),
 )

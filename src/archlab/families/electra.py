@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.bert import FIELDS, HeadDense, encoder
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 
 @dataclass(frozen=True)

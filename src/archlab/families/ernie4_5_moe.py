@@ -13,7 +13,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import DenseLayers, SharedExperts
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Conversion, Row
+from archlab.hf.weight_map import Conversion, Row
 
 
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:

@@ -10,7 +10,7 @@ from archlab.families.gpt2 import LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key
 from archlab.hf.layer_types import LayerTypes, full_every
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import linear
+from archlab.hf.weight_map import linear
 
 SCALE = Key(
     "query_pre_attn_scalar",

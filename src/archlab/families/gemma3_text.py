@@ -13,7 +13,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, full_every
 from archlab.hf.rope import parameters, position
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 
 @dataclass(frozen=True)

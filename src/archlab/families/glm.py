@@ -4,7 +4,7 @@ from archlab.families.llama import AROUND, ATTENTION, GATED, PRE_NORMS, SIZES, r
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import HALVES, Row
+from archlab.hf.weight_map import HALVES, Row
 
 FIELDS = (
     *SIZES,

@@ -4,7 +4,7 @@ from archlab.families.glm import FIELDS, MLP
 from archlab.families.llama import AROUND, ATTENTION
 from archlab.hf.family import Family
 from archlab.hf.fields import Always
-from archlab.hf.weights import linear
+from archlab.hf.weight_map import linear
 
 FAMILY = Family(
     model_type="glm4",

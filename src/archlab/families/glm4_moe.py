@@ -7,7 +7,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Switch
 from archlab.hf.mixture import GroupKeys, SharedExperts, each_expert, first_dense
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 SIGMOID = (
     Always("mlp.router.score", "sigmoid"),

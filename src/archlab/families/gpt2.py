@@ -8,7 +8,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
-from archlab.hf.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
+from archlab.hf.weight_map import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
 
 LAYER = "transformer.h.{i}"
 

@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, BIASES, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
-from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
 
 
 class Heads:

@@ -8,7 +8,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PRE_NORMS, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 GLOBAL, LOCAL = "global", "local"
 

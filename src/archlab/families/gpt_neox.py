@@ -3,7 +3,7 @@
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
 
 LAYER = "gpt_neox.layers.{i}"
 

@@ -8,7 +8,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
 from archlab.hf.layer_types import LayerTypes, full_every
 from archlab.hf.rope import ScaledRopeKeys
-from archlab.hf.weights import Conversion, Row, stack
+from archlab.hf.weight_map import Conversion, Row, stack
 
 DEFAULT_SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,

@@ -9,7 +9,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Key
 from archlab.hf.mixture import all_experts
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 FIELDS = (
     *SIZES,

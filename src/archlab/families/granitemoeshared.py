@@ -6,7 +6,7 @@ from archlab.families.granitemoe import FIELDS, FUSED_EXPERTS, WEIGHTS
 from archlab.families.mixtral import TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
-from archlab.hf.weights import HALVES, linear
+from archlab.hf.weight_map import HALVES, linear
 
 SHARED = "model.layers.{i}.shared_mlp"
 

@@ -7,7 +7,7 @@ from archlab.families.mixtral import ROUTER, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
 from archlab.hf.mixture import each_expert
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 NORMS = {
     "model.layers.{i}.pre_attn_norm": "layers.{i}.attention_norms.before",

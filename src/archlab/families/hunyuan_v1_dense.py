@@ -7,7 +7,7 @@ from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys, position, refuse_flags
-from archlab.hf.weights import linear
+from archlab.hf.weight_map import linear
 
 
 class AlphaRope(RopeKeys):

@@ -11,7 +11,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only, lookup
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, linear, stacked
+from archlab.hf.weight_map import Row, linear, stacked
 
 CONV = "conv"
 

@@ -3,7 +3,7 @@
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Field, Key
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 WIDTHS = (
     Key("vocab_size", "vocab_size"),

@@ -20,7 +20,7 @@ from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, layer_types
 from archlab.hf.mixture import DenseLayers, is_mixture
 from archlab.hf.rope import RopeKeys, before_bare_qk_norm
-from archlab.hf.weights import Conversion, Row, concatenate, linear
+from archlab.hf.weight_map import Conversion, Row, concatenate, linear
 
 CHUNKED = "chunked_attention"
 CHUNK, FLOOR, SCALE = 8192, 8192, 0.1

@@ -11,7 +11,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
-from archlab.hf.weights import Row, linear, stacked
+from archlab.hf.weight_map import Row, linear, stacked
 
 
 @dataclass(frozen=True)

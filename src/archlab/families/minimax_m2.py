@@ -8,7 +8,7 @@ from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 CORRECTION = "layers.{i}.mlp.router.correction"
 

@@ -5,7 +5,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
 from archlab.hf.mixture import all_experts, each_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 MIXTURE = (Always("mlp.kind", "moe"), ActivationKey("hidden_act", "silu"))
 

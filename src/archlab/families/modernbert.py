@@ -10,7 +10,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, layer_types
 from archlab.hf.rope import parameters, position
-from archlab.hf.weights import HALVES, QKV_BLOCKS, Row, linear
+from archlab.hf.weight_map import HALVES, QKV_BLOCKS, Row, linear
 
 LAYER = "model.layers.{i}"
 

@@ -9,7 +9,7 @@ from archlab.errors import UserError
 from archlab.families.gpt2 import LAYER_NORM, PlainMLP
 from archlab.hf.family import NO_EFFECT, Family
 from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
-from archlab.hf.weights import QKV, QKV_BLOCKS, Row, linear
+from archlab.hf.weight_map import QKV, QKV_BLOCKS, Row, linear
 
 LAYER = "transformer.blocks.{i}"
 

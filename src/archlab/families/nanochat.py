@@ -10,7 +10,7 @@ from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.rope import RopeKeys, before_bare_qk_norm
-from archlab.hf.weights import Conversion, linear
+from archlab.hf.weight_map import Conversion, linear
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import linear
+from archlab.hf.weight_map import linear
 
 OUTPUT_NORMS = [
     *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.attention_norms.after"),

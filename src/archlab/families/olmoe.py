@@ -8,7 +8,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
 from archlab.hf.mixture import each_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 FAMILY = Family(
     model_type="olmoe",

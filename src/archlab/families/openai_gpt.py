@@ -3,7 +3,7 @@
 from archlab.families.gpt2 import ALIASES, BIASES, BRANCHES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 FAMILY = Family(
     model_type="openai-gpt",

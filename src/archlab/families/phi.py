@@ -4,7 +4,7 @@ from archlab.families.llama import SIZES
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Switch
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 LAYER = "model.layers.{i}"
 

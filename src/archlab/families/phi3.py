@@ -4,7 +4,7 @@ from archlab.families.llama import AROUND, GATED, PRE_NORMS, SIZES, rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Key, Only
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import HALVES, QKV_BLOCKS, linear
+from archlab.hf.weight_map import HALVES, QKV_BLOCKS, linear
 
 FAMILY = Family(
     model_type="phi3",

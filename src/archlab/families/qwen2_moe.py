@@ -13,7 +13,7 @@ from archlab.hf.fields import ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.mixture import DenseLayers, each_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 
 def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:

@@ -5,7 +5,7 @@ from archlab.families.qwen2 import Windows, upper_layers
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Field, Key
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import linear
+from archlab.hf.weight_map import linear
 
 
 def qk_rms_norm(eps: float) -> tuple[Field, ...]:

@@ -16,7 +16,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, linear, per_group
+from archlab.hf.weight_map import Row, linear, per_group
 
 LINEAR = "linear_attention"
 LAYER = "model.layers.{i}"

@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.bert import FIELDS, HeadDense, encoder, head_bias
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key, lookup
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 
 @dataclass(frozen=True)
@@ -56,5 +56,6 @@ FAMILY = Family(
         "lm_head.decoder.bias",
     ),
     prefix="roberta.",
+    other_architectures=("XLMRobertaForMaskedLM",),
     other_model_types=("xlm-roberta",),
 )

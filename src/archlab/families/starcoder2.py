@@ -4,7 +4,7 @@ from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import linear
+from archlab.hf.weight_map import linear
 
 FAMILY = Family(
     model_type="starcoder2",

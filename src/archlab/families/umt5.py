@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.t5 import BIAS, WEIGHTS, fields
 from archlab.families.t5 import FAMILY as T5
 from archlab.hf.fields import Always, ConfigReader
-from archlab.hf.weights import Row
+from archlab.hf.weight_map import Row
 
 
 @dataclass(frozen=True)

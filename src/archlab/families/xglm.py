@@ -6,7 +6,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
-from archlab.hf.weights import Row, linear
+from archlab.hf.weight_map import Row, linear
 
 LAYER = "model.layers.{i}"
 

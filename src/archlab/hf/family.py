@@ -19,7 +19,7 @@ from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.hf.fields import REQUIRED, ConfigReader, Field, Key, Only, all_hf_keys, lookup
 from archlab.hf.quantization import Quantization
-from archlab.hf.weights import Constant, Row
+from archlab.hf.weight_map import Constant, Row
 
 NO_EFFECT = {
     "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "output_past",

@@ -236,7 +236,7 @@ def lookup(model: Base, field: str) -> Any:
 ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu2": "relu_squared", "xielu": "xielu",
-    "sigmoid": "sigmoid", "linear": "identity",
+    "sigmoid": "sigmoid", "linear": "identity", "gelu_python": "gelu",
 }  # fmt: skip
 
 

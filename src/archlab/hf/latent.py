@@ -9,8 +9,8 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import Always, ConfigReader, Field, Key
-from archlab.hf.rope import RopeKeys, amplitude, kind_of
-from archlab.hf.weights import Row, linear
+from archlab.hf.rope import RopeKeys, amplitude, scaling_kind
+from archlab.hf.weight_map import Row, linear
 
 LATENT: tuple[Field, ...] = (
     Always("attention.kind", "latent"),
@@ -87,7 +87,7 @@ class LatentRope(RopeKeys):
         if self.interleave_key and not hf.or_null(self.interleave_key, True):
             ours[self.field]["pairing"] = "half"
         scaling = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
-        if kind_of(scaling) != "default" and (mscale := scaling.get("mscale_all_dim")):
+        if scaling_kind(scaling) != "default" and (mscale := scaling.get("mscale_all_dim")):
             width = ours["attention.nope_dim"] + ours["attention.rope_dim"]
             ours["attention.scale"] = _scale(width, scaling["factor"], mscale)
 

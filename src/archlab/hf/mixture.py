@@ -9,7 +9,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader
-from archlab.hf.weights import COPY, Conversion, Row, concatenate
+from archlab.hf.weight_map import COPY, Conversion, Row, concatenate
 
 
 def is_mixture(layer: LayerConfig) -> bool:

@@ -47,7 +47,7 @@ class RopeKeys:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         parameters = hf.get("rope_parameters") or {}
         scaling = dict(hf.get("rope_scaling") or parameters)
-        scaling["rope_type"] = self.names.get(kind := kind_of(scaling), kind)
+        scaling["rope_type"] = self.names.get(kind := scaling_kind(scaling), kind)
         if self.original:
             scaling["original_max_position_embeddings"] = hf.get("original_max_position_embeddings", self.original)
         theta = scaling.get("rope_theta", hf.get(self.theta_key, self.theta))
@@ -124,7 +124,7 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 
-def kind_of(scaling: Mapping[str, Any]) -> str:
+def scaling_kind(scaling: Mapping[str, Any]) -> str:
     """Return the name of a scaling. Older files store it under `type` instead of `rope_type`."""
     return scaling.get("rope_type", scaling.get("type", "default"))
 
@@ -137,7 +137,7 @@ def refuse_flags(hf: ConfigReader, scaling: Mapping[str, Any]) -> None:
 
 
 def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) -> Raw:
-    kind = kind_of(scaling)
+    kind = scaling_kind(scaling)
     if kind not in _KEYS:
         raise hf.refuse("rope_scaling.rope_type", kind, ", ".join(_KEYS))
     rest = {k: v for k, v in scaling.items() if k not in _ELSEWHERE and v is not None}

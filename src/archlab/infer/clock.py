@@ -97,7 +97,7 @@ class _Clock(DispatchMode):
         return result
 
     def _kind(self, operator: str) -> OperationKind:
-        named, place = kind_of(operator), self._place("kind")
+        named, place = operation_kind(operator), self._place("kind")
         if place in ("norms", "activations") or (place == "scans" and named in (None, "attention")):
             return place
         if named not in (None, "compiled"):
@@ -162,7 +162,7 @@ _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
 """For each kind, lowercase substrings of operation names. The first match determines the kind."""
 
 
-def kind_of(name: str) -> NamedKind | None:
+def operation_kind(name: str) -> NamedKind | None:
     """Return the kind of an operation, determined from its name.
 
     Return None for a name that does not show the kind, such as `sum` or `copy`.
@@ -184,7 +184,7 @@ def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, f
             torch.cuda.synchronize()
     times: dict[str, float] = {}
     for event in seen.key_averages():
-        kind = kind_of(event.key) or "element-wise"
+        kind = operation_kind(event.key) or "element-wise"
         times[kind] = times.get(kind, 0.0) + (event.self_device_time_total if on_cuda else event.self_cpu_time_total)
     total = sum(times.values())
     return {kind: times[kind] / total for kind in sorted(times, key=lambda kind: -times[kind])}

@@ -18,9 +18,9 @@ from archlab.exchange.load import read_origin
 from archlab.exchange.save import save_pretrained
 from archlab.infer.import_export import check_new, write_untrained
 from archlab.model.decoder import Decoder
-from archlab.training.start import planned
-from archlab.training.weights import Start, open_start
-from archlab.transplant.change import COMPARED, LogitsChange, logits_change
+from archlab.training.initial_values import planned
+from archlab.training.start_weights import Start, open_start
+from archlab.transplant.logits_change import COMPARED, LogitsChange, logits_change
 from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import LazyTensor, Weights, numbered
 
@@ -64,7 +64,7 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
         model.to(next(iter(start.weights.tensors.values())).read().dtype)
     difference = _compared(start.weights, model, config)
     form = _written(start, config, model.eval(), out)
-    changes = [(step.name, step.effect, step.report()) for step in made.steps]
+    changes = [(change.name, change.effect, change.report()) for change in made.changes]
     return Converted(_rows(made), changes, difference, form)
 
 
@@ -97,9 +97,9 @@ def _written(start: Start, config: Config, model: Decoder, out: Path) -> str:
 
 
 def _origin(tensor: LazyTensor) -> str:
-    if not tensor.steps:
+    if not tensor.changes:
         return "kept"
-    return f"{'' if tensor.is_trained else 'new: '}{', '.join(tensor.steps)}"
+    return f"{'' if tensor.is_trained else 'new: '}{', '.join(tensor.changes)}"
 
 
 def _rows(made: Plan) -> list[tuple[str, str]]:

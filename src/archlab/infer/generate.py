@@ -252,6 +252,7 @@ class Session:
         self.tokens_BT = self._tokens_BS[:, : self.tokens_BT.shape[1]]
         self.padding_B = self.padding_B[rows_B]
         self.prefix_B = None if self.prefix_B is None else self.prefix_B[rows_B]
+        self._source = tuple(None if of_rows is None else of_rows[rows_B] for of_rows in self._source)
         self.cache.reorder(rows_B)
 
     def _append(self, tokens_BN: Tensor) -> None:

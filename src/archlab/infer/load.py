@@ -28,7 +28,7 @@ from archlab.model.origin import Origin
 from archlab.training.checkpoint import load_weights
 from archlab.training.device import torch_device
 from archlab.training.run_folder import RunFolder
-from archlab.training.weights import newest_weights
+from archlab.training.start_weights import newest_weights
 
 
 def from_pretrained(
@@ -140,7 +140,8 @@ def load_codec(folder: Path) -> Codec:
     record = imported(folder)
     if is_run_folder(folder) and not record:
         ends = RunFolder(folder).environment().get("response_ends", ())
-        return RunCodec(load_tokenizer(folder), reads_pairs=_reads_pairs(folder), ends=ends)
+        objective = load_config(folder).train.objective
+        return RunCodec(load_tokenizer(folder), reads_pairs=_reads_pairs(folder), ends=ends, objective=objective)
     origin = _origin(folder, record) if record else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
     return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))

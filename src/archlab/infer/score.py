@@ -17,14 +17,14 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import is_run_folder, kind_of, load_config, read_named_config
+from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.device import Device, choose_device
-from archlab.training.evaluate import evaluate
+from archlab.training.evaluate import WindowSums, predict
 from archlab.training.run_folder import RunFolder
 
 
@@ -72,6 +72,14 @@ class HeldOutScore(Base):
         return f"{self.bits_per_byte:.4f} bits per byte"
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Score of a model, and the sums over windows from which it is computed."""
+
+    score: HeldOutScore
+    windows: WindowSums
+
+
 def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
@@ -79,12 +87,12 @@ def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bo
     int8. Raise UserError if the data was encoded with a tokenizer other than the model's, if the run was trained on the
     chosen held-out fold, or if the model's output is NaN or infinite.
     """
-    return score_all([source], overrides, tokens, int8=int8)[0]
+    return score_all([source], overrides, tokens, int8=int8)[0].score
 
 
 def score_all(
     sources: Sequence[str], overrides: Sequence[str], tokens: int | None, *, int8: bool = False
-) -> list[HeldOutScore]:
+) -> list[Scored]:
     """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
 
     The data, the objective and the length of the windows are those of the first run folder, or of the first source if
@@ -93,7 +101,7 @@ def score_all(
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
     if len(sources) > 1:
         _check_data_is_named(first, overrides)
-    shared = load_config(first, *overrides)
+    shared = _config_of_first(first, overrides)
     check_objective(shared.model, shared.train.objective)
     configs = [shared if source == first else _on_same_data(source, overrides, shared) for source in sources]
     device, data = choose_device(shared.train), open_training_data(shared.data, shared.model.vocab_size)
@@ -102,13 +110,30 @@ def score_all(
 
 
 def _check_data_is_named(first: str, overrides: Sequence[str]) -> None:
-    named = expand(parse_overrides(overrides)[0]).get("data")
-    is_named = isinstance(named, dict) and named.keys() & {"path", "mixture", "task"}
-    if kind_of(first) in ("Hugging Face folder", "hub id") and not is_named:
+    if _is_published(first) and not _named_data(overrides):
         raise UserError(
             "data.path: not set, and no source is a run folder, whose text all sources would be scored on; allowed: "
-            "data.path=FOLDER, made by `archlab data --tokenizer` with the tokenizer of these models"
+            "a text, or a folder made by `archlab data`"
         )
+
+
+def _config_of_first(source: str, overrides: Sequence[str]) -> Config:
+    """Return the config of the source that decides what is scored. Its own tokenizer encodes a text that is not the one
+    of its run."""
+    raw = read_named_config(source, overrides)
+    if _is_published(source) or (is_run_folder(Path(source)) and _named_data(overrides)):
+        raw = with_tokenizer(raw, source)
+    return build_config(raw, overrides, source)
+
+
+def _is_published(source: str) -> bool:
+    return source_kind(source) in ("Hugging Face folder", "hub id")
+
+
+def _named_data(overrides: Sequence[str]) -> set[str]:
+    """Return which of the fields that name data are overridden."""
+    data = expand(parse_overrides(overrides)[0]).get("data")
+    return {"path", "mixture", "task"} & data.keys() if isinstance(data, dict) else set()
 
 
 def _on_same_data(source: str, overrides: Sequence[str], shared: Config) -> Config:
@@ -134,7 +159,7 @@ class _Subject:
 
     @classmethod
     def of(cls, source: str, config: Config, data: TrainingData) -> "_Subject":
-        folder = download(source) if kind_of(source) == "hub id" else Path(source)
+        folder = download(source) if source_kind(source) == "hub id" else Path(source)
         trained = _is_trained(folder)
         if trained and data.tokenizer:
             tokenizer = load(data.tokenizer, data.special.documents[0])
@@ -143,7 +168,7 @@ class _Subject:
             _check_held_out(source, config, data)
         return cls(source, config, folder, trained)
 
-    def score(self, data: TrainingData, device: Device, tokens: int | None, *, int8: bool) -> HeldOutScore:
+    def score(self, data: TrainingData, device: Device, tokens: int | None, *, int8: bool) -> Scored:
         held_out = Batches.of(self.config, data).held_out(resolve_train(self.config).eval_seq_len, tokens)
         vocab_size, largest = self.config.model.vocab_size, int(held_out.windows.tokens.max())
         if largest >= vocab_size:
@@ -153,10 +178,11 @@ class _Subject:
             )
         steps, model = self._load()
         model = to_int8(model) if int8 else model
-        result = evaluate(model.to(device.type), held_out, device)
+        predictions = predict(model.to(device.type), held_out, device)
+        result = predictions.score(held_out)
         if not result.is_finite:
             raise UserError(f"{self.source}: the model's output is NaN or infinite, because its training diverged")
-        return HeldOutScore(
+        score = HeldOutScore(
             bits_per_byte=result.bits_per_byte,
             accuracy=result.accuracy,
             denoising_loss=result.denoising_loss,
@@ -168,6 +194,7 @@ class _Subject:
             trained=self.trained,
             corpus=str(data),
         )
+        return Scored(score, predictions.by_window(held_out))
 
     def _load(self) -> tuple[int, Decoder]:
         """Return (steps trained, model)."""

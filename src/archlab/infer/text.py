@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.config.layers import sees_as
+from archlab.config.objective import NextToken, Objective, ends_source
 from archlab.data import tokenizer as bpe
 from archlab.data.reserved import mode_tokens
 from archlab.data.spelling import byte_of_name, bytes_of_name, not_spelled, spelling
@@ -231,10 +232,18 @@ class RunCodec:
     training with a mixture of objectives.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, reads_pairs: bool = False, ends: Sequence[int] = ()) -> None:
-        """Make the codec of a run. `reads_pairs` tells if its data has pairs. `ends` end responses in conversations."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        reads_pairs: bool = False,
+        ends: Sequence[int] = (),
+        objective: Objective | None = None,
+    ) -> None:
+        """Make the codec of a run with this objective (default: the next token). `reads_pairs` tells if its data has
+        pairs. `ends` end responses in conversations."""
         before = bpe.document_tokens(tokenizer)
-        self.tokenizer, self.reads_pairs = tokenizer, reads_pairs
+        self.tokenizer, self.reads_pairs, self._objective = tokenizer, reads_pairs, objective or NextToken()
         self.special = SpecialTokens(
             before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=(before[0], *ends)
         )
@@ -248,12 +257,15 @@ class RunCodec:
     def source(self, text: str) -> list[int]:
         """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names.
 
-        If the run was trained on pairs, the tokens that separate the target from the source follow the text.
+        If a token ended the source texts in training, it ends this text, too: the token that separates the target of a
+        pair from its source, or that follows a text with hidden spans.
         """
         mode, text = self._split(text)
+        name = next((name for name, token in self._modes.items() if [token] == mode), None)
+        ends = self.reads_pairs or ends_source(self._objective, name and name[1:-1])
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
-        return [*mode, *self.special.before, *ids, *(self.special.before if self.reads_pairs else ())]
+        return [*mode, *self.special.before, *ids, *(self.special.before if ends else ())]
 
     def target(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]

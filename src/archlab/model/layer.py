@@ -30,8 +30,8 @@ class Layer(nn.Module):
     A serial layer has attention in one stage and the MLP in the next. In a parallel layer, both are branches of one
     stage. They read the output of the same norm, or each has its own norm. A recurrent mixer is a branch next to
     attention, or replaces attention. In a decoder that reads an encoder, cross-attention has a stage between attention
-    and the MLP. With the norm placement `carried`, outputs are added to the output of `before`
-    instead of x. The attribute `f` holds the module of branch f, and `f_norms` holds its norms.
+    and the MLP. With the norm placement `carried`, outputs are added to the output of `before` instead of x. The
+    attribute `f` holds the module of branch f, and `f_norms` holds its norms.
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:

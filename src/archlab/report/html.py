@@ -66,17 +66,25 @@ def unbroken(html: str) -> str:
 _OPTION = re.compile(r"(?<![\w-])--[\w-]+")
 
 
+def render_part(packages: tuple[str, ...], template: str, **values: Any) -> Markup:
+    """Return a template of one of these packages as HTML, without the styles and scripts of a page.
+
+    If several packages have the template, the first one's is used. A missing variable is an error.
+    """
+    return Markup(_environment(packages).get_template(f"{template}.html.jinja").render(values))
+
+
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("archlab.report"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=_printed,
     )
-    environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega, "with_code": with_code}
+    environment.globals |= {"inline": inlined, "sentence": sentence, "vega": _vega, "with_code": with_code}
     return environment
 
 
@@ -98,7 +106,8 @@ def _vega() -> Markup:
     return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))
 
 
-def _inline(name: str) -> Markup:
+def inlined(name: str) -> Markup:
+    """Return a style sheet or a script of the folder `templates` as markup."""
     return _safe_inline((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
 
 

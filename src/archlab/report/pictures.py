@@ -1,4 +1,4 @@
-"""Pictures for README.md. Run `python -m archlab.report.pictures docs` to write them into the folder `docs`."""
+"""Pictures for README.md and docs/drawing.md. `python -m archlab.report.pictures docs` writes them into `docs`."""
 
 import sys
 from pathlib import Path

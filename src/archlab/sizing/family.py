@@ -11,7 +11,7 @@ from archlab.atlas.models import PublishedModel
 from archlab.config.components.component import Absent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.io import facts, find_preset, presets
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import LayerConfig, encoder_of, layer_configs
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -79,7 +79,7 @@ class FamilyMember:
 
 CAN_BE_SCALED = (
     "allowed: models that have an MLP and attention with the same heads in every layer, "
-    "and no model.encoder (encoder-decoders)"
+    "and an encoder, if any, with as many layers of the same widths"
 )
 
 SizeMeasure = Literal["total", "active"]
@@ -170,19 +170,26 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
 
 
 def can_be_scaled(member: FamilyMember) -> bool:
-    """Return whether the model has no encoder, every layer has an MLP and attention with the same heads, and no layer
-    has a recurrent mixer."""
-    complete = member.config.model.encoder is None and all(
+    """Return whether every layer has an MLP and attention with the same heads, no layer has a recurrent mixer, and an
+    encoder has as many layers as the decoder, of the same widths."""
+    encoder = encoder_of(member.config.model)
+    layers = (*member.layers, *(layer_configs(encoder) if encoder else ()))
+    complete = all(
         isinstance(layer.mixer, Absent)
         and not isinstance(layer.attention, Absent)
         and not isinstance(layer.mlp, Absent)
-        for layer in member.layers
+        for layer in layers
     )
-    return complete and len({(x.n_heads, x.query_width) for x in words.attentions(member.layers)}) == 1
+    if not complete or len({(x.n_heads, x.query_width) for x in words.attentions(layers)}) > 1:
+        return False
+    return encoder is None or (
+        encoder.n_layers == member.n_layers and words.mlp_width(layer_configs(encoder)) == member.d_ff
+    )
 
 
 def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -> PublishedModel:
-    """Return the model of the atlas whose shape is closest. The closest model to an encoder is an encoder.
+    """Return the model of the atlas whose shape is closest. The closest model to an encoder is an encoder, and the
+    closest one to an encoder-decoder is an encoder-decoder.
 
     Width, depth and MLP width have weight 1, and the vocabulary size has weight 0.25.
     """
@@ -193,7 +200,8 @@ def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -
 
 
 def _is_like(first: FamilyMember, second: FamilyMember) -> bool:
-    return words.is_encoder(first.layers) == words.is_encoder(second.layers)
+    kinds = [(words.is_encoder(x.layers), x.config.model.encoder is None) for x in (first, second)]
+    return kinds[0] == kinds[1]
 
 
 def _distance(first: FamilyMember, second: FamilyMember) -> float:

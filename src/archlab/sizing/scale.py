@@ -124,6 +124,8 @@ class ScalableModel:
         changed["model.mlp.d_ff"] = shape.width
         if shared := getattr(self.model.mlp, "shared", None):
             changed["model.mlp.shared.d_ff"] = self._scaled(shared.d_ff, shape)
+        if self.model.encoder:
+            changed["model.encoder.n_layers"] = shape.n_layers
         return changed | self._layers(shape)
 
     def _layers(self, shape: Shape) -> Raw:

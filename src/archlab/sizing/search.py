@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from archlab.config.layers import layer_configs
+from archlab.config.layers import encoder_of, layer_configs
 from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 from archlab.review.shape_rule import LARGE
@@ -251,7 +251,16 @@ def _count(template: ScalableModel, shape: Shape) -> _Counted:
     shape = replace(shape, n_layers=template.shallowest)
     model = template.config(shape).model
     layers = layer_configs(model)
-    sizes = {layer.kind: Sizes(layer.parameters().total(), layer.active_parameters()) for layer in layers}
+    encoder = encoder_of(model)
+    # An encoder has as many layers as the decoder, so each decoder layer brings one encoder layer with it.
+    beside = layer_configs(encoder)[:1] if encoder else ()
+    sizes = {
+        layer.kind: Sizes(
+            sum(each.parameters().total() for each in (layer, *beside)),
+            sum(each.active_parameters() for each in (layer, *beside)),
+        )
+        for layer in layers
+    }
     whole, kinds = parameters(model), [layer.kind for layer in layers]
     outside_layers = (
         n_parameters - sum(sizes[kind][i] for kind in kinds)

@@ -7,7 +7,7 @@ from archlab.config.core.merge import Raw, expand
 from archlab.config.core.old_form import from_old_path
 from archlab.config.core.registry import kinds
 from archlab.config.identity import flatten
-from archlab.config.objective import Objective, continues_text, hides_tokens, score_meaning
+from archlab.config.objective import Objective, ever_continues_text, ever_hides_tokens, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
@@ -241,7 +241,7 @@ def untrained_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[st
         f"{arm.label}: train.objective.kind={arm.config.train.objective.kind} does not train the model to continue a "
         "text, so its continuations show what it does without such training"
         for arm in arms
-        if not continues_text(arm.config.train.objective)
+        if not ever_continues_text(arm.config.train.objective)
     ]
 
 
@@ -268,7 +268,7 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
     """Yield a problem for each reason why the outcome cannot be measured. `field` is its field in the study's file."""
     objectives = [arm.config.train.objective for arm in arms]
     is_task = isinstance(arms[0].config.data.task, Task)
-    hide_tokens = any(hides_tokens(objective) for objective in objectives)
+    hide_tokens = any(ever_hides_tokens(objective) for objective in objectives)
     two_sided = [objective.kind for objective in objectives if objective.visibility == "two_sided"]
     needs_pairs = any(objective.needs_pairs for objective in objectives)
     predict_next = all(score_meaning(objective)["kind"] == "next_token" for objective in objectives)
@@ -321,7 +321,7 @@ def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLo
     config = arms[0].config
     if not scores_mean_the_same(arms):
         return None
-    if hides_tokens(config.train.objective):
+    if ever_hides_tokens(config.train.objective):
         return DenoisingLoss()
     return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
 

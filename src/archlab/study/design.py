@@ -27,7 +27,7 @@ from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, field_problems, overr
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
-from archlab.study.start import base_of, start_problems
+from archlab.study.shared_start import base_of, start_problems
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived fields that only an override may change, because they decide how the arm is evaluated. It is an error if such

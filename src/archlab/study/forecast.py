@@ -17,7 +17,7 @@ from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import Arm
 from archlab.study.design import arms, grid
 from archlab.study.schema import Budget, StudyConfig, most_seeds
-from archlab.study.start import start_config
+from archlab.study.shared_start import start_config
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]

@@ -17,9 +17,9 @@ from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
-from archlab.study.start import start_config
+from archlab.study.shared_start import start_config
 from archlab.study.stats import Folds
-from archlab.training.weights import open_start
+from archlab.training.start_weights import open_start
 
 _FEW_FOLDS = 5
 """Number of folds below which a test is much weaker than the number of seeds suggests."""

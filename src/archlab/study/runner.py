@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from archlab.config.core.text import note, print_to_stderr
 from archlab.config.training import resolve_train
@@ -38,6 +39,15 @@ from archlab.training.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
 """Function that is called with the runs of a phase. It returns a callback that takes the progress of a run."""
+
+
+class KnownRuns(NamedTuple):
+    """Runs of a study."""
+
+    before: list[Run]
+    """The base that the study trains, if it does, and the tuning runs."""
+    compared: dict[str, dict[int, Run]]
+    """Runs of the comparison with the first seeds, by name of the arm and seed."""
 
 
 class Study:
@@ -112,6 +122,13 @@ class Study:
         if has_summary(self.folder) and not begun:
             return old_summary(self.folder)
         return self._summarize(tune(self.plan, self._ended), failed=())
+
+    def known_runs(self) -> KnownRuns:
+        """Return the runs that are known now. The runs of an arm are known when it has been tuned."""
+        plan = self.plan
+        before = [*([plan.start] if plan.start else []), *plan.all_tuning()]
+        tuned, seeds = tune(plan, self._ended).arms, self.config.seed_list
+        return KnownRuns(before, {arm.name: {seed: plan.compared(arm, seed) for seed in seeds} for arm in tuned})
 
     def changed(self) -> list[str]:
         """Return the names of the fields in which this study differs from the study in the folder."""

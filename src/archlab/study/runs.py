@@ -15,13 +15,13 @@ from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.study.arm import NOT_TRAINED
+from archlab.study.outcomes.final_weights import read_measured
 from archlab.study.outcomes.schema import Outcome
-from archlab.study.outcomes.weights import read_measured
 from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
+from archlab.training.start_weights import open_start
 from archlab.training.summary import RunSummary
-from archlab.training.weights import open_start
 
 _NEW_FIELDS = (
     ("model.mup", None),
@@ -53,7 +53,7 @@ def _values_in_name(section: Raw, path: str) -> Raw:
 
 
 @cache
-def _weights(path: str) -> str:
+def _digest_of(path: str) -> str:
     """Return the digest of trained weights. They are read once, because many runs of a study begin from them, or have
     them as a teacher."""
     return open_start(path).digest
@@ -87,9 +87,9 @@ class Run:
         plain = in_old_form(resolved(self.config))
         values: Raw = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
         named = self.config.train.start
-        start = self.start.name if self.start else named and _weights(named)
+        start = self.start.name if self.start else named and _digest_of(named)
         if teacher := self.config.train.teacher:
-            values["train"]["teacher"]["path"] = _weights(teacher.path) if teacher.path else start
+            values["train"]["teacher"]["path"] = _digest_of(teacher.path) if teacher.path else start
         values |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -298,6 +298,23 @@ def weights_digest(path: Path) -> str:
     """Return a digest of a checkpoint's weights."""
     files = [*parts_in(path)] or [path / WEIGHTS]
     return hashlib.sha256("".join(sha256(file) for file in sorted(files)).encode()).hexdigest()
+
+
+def digest_of_model(checkpoints: Path) -> str:
+    """Return the digest of the weights from which a run in the folder of an imported or converted model begins. Raise
+    UserError if they are gone or damaged."""
+    newest, damaged = newest_checkpoint(checkpoints, weights_only=True)
+    if newest is None:
+        raise model_is_gone(checkpoints, damaged)
+    return weights_digest(newest[1])
+
+
+def model_is_gone(checkpoints: Path, damaged: Sequence[str]) -> UserError:
+    """Return the error that the folder of an imported or converted model has no weights left."""
+    why = "; ".join(damaged) or f"{checkpoints}: no checkpoint"
+    return UserError(
+        f"{why}; the run cannot begin without the weights of the imported or converted model: make the folder again"
+    )
 
 
 def load_metrics(path: Path) -> bytes:

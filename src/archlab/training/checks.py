@@ -147,7 +147,8 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
 def check_counted(data: TrainingData, n: int) -> None:
     """Raise ConfigError if `n` processes would have to split windows of which only some tokens count
     (`parallel.context`)."""
-    if n > 1 and (data.has_pairs or data.has_conversations):
-        some, form = ("targets of pairs", "pairs") if data.has_pairs else ("responses", "conversations")
-        message = f"{n}; only the {some} count, and these cannot be divided evenly; allowed with {form}: 1"
+    counted = {"pairs": "targets of pairs", "conversations": "responses"}
+    if n > 1 and data.form in counted:
+        only = f"only the {counted[data.form]} count, and these cannot be divided evenly"
+        message = f"{n}; {only}; allowed with {data.form}: 1"
         raise ConfigError([Problem("parallel.context", message)], "the config")

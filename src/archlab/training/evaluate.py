@@ -79,6 +79,20 @@ class DocumentScore(Base):
 
 
 @dataclass(frozen=True)
+class WindowSums:
+    """Sums over each of n windows, as arrays [n] in float64. Their ratio is the score."""
+
+    amounts: np.ndarray
+    """Bits, right tokens or nats of each window, by the measure of the score."""
+    weights: np.ndarray
+    """Bytes of each window or, if the score is not in bits per byte, tokens that count."""
+
+    @property
+    def score(self) -> float:
+        return float(self.amounts.sum() / self.weights.sum())
+
+
+@dataclass(frozen=True)
 class Predictions:
     """Results for every target of n windows, as arrays [n, T]. Targets that do not count have 0 or false."""
 
@@ -97,6 +111,15 @@ class Predictions:
         n_bytes = np.bincount(numbers, text_bytes.ravel()).astype(int)
         scores = zip(beginnings, bits.tolist(), n_bytes.tolist(), strict=True)
         return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
+
+    def by_window(self, held_out: HeldOut) -> WindowSums:
+        """Return the sums whose ratio is the score in the measure of the held-out data."""
+        nats, tokens = self.nats.sum(1, dtype=np.float64), held_out.counted.sum(1, dtype=np.float64)
+        if held_out.bytes is not None:
+            return WindowSums(nats / math.log(2), held_out.bytes.sum(1, dtype=np.float64))
+        if held_out.measure == "accuracy" and self.right is not None:
+            return WindowSums(self.right.sum(1, dtype=np.float64), tokens)
+        return WindowSums(nats, tokens)
 
     def _nats(self, windows: slice | np.ndarray) -> float:
         return float(self.nats[windows].sum(dtype=np.float64))

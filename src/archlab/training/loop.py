@@ -19,10 +19,18 @@ from archlab.model.kernels import prefer_products
 from archlab.model.lora import initialize_lora
 from archlab.pricing.work import teacher_flops, visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
-from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.training.checkpoint import (
+    Retention,
+    load_metrics,
+    load_optimizer,
+    load_weights,
+    model_is_gone,
+    newest_checkpoint,
+)
 from archlab.training.compiling import compile_layers, recompute_layers
 from archlab.training.device import Device
 from archlab.training.evaluate import Predictions, Score, predict
+from archlab.training.initial_values import Initial, logits_of, trained_logits
 from archlab.training.optim import make_optimizer
 from archlab.training.probes import Probing
 from archlab.training.run_folder import RunFolder
@@ -39,14 +47,13 @@ from archlab.training.spikes import (
     batches_passed_over,
     rewinds_to,
 )
-from archlab.training.start import Initial, logits_of, trained_logits
+from archlab.training.start_weights import Start
 from archlab.training.step import StepResult, update
 from archlab.training.summary import NOT_FINITE, RunSummary, summarize
 from archlab.training.teacher import Teacher
-from archlab.training.weights import Start
 from archlab.training.world import World
-from archlab.transplant.change import logits_change
-from archlab.transplant.weights import Step
+from archlab.transplant.logits_change import logits_change
+from archlab.transplant.weights import Change
 
 
 @dataclass(frozen=True)
@@ -87,23 +94,22 @@ class Training:
         self._folder, self._callback = folder, callback
         newest, damaged = self._newest()
         initial = setup.initial if newest is None else None
-        steps = initial.plan.steps if initial and initial.plan else ()
-        before = trained_logits(initial, setup.held_out.batch, device, world) if initial and steps else None
+        changes = initial.plan.changes if initial and initial.plan else ()
+        before = trained_logits(initial, setup.held_out.batch, device, world) if initial and changes else None
         given = initial.plan.tensors if initial and initial.plan else None
         self._model = sharded(setup.config.model, settings, device.type, world, given)
         prefer_products(self._model, setup.products_up_to)
         self._optimizer = make_optimizer(self._model, settings)
         self._done = 0
         self._resume(newest, damaged)
-        if steps:
-            self._note_start(steps, before)
+        if changes:
+            self._note_start(changes, before)
         if world.size > 1:
             own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
         if settings.lora:
-            trained, total = (
-                sum(p.numel() for p in self._model.parameters() if p.requires_grad >= only) for only in (1, 0)
-            )
+            total = sum(p.numel() for p in self._model.parameters())
+            trained = sum(p.numel() for p in self._model.parameters() if p.requires_grad)
             callback.on_note(f"LoRA trains {trained:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)
@@ -253,9 +259,8 @@ class Training:
 
     def _resume(self, newest: tuple[int, Path] | None, damaged: list[str]) -> None:
         folder, settings, initial = self._folder, self._settings, self._setup.initial
-        if newest is None and initial is None and imported(folder.path):
-            why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
-            raise UserError(f"{why}; the run cannot begin without the imported weights: import the model again")
+        if newest is None and initial is None and self._began_from_model():
+            raise model_is_gone(folder.checkpoints, damaged)
         if newest is None and damaged:  # only a user may decide to begin again, because training is lost
             hint = f"restore one from a backup, or delete {folder.checkpoints} to start over"
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
@@ -270,9 +275,12 @@ class Training:
             self._callback.on_note(f"{damage}; an earlier checkpoint is used")
         self._note_past()
 
-    def _note_start(self, steps: Sequence[Step], before_NV: Tensor | None) -> None:
-        for step in steps:
-            self._callback.on_note(f"{step.name} ({step.effect}): {step.report()}")
+    def _began_from_model(self) -> bool:
+        return "start" in self._folder.environment() or imported(self._folder.path) is not None
+
+    def _note_start(self, changes: Sequence[Change], before_NV: Tensor | None) -> None:
+        for change in changes:
+            self._callback.on_note(f"{change.name} ({change.effect}): {change.report()}")
         if before_NV is None:
             self._callback.on_note("the trained model cannot read these batches, so its logits are not compared")
         else:
@@ -295,7 +303,7 @@ class Training:
         self._passed_over = batches_passed_over(metrics)
 
     def _ended(self) -> RunSummary:
-        is_imported = "start" in self._folder.environment() or imported(self._folder.path) is not None
+        is_imported = self._began_from_model()
         metrics = self._folder.metrics()
         summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
         self._folder.finish(summary)

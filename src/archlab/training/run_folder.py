@@ -43,7 +43,7 @@ from archlab.files import (
 )
 from archlab.hf.folder import TOKENIZER
 from archlab.hf.imported import IMPORTED
-from archlab.training.checkpoint import METRICS, has_checkpoint, newest_checkpoint, remove_after, weights_digest
+from archlab.training.checkpoint import METRICS, digest_of_model, has_checkpoint, remove_after
 from archlab.training.evaluate import DocumentScore
 from archlab.training.schedule import LENGTH, step_to_extend
 from archlab.training.sinks import Copies
@@ -113,10 +113,10 @@ class RunFolder:
         new: dict[str, str | bytes] = {}
         if "config.yaml" not in names:
             new |= _with_plugins(config, self.path)
-        elif not before and (IMPORTED in names or has_checkpoint(self.checkpoints)):
+        elif not before and self._has_model():
             self._check_untrained(diff(load_config(self.path), config), tokenizer, env.get("document_token"))
             new |= _with_plugins(config, self.path)
-            env = env | self._own_start()
+            env = env | {"start": digest_of_model(self.checkpoints)}
         elif self._check_same(old := load_config(self.path), config, env, before):
             notes.append(self._extend(old, config))
         if env.get("start", began := before.get("start")) != began and before:
@@ -164,6 +164,11 @@ class RunFolder:
                 f"can continue with it: archlab train {self.path} --out {self.path}"
             )
 
+    def _has_model(self) -> bool:
+        """Return whether `archlab import` or `archlab convert` made the folder, without the env.json of a run."""
+        names = names_with_digest(self.path)
+        return has_checkpoint(self.checkpoints) or ("config.yaml" in names and "env.json" not in names)
+
     def _check_untrained(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
         """Raise UserError if the folder of an imported or converted model cannot be trained with the new config."""
         of_weights = ("model", "train.start", "train.start_layers")
@@ -173,11 +178,6 @@ class RunFolder:
         )
         if tokenizer and any((self.path / name).is_file() for name in (TOKENIZER, IMPORTED)):
             check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
-
-    def _own_start(self) -> dict[str, str]:
-        """Return the digest of the weights from which a run in the folder of an imported or converted model begins."""
-        newest, _ = newest_checkpoint(self.checkpoints, weights_only=True)
-        return {"start": weights_digest(newest[1])} if newest else {}
 
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
         """Return the step from which the run with the settings `old` can be extended to the longer run with `new`.

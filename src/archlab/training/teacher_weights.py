@@ -12,7 +12,7 @@ from archlab.config.training import check_objective, resolve_train
 from archlab.data.training_data import TrainingData
 from archlab.pricing.memory import BYTES, training_memory_of
 from archlab.training.device import Device
-from archlab.training.weights import Start, open_start
+from archlab.training.start_weights import Start, open_start
 from archlab.training.world import WITHIN, World
 
 NO_TEACHER = (

@@ -22,11 +22,11 @@ from archlab.training.checkpoint import has_checkpoint
 from archlab.training.checks import check_counted, check_run, loss_depends_on_micro_batches, settings_per_process
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device, choose_device, environment, resolve_device_type
+from archlab.training.initial_values import initial_of
 from archlab.training.loop import RunSetup, Training
 from archlab.training.out_of_memory import out_of_memory_explained
 from archlab.training.run_folder import ReadOnlyRunFolder, RunFolder
 from archlab.training.sinks import opened
-from archlab.training.start import initial_of
 from archlab.training.summary import RunSummary
 from archlab.training.teacher_weights import bytes_of, check_teacher, open_teacher
 from archlab.training.world import World, joined
@@ -167,7 +167,7 @@ def _record(setup: RunSetup) -> dict[str, Any]:
         env["start"] = setup.initial.start.digest
     if before := setup.batches.data.special.documents:
         env["document_token"] = before[0]
-    if setup.batches.data.has_pairs:
+    if setup.batches.data.form == "pairs":
         env["pairs"] = True
     if ends := setup.batches.data.special.responses:
         env["response_ends"] = list(ends)

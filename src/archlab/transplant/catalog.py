@@ -7,11 +7,11 @@ from archlab.transplant.embedding import LARGER_VOCABULARY, POSITION_TABLE, TIED
 from archlab.transplant.experts import UPCYCLING
 from archlab.transplant.gates import NEW_GATE
 from archlab.transplant.kv_heads import FEWER_KV_HEADS, MORE_KV_HEADS
-from archlab.transplant.latent import TO_LATENT
 from archlab.transplant.mixers import TO_MIXER
-from archlab.transplant.norms import FOLDED_BIASES, FOLDED_WEIGHTS, NORM_OFFSET
+from archlab.transplant.norm_folding import FOLDED_BIASES, FOLDED_WEIGHTS, NORM_OFFSET
 from archlab.transplant.reconfigurations import OTHER_FIELD, RECONFIGURATIONS
-from archlab.transplant.sharing import COPIES
+from archlab.transplant.sharing import UNSHARED
+from archlab.transplant.to_latent import TO_LATENT
 from archlab.transplant.transformation import Entry, Transformation
 from archlab.transplant.width import WIDER
 
@@ -20,7 +20,7 @@ TRANSFORMATIONS: tuple[Transformation, ...] = (
     MORE_LAYERS,
     UNTIED_HEAD,
     TIED_HEAD,
-    COPIES,
+    UNSHARED,
     LARGER_VOCABULARY,
     POSITION_TABLE,
     CONSTANTS,

@@ -34,8 +34,8 @@ def _constants(weights: Weights, target: Architecture) -> Weights:
     tensors |= of_head | of_norms
     if not tensors:
         return weights
-    step = CONSTANTS.step(f"{len(tensors)} new tensors, such as {next(iter(tensors))}")
-    return weights.changed(step, tensors=tensors, layers=layers, model=model)
+    change = CONSTANTS.change(f"{len(tensors)} new tensors, such as {next(iter(tensors))}")
+    return weights.changed(change, tensors=tensors, layers=layers, model=model)
 
 
 def _in_layers(weights: Weights, target: Architecture) -> tuple[dict[str, LazyTensor], dict[str, LayerConfig]]:

@@ -35,13 +35,13 @@ def _more_layers(weights: Weights, target: Architecture) -> Weights:
 def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> Weights:
     own = weights.architecture.stacks[stack]
     trained = {place: j for j, place in enumerate(_places(own, wanted))}
-    layers, tensors, new, random = list[LayerConfig](), dict[str, LazyTensor](), list[str](), list[str]()
+    layers, tensors, new, inert = list[LayerConfig](), dict[str, LazyTensor](), list[str](), list[str]()
     for i, layer in enumerate(wanted):
         name = f"{stack}.{i}"
         source = trained[i] if i in trained else _to_copy(i, trained, wanted)
         layers.append(layer if source is None else own[source])
         if source is None:
-            random.append(f"{name}.")
+            inert.append(f"{name}.")
         else:
             tensors |= _moved(weights, f"{stack}.{source}", name, MORE_LAYERS.name)
         if i not in trained:
@@ -49,7 +49,7 @@ def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> W
             new.append(name)
             tensors |= {f"{name}.{part}": x for part, x in _silence(layers[-1]).items()}
     detail = f"{len(own)} layers to {len(wanted)}; {numbered(new)} are new, and their outputs are 0"
-    return weights.with_stack(MORE_LAYERS.step(detail), stack, layers, tensors, random)
+    return weights.with_stack(MORE_LAYERS.change(detail), stack, layers, tensors, inert)
 
 
 class _Placed(NamedTuple):
@@ -94,11 +94,11 @@ def _to_copy(i: int, trained: dict[int, int], wanted: Sequence[LayerConfig]) -> 
     return min(alike)[2] if alike else None
 
 
-def _moved(weights: Weights, before: str, after: str, step: str) -> dict[str, LazyTensor]:
+def _moved(weights: Weights, before: str, after: str, transformation: str) -> dict[str, LazyTensor]:
     tensors = weights.under(before).items()
     if before == after:
         return {f"{after}.{part}": x for part, x in tensors}
-    return {f"{after}.{part}": x.then(step, lambda value: value, x.shape) for part, x in tensors}
+    return {f"{after}.{part}": x.then(transformation, lambda value: value, x.shape) for part, x in tensors}
 
 
 def _check_can_be_silent(layer: LayerConfig, stack: str, n_own: int, n_wanted: int) -> None:
@@ -141,16 +141,17 @@ def _chosen_layers(weights: Weights, target: Target) -> Weights:
     """Return the weights whose decoder consists of the chosen layers, which may be left out, repeated or in another
     order."""
     _check_depth(weights, target)
-    own, layers = weights.architecture.stacks[DECODER], target.chosen
-    if layers is None or layers == tuple(range(len(own))):
+    own, chosen = weights.architecture.stacks[DECODER], target.chosen
+    if chosen is None or chosen.layers == tuple(range(len(own))):
         return weights
+    layers = chosen.layers
     tensors = dict[str, LazyTensor]()
     for i, j in enumerate(layers):
         tensors |= _moved(weights, f"{DECODER}.{j}", f"{DECODER}.{i}", CHOSEN_LAYERS.name)
     detail = f"{len(own)} layers to {len(layers)}: {', '.join(map(str, layers))}"
-    if target.distance is not None:
-        detail += f"; the angular distance across the layers that are left out is {target.distance:.2g}"
-    return weights.with_stack(CHOSEN_LAYERS.step(detail), DECODER, [own[j] for j in layers], tensors)
+    if chosen.distance is not None:
+        detail += f"; the angular distance across the layers that are left out is {chosen.distance:.2g}"
+    return weights.with_stack(CHOSEN_LAYERS.change(detail), DECODER, [own[j] for j in layers], tensors)
 
 
 def _check_depth(weights: Weights, target: Target) -> None:
@@ -167,11 +168,12 @@ def _check_depth(weights: Weights, target: Target) -> None:
             )
     if target.chosen is None:
         return
+    layers = target.chosen.layers
     n_own, n_wanted = (len(architecture.stacks[DECODER]) for architecture in (weights.architecture, target))
-    if len(target.chosen) != n_wanted:
-        found = f"{len(target.chosen)} layers"
+    if len(layers) != n_wanted:
+        found = f"{len(layers)} layers"
         raise UserError(f"train.start_layers: {found}; allowed: {n_wanted}, which is model.n_layers")
-    if wrong := [j for j in target.chosen if not 0 <= j < n_own]:
+    if wrong := [j for j in layers if not 0 <= j < n_own]:
         raise UserError(f"train.start_layers: layer {wrong[0]}; allowed: 0 to {n_own - 1}, the trained layers")
 
 

@@ -17,7 +17,7 @@ from archlab.transplant.reconfigurations import (
     text_of,
 )
 from archlab.transplant.transformation import Entry, Transformation
-from archlab.transplant.weights import ENCODER, Architecture, Effect, Step, Weights, numbered
+from archlab.transplant.weights import ENCODER, Architecture, Change, Effect, Weights, numbered
 
 _IN_LAYERS = (*PER_LAYER, "layers", "encoder", "n_layers", "max_seq_len", "init", "mup")
 """Sections of a model that its layers contain, or that do not change what its weights compute."""
@@ -31,9 +31,9 @@ def differences(own: LayerConfig, wanted: LayerConfig) -> list[Difference]:
     return _differences(own.model_dump(mode="json"), wanted.model_dump(mode="json"))
 
 
-def without_weights(weights: Weights, target: Architecture, random: Sequence[str], n_tokens: int) -> Iterator[Step]:
-    """Yield a step for each remaining difference: a field that changes what the weights compute, or tensors that begin
-    from random values.
+def without_weights(weights: Weights, target: Architecture, random: Sequence[str], n_tokens: int) -> Iterator[Change]:
+    """Yield a change for each remaining difference: a field that changes what the weights compute, or tensors that
+    begin from random values.
 
     `random` holds the names of the new model's tensors whose initial values are random. A change is exact if the logits
     of all texts of up to `n_tokens` tokens stay the same. Raise UserError, with the field, for a change after which the
@@ -42,36 +42,36 @@ def without_weights(weights: Weights, target: Architecture, random: Sequence[str
     layers: dict[tuple[Difference, Reconfiguration, float], list[str]] = {}
     for name, own, new in weights.pairs(target):
         for difference in differences(own, new):
-            change = reconfiguration_of(difference, new)
-            layers.setdefault((difference, change, change.limit(own, new)), []).append(name)
+            kind = reconfiguration_of(difference, new)
+            layers.setdefault((difference, kind, kind.exact_up_to(own, new)), []).append(name)
     for difference in _outer_differences(weights.model, target.model):
         layers.setdefault((difference, reconfiguration_of(difference, None), 0), [])
-    for (difference, change, n_exact), names in layers.items():
+    for (difference, kind, n_exact), names in layers.items():
         where = f"{difference.name}{' in ' if names else ''}{numbered(names)}"
-        effect, why = _promise(change, n_exact, n_tokens)
+        effect, why = _promise(kind, n_exact, n_tokens)
         values = f"{text_of(difference.before)} to {text_of(difference.after)}"
-        yield change.step(f"{where}: {values}{f' ({why})' if why else ''}", effect)
+        yield kind.change(f"{where}: {values}{f' ({why})' if why else ''}", effect)
     yield from _new_tensors(weights, random)
 
 
-def _promise(change: Reconfiguration, n_exact: float, n_tokens: int) -> tuple[Effect, str]:
+def _promise(kind: Reconfiguration, n_exact: float, n_tokens: int) -> tuple[Effect, str]:
     """Return the effect of a change that does nothing in texts of up to `n_exact` tokens, and the reason."""
     if n_exact == 0:
-        return change.effect, "" if change is OTHER_FIELD else change.rule
+        return kind.effect, "" if kind is OTHER_FIELD else kind.rule
     if math.isinf(n_exact):
         return "exact", ""
     texts = f"in texts of up to {n_exact:.0f} tokens"
     return ("exact", texts) if n_exact >= n_tokens else ("approximate", f"exact {texts}")
 
 
-def _new_tensors(weights: Weights, random: Sequence[str]) -> Iterator[Step]:
+def _new_tensors(weights: Weights, random: Sequence[str]) -> Iterator[Change]:
     new = [name for name in random if name not in weights.tensors]
     inert = [name for name in new if name.startswith(weights.inert)]
     others = [name for name in new if not name.startswith(weights.inert)]
     if inert:
-        yield NEW_TENSORS.step(f"{_initial(inert)}, which do not change the logits", "exact")
+        yield NEW_TENSORS.change(f"{_initial(inert)}, which do not change the logits", "exact")
     if others:
-        yield NEW_TENSORS.step(_initial(others))
+        yield NEW_TENSORS.change(_initial(others))
 
 
 def _initial(names: Sequence[str]) -> str:
@@ -96,8 +96,8 @@ def _with_other_kind(weights: Weights, target: Architecture) -> Weights:
         }
         pairs = ", ".join(f"{before} to {after}" for before, after in sorted(kinds, key=str))
         dropped = [n for n in weights.tensors if any(n.startswith(f"{name}.{place}.") for name in replaced)]
-        step = OTHER_KIND.step(f"{place} of {numbered(list(replaced))}: {pairs}")
-        weights = weights.changed(step, dropped=dropped, layers=replaced)
+        change = OTHER_KIND.change(f"{place} of {numbered(list(replaced))}: {pairs}")
+        weights = weights.changed(change, dropped=dropped, layers=replaced)
     return weights
 
 

@@ -16,19 +16,19 @@ def _untied(weights: Weights, target: Architecture) -> Weights:
         return weights
     embedding = weights.tensors["embedding.weight"]
     head = embedding.then(UNTIED_HEAD.name, torch.clone, embedding.shape)
-    step = UNTIED_HEAD.step("the head has a copy of the embedding")
-    return weights.changed(step, tensors={"head.weight": head}, model=with_value(weights.model, "head.tied", False))
+    change = UNTIED_HEAD.change("the head has a copy of the embedding")
+    return weights.changed(change, tensors={"head.weight": head}, model=with_value(weights.model, "head.tied", False))
 
 
 def _tied(weights: Weights, target: Architecture) -> Weights:
     if weights.model.head.tied or not target.model.head.tied:
         return weights
     matrix, embedding = weights.tensors["head.weight"], weights.tensors["embedding.weight"]
-    step = TIED_HEAD.step(
+    change = TIED_HEAD.change(
         "the head's own matrix is dropped",
         errors=lambda: {"head.weight": relative_error(matrix.read(), embedding.read())},
     )
-    return weights.changed(step, dropped=["head.weight"], model=with_value(weights.model, "head.tied", True))
+    return weights.changed(change, dropped=["head.weight"], model=with_value(weights.model, "head.tied", True))
 
 
 def _larger_vocabulary(weights: Weights, target: Architecture) -> Weights:
@@ -45,8 +45,8 @@ def _larger_vocabulary(weights: Weights, target: Architecture) -> Weights:
         for name, tensor in weights.tensors.items()
         if name in ("embedding.weight", "head.weight", "head.bias")
     }
-    step = LARGER_VOCABULARY.step(f"{before} tokens to {after}; the logits of the first {before} stay the same")
-    return weights.changed(step, tensors=tensors, model=with_value(weights.model, "vocab_size", after))
+    change = LARGER_VOCABULARY.change(f"{before} tokens to {after}; the logits of the first {before} stay the same")
+    return weights.changed(change, tensors=tensors, model=with_value(weights.model, "vocab_size", after))
 
 
 def _with_rows(rows: Tensor, n: int) -> Tensor:
@@ -75,14 +75,16 @@ def _positions_of(weights: Weights, target: Architecture, stack: str) -> Weights
     if (own.offset, n_rows) == (wanted.offset, after):
         return weights
 
-    def change(rows: Tensor) -> Tensor:
+    def resized(rows: Tensor) -> Tensor:
         unused = rows.new_zeros(wanted.offset, rows.shape[1])
         return torch.cat((unused, rows[own.offset :][torch.arange(after) % n_rows]))
 
-    new = table.then(POSITION_TABLE.name, change, (wanted.offset + after, table.shape[1]))
-    step = POSITION_TABLE.step(f"{before} positions to {after}; exact in texts of up to {min(before, after)} tokens")
+    new = table.then(POSITION_TABLE.name, resized, (wanted.offset + after, table.shape[1]))
+    change = POSITION_TABLE.change(
+        f"{before} positions to {after}; exact in texts of up to {min(before, after)} tokens"
+    )
     moved = {f"{stack}.{i}": with_fields(x, "position", offset=wanted.offset) for i, x in enumerate(layers)}
-    return weights.changed(step, tensors={name: new}, layers=moved)
+    return weights.changed(change, tensors={name: new}, layers=moved)
 
 
 UNTIED_HEAD = Transformation(
@@ -98,7 +100,7 @@ TIED_HEAD = Transformation(
     effect="approximate",
     fields=("model.head.tied",),
     rule="The head's matrix is dropped, and the embedding takes its place. The less the two are alike, the more the "
-    "logits change. The step states the relative error of the head.",
+    "logits change. The report states the relative error of the head.",
     paper="Press 2017, arXiv 1608.05859",
     apply=_tied,
 )

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.moe import MoE
 from archlab.errors import UserError
+from archlab.model.arithmetic import at_least_float32
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, constant, numbered
 
@@ -33,7 +33,7 @@ def _upcycled(weights: Weights, target: Architecture) -> Weights:
         inert += [] if changes else [f"{name}.mlp.router." for name in names]
         detail = f"{numbered(names)}: {mixture.experts} experts, {mixture.active} active{changes}"
         weights = weights.changed(
-            UPCYCLING.step(detail, "approximate" if changes else "exact"),
+            UPCYCLING.change(detail, "approximate" if changes else "exact"),
             tensors=tensors,
             dropped=dropped,
             layers={name: layers[name].model_copy(update={"mlp": mixture}) for name in names},
@@ -98,7 +98,7 @@ def _experts(dense: Mapping[str, LazyTensor], mixture: MoE, d_model: int) -> dic
 
 def _stacked(tensor: LazyTensor, n: int, factor: float) -> LazyTensor:
     def stack(x: Tensor) -> Tensor:
-        scaled = x if factor == 1 else x.to(torch.promote_types(x.dtype, torch.float32)) * factor
+        scaled = x if factor == 1 else at_least_float32(x) * factor
         return scaled.expand(n, *x.shape)
 
     return tensor.then(UPCYCLING.name, stack, (n, *tensor.shape))

@@ -33,7 +33,7 @@ def _at(weights: Weights, target: Architecture, place: str) -> Weights:
         tensors[f"{module}.out.weight"] = out.then(NEW_GATE.name, divide, out.shape)
     if not layers:
         return weights
-    return weights.changed(NEW_GATE.step(f"{place} of {numbered(list(layers))}"), tensors=tensors, layers=layers)
+    return weights.changed(NEW_GATE.change(f"{place} of {numbered(list(layers))}"), tensors=tensors, layers=layers)
 
 
 def _divided(matrix: Tensor, *, activation: torch.nn.Module) -> Tensor:

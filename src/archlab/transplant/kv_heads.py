@@ -8,7 +8,7 @@ from torch import Tensor
 from archlab.config.components.multi_head import MultiHead
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32
-from archlab.transplant.fields import field_of
+from archlab.transplant.field_names import field_of
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weight_errors import largest, relative_error
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered, with_fields
@@ -16,7 +16,7 @@ from archlab.transplant.weights import Architecture, LazyTensor, Weights, number
 _OF_HEADS = ("k", "v", "k_norm")
 """Modules of attention with one part for each key/value head."""
 
-_Change = Callable[[Tensor, int], Tensor]
+_HeadFunction = Callable[[Tensor, int], Tensor]
 """Function of the parts of all heads, [heads, ...], and of the new number of heads. It returns [new heads, ...]."""
 
 
@@ -53,24 +53,24 @@ def _copies(heads: Tensor, n_after: int) -> Tensor:
     return heads.repeat_interleave(n_after // len(heads), 0)
 
 
-def with_copied_heads(tensor: LazyTensor, step: str, before: int, after: int) -> LazyTensor:
+def with_copied_heads(tensor: LazyTensor, transformation: str, before: int, after: int) -> LazyTensor:
     """Return the tensor with the rows of each of `before` key/value heads copied, so that there are `after` heads."""
-    return _changed(tensor, step, _copies, tensor.shape[0] // before, before, after)
+    return _changed(tensor, transformation, _copies, tensor.shape[0] // before, before, after)
 
 
 def _of_every_place(
     weights: Weights,
     target: Architecture,
     transformation: Transformation,
-    change: _Change,
+    function: _HeadFunction,
 ) -> Weights:
     for place in ("attention", "cross"):
-        weights = _with_other_heads(weights, target, place, transformation, change)
+        weights = _with_other_heads(weights, target, place, transformation, function)
     return weights
 
 
 def _with_other_heads(
-    weights: Weights, target: Architecture, place: str, transformation: Transformation, change: _Change
+    weights: Weights, target: Architecture, place: str, transformation: Transformation, function: _HeadFunction
 ) -> Weights:
     tensors, layers, counts = dict[str, LazyTensor](), {}, set[tuple[int, int]]()
     pooled = list[_Pooled]()
@@ -92,18 +92,18 @@ def _with_other_heads(
         layers[name] = with_fields(own, place, n_kv_heads=after)
         for part, tensor in weights.under(f"{name}.{place}").items():
             if part.partition(".")[0] in _OF_HEADS and (rows := _rows(part, attention)):
-                tensors[f"{name}.{place}.{part}"] = _changed(tensor, transformation.name, change, rows, before, after)
+                tensors[f"{name}.{place}.{part}"] = _changed(tensor, transformation.name, function, rows, before, after)
                 if is_fewer:
                     offset = part == "k_norm.norm.weight" and getattr(attention.qk_norm, "unit_offset", False)
                     pooled.append(_Pooled(part, tensor, rows, before // after, int(offset)))
     if not layers:
         return weights
     heads = ", ".join(f"{before} to {after} heads" for before, after in sorted(counts))
-    step = transformation.step(
+    change = transformation.change(
         f"{place} of {numbered(list(layers))}: {heads}",
         errors=lambda: largest({part.name: part.error()} for part in pooled),
     )
-    return weights.changed(step, tensors=tensors, layers=layers)
+    return weights.changed(change, tensors=tensors, layers=layers)
 
 
 def _allowed(n_kv_heads: int, n_heads: int) -> Iterable[int]:
@@ -122,11 +122,13 @@ def _rows(part: str, attention: MultiHead) -> int:
     return attention.head_dim or 0
 
 
-def _changed(tensor: LazyTensor, step: str, change: _Change, rows: int, before: int, after: int) -> LazyTensor:
+def _changed(
+    tensor: LazyTensor, transformation: str, function: _HeadFunction, rows: int, before: int, after: int
+) -> LazyTensor:
     def changed(x: Tensor) -> Tensor:
-        return change(x.unflatten(0, (before, rows)), after).flatten(0, 1)
+        return function(x.unflatten(0, (before, rows)), after).flatten(0, 1)
 
-    return tensor.then(step, changed, (rows * after, *tensor.shape[1:]))
+    return tensor.then(transformation, changed, (rows * after, *tensor.shape[1:]))
 
 
 _FIELDS = ("model.attention.n_kv_heads", "model.encoder.cross.n_kv_heads")
@@ -135,7 +137,7 @@ FEWER_KV_HEADS = Transformation(
     name="fewer key/value heads",
     effect="approximate",
     fields=_FIELDS,
-    rule="Each new head is the mean of a group of neighboring heads. Equal heads stay exact. The step states the "
+    rule="Each new head is the mean of a group of neighboring heads. Equal heads stay exact. The report states the "
     "relative error of replacing the heads by their means.",
     paper="Ainslie 2023, arXiv 2305.13245",
     apply=_fewer,

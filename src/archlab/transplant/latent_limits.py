@@ -11,8 +11,8 @@ from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import DynamicNTK, Longrope, NoScaling, Position, Rope
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
-from archlab.transplant.fields import field_of
-from archlab.transplant.limits import Rotation, alike_up_to
+from archlab.transplant.exact_lengths import Rotation, alike_up_to
+from archlab.transplant.field_names import field_of
 from archlab.transplant.weights import Architecture
 
 _WITHOUT_COUNTERPART = ("qkv_bias", "clip_qkv", "temperature", "sinks", "sub_norm", "gate")

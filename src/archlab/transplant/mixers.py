@@ -48,7 +48,7 @@ def _mixers(weights: Weights, target: Architecture) -> Weights:
     for detail, layers in groups.items():
         of_layers = tuple(f"{name}." for name in layers)
         weights = weights.changed(
-            TO_MIXER.step(f"{numbered(list(layers))}: {detail}"),
+            TO_MIXER.change(f"{numbered(list(layers))}: {detail}"),
             tensors={name: x for name, x in tensors.items() if name.startswith(of_layers)},
             dropped=[name for name in dropped if name.startswith(of_layers)],
             layers=layers,
@@ -57,7 +57,7 @@ def _mixers(weights: Weights, target: Architecture) -> Weights:
 
 
 def _config(own: LayerConfig, wanted: LayerConfig) -> LayerConfig:
-    """Return the layer after the step. No part of it uses a position encoding that acts on attention."""
+    """Return the layer after the change. No part of it uses a position encoding that acts on attention."""
     position = wanted.position if own.position.acts_on in ON_ATTENTION else own.position
     multipliers = {name: getattr(wanted.block, name) for name in ("attention_multiplier", "mixer_multiplier")}
     block = own.block.model_copy(update={**multipliers, "attention_norm": wanted.block.attention_norm})

@@ -1,6 +1,6 @@
 """Plan of the initial values of a model: which tensors trained weights provide, and by which transformations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from archlab.model.init import initialize
 from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
 from archlab.transplant.differences import without_weights
-from archlab.transplant.weights import ENCODER, Architecture, Effect, LazyTensor, Step, Target, Weights
+from archlab.transplant.weights import ENCODER, Architecture, Change, ChosenLayers, Effect, LazyTensor, Target, Weights
 
 _MOST_LISTED = 8
 
@@ -29,13 +29,13 @@ class Plan:
     """Tensors that begin from the initial values of a new model."""
     dropped: tuple[str, ...]
     """Tensors of the trained weights that the model lacks."""
-    steps: tuple[Step, ...]
+    changes: tuple[Change, ...]
     """All changes, in order. Empty if the model is the trained one."""
 
     @property
     def kept(self) -> list[str]:
         """Names of the tensors that are as they were stored."""
-        return [name for name, tensor in self.tensors.items() if not tensor.steps]
+        return [name for name, tensor in self.tensors.items() if not tensor.changes]
 
     @property
     def new(self) -> list[str]:
@@ -51,35 +51,32 @@ class Plan:
 
     @property
     def effect(self) -> Effect:
-        """Effect of all steps together on the logits."""
-        effects = {step.effect for step in self.steps}
+        """Effect of all changes together on the logits."""
+        effects = {change.effect for change in self.changes}
         return "new" if "new" in effects else "approximate" if "approximate" in effects else "exact"
 
 
-def plan(
-    weights: Weights, model: ModelConfig, layers: Sequence[int] | None = None, distance: float | None = None
-) -> Plan:
+def plan(weights: Weights, model: ModelConfig, chosen: ChosenLayers | None = None) -> Plan:
     """Return the plan of the initial values of `model`.
 
-    `layers` holds the trained layer of each layer of the model's decoder. None: the trained layers in order. `distance`
-    is the angular distance across the layers that are left out, if they were chosen by it. A tensor that no
+    `chosen` holds the trained layers of the model's decoder. None: all of them in order. A tensor that no
     transformation provides is new. Raise UserError, with the fields, if the weights cannot become this model.
     """
     wanted, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
-    target = Target(wanted.model, wanted.stacks, None if layers is None else tuple(layers), distance)
+    target = Target(wanted.model, wanted.stacks, chosen)
     _check_encoder(weights, target)
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)
     with torch.device("meta"):
         decoder = Decoder(model, seed=None)
     random = [role.name for role in roles_of(decoder) if role.constant is None]
-    steps = [*weights.steps, *without_weights(weights, target, random, n_tokens)]
+    changes = [*weights.changes, *without_weights(weights, target, random, n_tokens)]
     parameters = decoder.state_dict()
     provided = {name: x for name, x in weights.tensors.items() if name in parameters}
     _check_shapes(provided, parameters)
     initialized = tuple(name for name in parameters if name not in provided)
     dropped = tuple(name for name in weights.tensors if name not in parameters)
-    return Plan(provided, initialized, dropped, tuple(steps))
+    return Plan(provided, initialized, dropped, tuple(changes))
 
 
 def _check_encoder(weights: Weights, target: Architecture) -> None:

@@ -10,7 +10,7 @@ from archlab.config.components.position import T5, Position
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
-from archlab.transplant.limits import no_limit, same_keys, same_norms, same_rotations, same_temperatures
+from archlab.transplant.exact_lengths import no_tokens, same_keys, same_norms, same_rotations, same_temperatures
 from archlab.transplant.transformation import Entry
 
 
@@ -43,7 +43,7 @@ class Reconfiguration(Entry):
     after: object = ...
     position: type[Position] = Position
     """Position encoding of the layers for which this holds."""
-    limit: Callable[[LayerConfig, LayerConfig], float] = no_limit
+    exact_up_to: Callable[[LayerConfig, LayerConfig], float] = no_tokens
     """Function of the trained and the new layer. It returns the largest length of texts, in tokens, in which the change
     does nothing."""
 
@@ -72,7 +72,7 @@ RECONFIGURATIONS = (
         rule="queries see more or fewer keys",
         exact_in="texts that are no longer than the smaller window or block",
         paper="Beltagy 2020, arXiv 2004.05150",
-        limit=same_keys,
+        exact_up_to=same_keys,
     ),
     Reconfiguration(
         name="temperature",
@@ -80,7 +80,7 @@ RECONFIGURATIONS = (
         fields=("model.attention.temperature.*",),
         rule="queries of later tokens are multiplied by other factors",
         exact_in="texts of up to temperature.length - temperature.offset tokens",
-        limit=same_temperatures,
+        exact_up_to=same_temperatures,
     ),
     Reconfiguration(
         name="position interpolation",
@@ -89,7 +89,7 @@ RECONFIGURATIONS = (
         after="linear",
         rule="all frequencies of RoPE are divided by the factor",
         paper="Chen 2023, arXiv 2306.15595",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="dynamic NTK",
@@ -99,7 +99,7 @@ RECONFIGURATIONS = (
         rule="theta grows with the length of long texts",
         exact_in="texts of up to scaling.original_max_seq_len tokens",
         paper="Peng 2023, arXiv 2309.00071",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="YaRN",
@@ -108,7 +108,7 @@ RECONFIGURATIONS = (
         after="yarn",
         rule="the frequencies of slow pairs of dimensions are divided by the factor, and scores are scaled",
         paper="Peng 2023, arXiv 2309.00071",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="LongRoPE",
@@ -118,7 +118,7 @@ RECONFIGURATIONS = (
         rule="the frequency of each pair of dimensions is divided by its own number, and scores are scaled",
         exact_in="texts of up to scaling.original_max_seq_len tokens if scaling.factor and all short factors are 1",
         paper="Ding 2024, arXiv 2402.13753",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="Llama 3 scaling",
@@ -127,7 +127,7 @@ RECONFIGURATIONS = (
         after="llama3",
         rule="long wavelengths of RoPE are multiplied by the factor",
         paper="Grattafiori 2024, arXiv 2407.21783",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="p-RoPE",
@@ -136,7 +136,7 @@ RECONFIGURATIONS = (
         after="proportional",
         rule="slow pairs of dimensions are no longer rotated",
         paper="Barbero 2024, arXiv 2410.06205",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="other rotations",
@@ -144,7 +144,7 @@ RECONFIGURATIONS = (
         fields=("model.position.theta", "model.position.scaling.*"),
         rule="RoPE rotates queries and keys by other angles",
         exact_in="texts of up to the length from which the angles differ",
-        limit=same_rotations,
+        exact_up_to=same_rotations,
     ),
     Reconfiguration(
         name="late QK-norm",
@@ -216,7 +216,7 @@ RECONFIGURATIONS = (
         fields=("model.block.parallel",),
         rule="attention and MLP read other norms or another stream",
         exact_in="all texts if both models are parallel and their norms have no parameters",
-        limit=same_norms,
+        exact_up_to=same_norms,
     ),
     Reconfiguration(
         name="new biases of experts",

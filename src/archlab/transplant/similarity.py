@@ -11,11 +11,11 @@ from torch import Tensor
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder
+from archlab.transplant.weights import ChosenLayers
 
 
-def least_changing_block(model: Decoder, tokens_BT: Tensor, n_layers: int) -> tuple[list[int], float]:
-    """Return the layers to keep, in order, so that `n_layers` are left, and the angular distance across the others
-    (Gromov 2024, arXiv 2403.17887).
+def least_changing_block(model: Decoder, tokens_BT: Tensor, n_layers: int) -> ChosenLayers:
+    """Return the layers to keep, in order, so that `n_layers` are left (Gromov 2024, arXiv 2403.17887).
 
     The layers that are left out are consecutive. They are the block with the smallest angular distance between its
     input and the input of the layer after it, so the last layer is always kept. `tokens_BT` are texts of equal length
@@ -27,7 +27,7 @@ def least_changing_block(model: Decoder, tokens_BT: Tensor, n_layers: int) -> tu
     n_left_out = n_trained - n_layers
     distances = angular_distances(model, tokens_BT, n_left_out)
     first = int(distances.argmin()) if n_left_out else 0
-    return [*range(first), *range(first + n_left_out, n_trained)], distances[first].item()
+    return ChosenLayers((*range(first), *range(first + n_left_out, n_trained)), distances[first].item())
 
 
 @torch.no_grad()

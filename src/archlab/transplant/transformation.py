@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archlab.transplant.weights import Effect, Errors, Step, Target, Weights, no_errors
+from archlab.transplant.weights import Change, Effect, Errors, Target, Weights, no_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +12,7 @@ class Entry:
 
     name: str
     effect: Effect
-    """Effect that the change has in its usual form. A step may have another one, for example in a post-norm model."""
+    """Usual effect of the change. In some models it is another one, for example in a post-norm model."""
     fields: tuple[str, ...]
     """Fields of the config that ask for the change. `*` stands for any text."""
     rule: str
@@ -22,9 +22,9 @@ class Entry:
     paper: str = ""
     """Source, such as `Ainslie 2023, arXiv 2305.13245`. Empty if there is none."""
 
-    def step(self, detail: str, effect: Effect | None = None, errors: Callable[[], Errors] = no_errors) -> Step:
-        """Return a step that makes this change."""
-        return Step(self.name, effect or self.effect, detail, errors)
+    def change(self, detail: str, effect: Effect | None = None, errors: Callable[[], Errors] = no_errors) -> Change:
+        """Return one change of this kind, with its places and numbers as the detail."""
+        return Change(self.name, effect or self.effect, detail, errors)
 
 
 @dataclass(frozen=True, kw_only=True)

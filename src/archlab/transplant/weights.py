@@ -18,7 +18,7 @@ from archlab.config.model_schema import ModelConfig
 AnyConfig = TypeVar("AnyConfig", bound=Base)
 
 Effect = Literal["exact", "approximate", "new"]
-"""Effect of a step on the logits, before any training.
+"""Effect of a change on the logits, before any training.
 
 `exact`: they stay the same, up to rounding. `approximate`: they change, but the weights still carry what they learned.
 `new`: parts of the model begin from random values, and need training.
@@ -39,7 +39,7 @@ def no_errors() -> Errors:
 
 
 @dataclass(frozen=True)
-class Step:
+class Change:
     """One change of trained weights."""
 
     name: str
@@ -63,31 +63,31 @@ class LazyTensor:
 
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
-    steps: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     """Names of the transformations that have changed the tensor, in order. Empty: the tensor is as it was stored."""
     is_trained: bool = True
     """Whether the values depend on trained weights."""
 
-    def then(self, step: str, change: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "LazyTensor":
+    def then(self, transformation: str, change: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "LazyTensor":
         """Return the tensor after a change, whose result has this shape."""
-        return made(step, change, shape, self)
+        return made(transformation, change, shape, self)
 
 
-def made(step: str, make: Callable[..., Tensor], shape: Sequence[int], *inputs: LazyTensor) -> LazyTensor:
-    """Return the tensor that `make` computes from other tensors. `step` is the name of the transformation."""
-    steps = tuple(dict.fromkeys((*(name for tensor in inputs for name in tensor.steps), step)))
+def made(transformation: str, make: Callable[..., Tensor], shape: Sequence[int], *inputs: LazyTensor) -> LazyTensor:
+    """Return the tensor that `make` computes from other tensors. `transformation` is the name of the transformation."""
+    changes = tuple(dict.fromkeys((*(name for tensor in inputs for name in tensor.changes), transformation)))
     is_trained = any(tensor.is_trained for tensor in inputs)
-    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), steps, is_trained)
+    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), changes, is_trained)
 
 
-def constant(step: str, shape: Sequence[int], value: float) -> LazyTensor:
-    """Return a tensor whose elements are all `value`. `step` is the name of the transformation."""
-    return made(step, partial(torch.full, tuple(shape), value), shape)
+def constant(transformation: str, shape: Sequence[int], value: float) -> LazyTensor:
+    """Return a tensor whose elements are all `value`. `transformation` is the name of the transformation."""
+    return made(transformation, partial(torch.full, tuple(shape), value), shape)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Architecture in which every layer has its own complete config, so that a step can change single layers."""
+    """Architecture in which every layer has its own complete config, so that single layers can change."""
 
     model: ModelConfig
     """Sections outside the layers, such as `embedding` and `head`. Those of the layers are not read."""
@@ -103,23 +103,31 @@ class Architecture:
 
 
 @dataclass(frozen=True)
+class ChosenLayers:
+    """Choice of trained layers."""
+
+    layers: tuple[int, ...]
+    """Trained layer of each layer of the decoder."""
+    distance: float | None = None
+    """Angular distance across the layers that are left out, if they were chosen by it."""
+
+
+@dataclass(frozen=True)
 class Target(Architecture):
     """Architecture that trained weights should become."""
 
-    chosen: tuple[int, ...] | None = None
-    """Trained layer of each layer of the decoder. None: all trained layers in order."""
-    distance: float | None = None
-    """Angular distance across the layers that `chosen` leaves out, if they were chosen by it."""
+    chosen: ChosenLayers | None = None
+    """Trained layers of the decoder. None: all of them in order."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Trained weights with their architecture, and the steps by which they were changed."""
+    """Trained weights with their architecture, and the changes that they have had."""
 
     architecture: Architecture
     tensors: Mapping[str, LazyTensor]
     """Tensors by their names in `Decoder`."""
-    steps: tuple[Step, ...] = ()
+    changes: tuple[Change, ...] = ()
     inert: tuple[str, ...] = ()
     """Beginnings of the names of new tensors that do not change the logits, whatever their initial values are."""
 
@@ -141,7 +149,7 @@ class Weights:
 
     def changed(
         self,
-        step: Step,
+        change: Change,
         *,
         tensors: Mapping[str, LazyTensor] | None = None,
         dropped: Sequence[str] = (),
@@ -149,7 +157,7 @@ class Weights:
         model: ModelConfig | None = None,
         inert: Sequence[str] = (),
     ) -> "Weights":
-        """Return the weights after a step.
+        """Return the weights after a change.
 
         `tensors` are added or replaced, and `dropped` are removed. `layers` holds the new configs of layers, by name.
         `model` replaces the sections outside the layers. `inert` is added to the inert tensors.
@@ -162,23 +170,23 @@ class Weights:
         return Weights(
             Architecture(model or self.model, stacks),
             {**kept, **(tensors or {})},
-            (*self.steps, step),
+            (*self.changes, change),
             (*self.inert, *inert),
         )
 
     def with_stack(
         self,
-        step: Step,
+        change: Change,
         stack: str,
         layers: Sequence[LayerConfig],
         tensors: Mapping[str, LazyTensor],
         inert: Sequence[str] = (),
     ) -> "Weights":
-        """Return the weights after a step that replaces all layers of a stack. `tensors` are those of the new
+        """Return the weights after a change that replaces all layers of a stack. `tensors` are those of the new
         layers."""
         outside = {name: x for name, x in self.tensors.items() if not name.startswith(f"{stack}.")}
         replaced = replace(self.architecture, stacks={**self.architecture.stacks, stack: tuple(layers)})
-        return Weights(replaced, {**outside, **tensors}, (*self.steps, step), (*self.inert, *inert))
+        return Weights(replaced, {**outside, **tensors}, (*self.changes, change), (*self.inert, *inert))
 
 
 def with_fields(config: LayerConfig, place: str, **fields: object) -> LayerConfig:

@@ -24,7 +24,7 @@ from archlab.config.layers import PLACES, LayerConfig, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.transplant.axes import FIXED, GROWING, OF_NORM, OUTSIDE, Features, axes_of, features_of
-from archlab.transplant.copies import with_copies
+from archlab.transplant.duplication import with_copies
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import DECODER, ENCODER, Architecture, LazyTensor, Weights, numbered
 
@@ -57,7 +57,7 @@ def _wider(weights: Weights, target: Architecture) -> Weights:
     of_outside, model = _outside(weights, target, times)
     width = [f"d_model {before} to {after}"] if times > 1 else []
     details = [*width, *(f"{text} in {numbered(names)}" for text, names in changes.items())]
-    return weights.changed(WIDER.step("; ".join(details)), tensors=tensors | of_outside, layers=layers, model=model)
+    return weights.changed(WIDER.change("; ".join(details)), tensors=tensors | of_outside, layers=layers, model=model)
 
 
 def _times(before: int, after: int, field: str) -> int:

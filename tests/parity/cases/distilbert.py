@@ -12,4 +12,5 @@ CASES = [
     Case("distilbert", "relu-untied", {**SMALL, "activation": "relu", "tie_word_embeddings": False}, (
         "model.mlp.activation=gelu",
     )),
+    Case("distilbert", "sinusoidal", {**SMALL, "sinusoidal_pos_embds": True}, ("model.head.transform.activation=relu",)),
 ]  # fmt: skip

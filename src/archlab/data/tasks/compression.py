@@ -3,7 +3,8 @@
 import numpy as np
 
 from archlab.config.core.registry import implements
-from archlab.config.tasks import BLANK, Compression
+from archlab.config.tasks import BLANK
+from archlab.config.tasks.compression import Compression
 from archlab.data.tasks.dice import Dice
 
 _END = 1

@@ -3,7 +3,7 @@
 import numpy as np
 
 from archlab.config.core.registry import implements
-from archlab.config.tasks import SelectiveCopy
+from archlab.config.tasks.copying import SelectiveCopy
 from archlab.data.tasks.dice import Dice
 
 _COPY = 1

@@ -3,7 +3,8 @@
 import numpy as np
 
 from archlab.config.core.registry import implements
-from archlab.config.tasks import BLANK, Memorise
+from archlab.config.tasks import BLANK
+from archlab.config.tasks.memorise import Memorise
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.digits import digits
 

@@ -6,7 +6,8 @@ Shapes: W windows, P pairs.
 import numpy as np
 
 from archlab.config.core.registry import implements
-from archlab.config.tasks import BLANK, AnyRecall
+from archlab.config.tasks import BLANK
+from archlab.config.tasks.recall import AnyRecall
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.digits import MOST_NUMBERS, digits
 

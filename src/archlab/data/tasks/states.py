@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 
 from archlab.config.core.registry import implements
-from archlab.config.tasks import StateTracking
+from archlab.config.tasks.states import StateTracking
 from archlab.data.tasks.dice import Dice
 
 _ASK = 1

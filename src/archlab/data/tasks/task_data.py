@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from archlab.config.core.registry import is_users, source_digest
+from archlab.config.objective import DataForm
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
 from archlab.data.reserved import SpecialIds, reserved_names
@@ -21,6 +22,11 @@ N_FOLDS = 2 * STREAMS
 
 DEFAULT_HELD_OUT_TOKENS = 65_536
 """Default number of held-out tokens. A task can generate any number of them."""
+
+
+def form_of_task(task: Task) -> DataForm:
+    """Return the form of a task's windows."""
+    return "pairs" if isinstance(task, Transduction) else "task"
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,8 @@ class TaskData:
         return replace(SpecialIds.at_the_end(self.vocab_size, self.reserve), documents=())
 
     @property
-    def has_pairs(self) -> bool:
-        return isinstance(self.task, Transduction)
-
-    @property
-    def has_conversations(self) -> bool:
-        return False
+    def form(self) -> DataForm:
+        return form_of_task(self.task)
 
     @property
     def inexact(self) -> None:

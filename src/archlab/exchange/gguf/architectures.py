@@ -19,7 +19,7 @@ from archlab.config.layers import PER_LAYER, LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.hf.fields import ABSENT, lookup
-from archlab.hf.weights import COPY, HALVES, QKV, QKV_BLOCKS, Conversion, Row, linear
+from archlab.hf.weight_map import COPY, HALVES, QKV, QKV_BLOCKS, Conversion, Row, linear
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
 

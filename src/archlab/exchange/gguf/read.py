@@ -18,7 +18,7 @@ from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture
 from archlab.exchange.gguf.vocabulary import read_vocabulary
 from archlab.exchange.gguf.write import rope_factors
 from archlab.families.registry import FAMILIES
-from archlab.hf.weights import placed
+from archlab.hf.weight_map import placed
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 
@@ -52,10 +52,9 @@ def read_gguf(file: Path) -> tuple[Decoder, list[str]]:
     if name not in READABLE:
         raise UserError(f"{file}: general.architecture is {name!r}; archlab imports only {', '.join(READABLE)}")
     config = _config(values, stored, name, str(file))
-    state = _state(config, ARCHITECTURES[name], stored, str(file))
     with torch.device("meta"):
         model = Decoder(config, seed=None)
-    model.load_state_dict(state, assign=True)
+    model.load_state_dict(_state(model, ARCHITECTURES[name], stored, str(file)), assign=True)
     files, ids, notes = read_vocabulary(values, str(file))
     model.origin = Origin(name, ids, files)
     return model.eval(), notes
@@ -134,10 +133,10 @@ def _check_factors(config: ModelConfig, stored: Mapping[str, Any], where: str) -
         raise UserError(f"{where}: {_ROPE_FACTORS} is not the scaling of Llama 3, the only one that archlab imports")
 
 
-def _state(config: ModelConfig, architecture: Architecture, stored: Mapping[str, Any], where: str) -> dict[str, Tensor]:
-    with torch.device("meta"):
-        wanted = Decoder(config, seed=None).state_dict()
-    rows = [row for row in placed(architecture.rows, config) if any(name in wanted for name in row.ours)]
+def _state(model: Decoder, architecture: Architecture, stored: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+    """Return the model's parameters from the tensors of a file."""
+    wanted = model.state_dict()
+    rows = [row for row in placed(architecture.rows, model.config) if any(name in wanted for name in row.ours)]
     problems = [*_unfit(rows, wanted, stored)]
     if problems:
         more = [f"and {len(problems) - MOST_LISTED:,} more"] if len(problems) > MOST_LISTED else []

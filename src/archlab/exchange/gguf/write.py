@@ -19,7 +19,7 @@ from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, fin
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import choose_family
 from archlab.files import file_atomic, make_folder
-from archlab.hf.weights import published_tensors
+from archlab.hf.weight_map import published_tensors
 from archlab.model.decoder import Decoder
 from archlab.model.rope_scaling import Frequencies, frequencies
 

@@ -115,7 +115,8 @@ def links_from(here: PurePosixPath) -> Links:
 
     def image(source: str) -> str:
         drawn = (documents_folder() / here / source).read_bytes()
-        return f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
+        kind = "png" if source.endswith(".png") else "svg+xml"
+        return f"data:image/{kind};base64,{b64encode(drawn).decode()}"
 
     return Links(page, title, image, address_of_code)
 

@@ -19,7 +19,7 @@ from archlab.pricing.memory import training_memory_of
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import step_memory_of
 from archlab.pricing.units import binary, plural
-from archlab.study.outcomes.weights import measure
+from archlab.study.outcomes.final_weights import measure
 from archlab.study.runs import Run
 from archlab.training.callback import Callback
 from archlab.training.code_digest import code_digest

@@ -1,4 +1,4 @@
-"""Changes that do nothing, or nothing in short texts: windows, temperatures, scalings of RoPE, identical norms.
+"""Largest lengths of texts in which changes do nothing: windows, temperatures, scalings of RoPE, identical norms.
 
 Each function returns the largest length of texts, in tokens, in which a change does nothing. It is infinite if the
 change never does anything, and 0 if it matters from the first token on.
@@ -19,7 +19,7 @@ from archlab.config.layers import LayerConfig
 from archlab.model.rope_scaling import Frequencies, frequencies
 
 
-def no_limit(own: LayerConfig, wanted: LayerConfig) -> float:
+def no_tokens(own: LayerConfig, wanted: LayerConfig) -> float:
     """Return 0, for a change that matters from the first token on."""
     return 0
 

@@ -7,7 +7,7 @@ from archlab.config.core.merge import expand
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.io import parse_overrides, read_entry
 from archlab.errors import UserError
-from archlab.exchange.configs import RUN_CONFIG, config_file, kind_of, start_of
+from archlab.exchange.configs import RUN_CONFIG, config_file, source_kind, start_of
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG, has_weights
 from archlab.training.checkpoint import has_checkpoint
@@ -18,13 +18,19 @@ def with_start(config: str, overrides: Sequence[str], out: Path) -> Sequence[str
     """Return the overrides, with `train.start` set to CONFIG if it is a folder or hub id with weights.
 
     The overrides stay as they are if CONFIG is `out` itself, whose run continues, or a file (config.yaml, config.json),
-    because a file has no weights. Raise UserError if CONFIG is a file whose `base` has weights, which would be ignored.
+    because a file has no weights. Raise UserError if CONFIG is a folder whose weights are gone, or a file whose `base`
+    has weights, which would be ignored.
     """
     if start_of(expand(parse_overrides(overrides)[0])) or real_path(out) == real_path(Path(config)):
         return overrides
     if _holds_weights(config):
         folder = str(real_path(Path(config))) if Path(config).exists() else config
         return (f"train.start={folder}", *_length_of(out, folder), *overrides)
+    if source_kind(config) in ("run folder", "Hugging Face folder"):
+        raise UserError(
+            f"{config}: has no weights from which to begin; to begin from random weights, name its config file: "
+            f"{config_file(config)}"
+        )
     for file, base in _bases(config_file(config)):
         folder = file.parent / base
         if _holds_weights(folder):
@@ -57,7 +63,7 @@ def _bases(file: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _holds_weights(source: str | Path) -> bool:
-    match kind_of(source):
+    match source_kind(source):
         case "run folder":
             return has_checkpoint(Path(source) / "checkpoints")
         case "Hugging Face folder":

@@ -28,7 +28,7 @@ def _offset(weights: Weights, target: Architecture) -> Weights:
     if not shifts:
         return weights
     tensors = {f"{name}.weight": _plus(weights.tensors[f"{name}.weight"], shift) for name, shift in shifts.items()}
-    weights = weights.changed(NORM_OFFSET.step(f"{len(shifts)} norms"), tensors=tensors, layers=layers)
+    weights = weights.changed(NORM_OFFSET.change(f"{len(shifts)} norms"), tensors=tensors, layers=layers)
     return _with_norms(weights, groups, [with_value(g.own, "unit_offset", _shift(g.own, g.wanted) < 0) for g in groups])
 
 
@@ -65,10 +65,10 @@ def _folded_biases(weights: Weights, target: Architecture) -> Weights:
         return weights
     lost = f"; the values of {len(incomplete)} norms are lost, such as {incomplete[0]}" if incomplete else ""
     effect = "approximate" if incomplete else "exact"
-    step = FOLDED_BIASES.step(
+    change = FOLDED_BIASES.change(
         f"{_names(groups)}{lost}", effect, partial(_errors_of_outputs, weights, groups, incomplete)
     )
-    weights = weights.changed(step, tensors=tensors, dropped=dropped)
+    weights = weights.changed(change, tensors=tensors, dropped=dropped)
     return _with_norms(weights, groups, [g.own.model_copy(update={"bias": False}) for g in groups])
 
 
@@ -121,7 +121,7 @@ def _folded_weights(weights: Weights, target: Architecture) -> Weights:
                     tensors[reader.weight] = made(FOLDED_WEIGHTS.name, multiply, matrix.shape, matrix, weight)
     if not groups:
         return weights
-    weights = weights.changed(FOLDED_WEIGHTS.step(_names(groups)), tensors=tensors, dropped=dropped)
+    weights = weights.changed(FOLDED_WEIGHTS.change(_names(groups)), tensors=tensors, dropped=dropped)
     return _with_norms(weights, groups, [_without_weight(g.own) for g in groups])
 
 
@@ -141,7 +141,7 @@ def _loses(group: NormGroup, field: str) -> bool:
 
 
 def _with_norms(weights: Weights, groups: Sequence[NormGroup], norms: Sequence[BlockNorm]) -> Weights:
-    """Return the weights with other configs of norms, without a step."""
+    """Return the weights with other configs of norms, without a change in the plan."""
     new = {group.name: norm for group, norm in zip(groups, norms, strict=True)}
     stacks = {
         stack: tuple(
@@ -178,7 +178,7 @@ FOLDED_BIASES = Transformation(
     effect="exact",
     fields=("model.norm.bias", "model.norm.kind"),
     rule="The next matrix W takes over the bias b of a norm: W b is added to the bias of W. Without a bias there, b is "
-    "lost, the logits change, and the step states the relative error of the norm's output.",
+    "lost, the logits change, and the report states the relative error of the norm's output.",
     paper="Ashkboos 2024, arXiv 2401.15024",
     apply=_folded_biases,
 )

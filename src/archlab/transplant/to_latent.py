@@ -70,7 +70,7 @@ def _latent(weights: Weights, target: Architecture) -> Weights:
     for latent, layers in groups.items():
         detail = f"{numbered(list(layers))}: {_detail(latent)}"
         weights = weights.changed(
-            TO_LATENT.step(detail, errors=partial(_errors, tuple(layers.values()))),
+            TO_LATENT.change(detail, errors=partial(_errors, tuple(layers.values()))),
             tensors={f"{name}.attention.{k}": x for name, layer in layers.items() for k, x in _tensors(layer).items()},
             dropped=[f"{name}.attention.{part}" for name in layers for part in _REPLACED],
             layers={name: _config(layer) for name, layer in layers.items()},
@@ -79,7 +79,7 @@ def _latent(weights: Weights, target: Architecture) -> Weights:
 
 
 def _config(layer: _Layer) -> LayerConfig:
-    """Return the layer after the step. Fields that the step does not change keep their values, so that the plan reports
+    """Return the layer after the change. Fields that it does not change keep their values, so that the plan reports
     a difference in them."""
     unchanged = (name for name in AnyAttention.model_fields if name not in ("kind", "n_heads", "scale"))
     attention = layer.latent.model_copy(
@@ -102,10 +102,10 @@ def _tensors(layer: _Layer) -> dict[str, LazyTensor]:
         **({"q_down.weight": (rank, d_model)} if rank else {}),
     }
     norms = {"kv_norm.weight": latent.kv_rank, "q_norm.weight": rank}
-    earlier = (step for part in _REPLACED for step in layer.tensors[f"attention.{part}"].steps)
-    steps = tuple(dict.fromkeys((*earlier, TO_LATENT.name)))
+    earlier = (name for part in _REPLACED for name in layer.tensors[f"attention.{part}"].changes)
+    changes = tuple(dict.fromkeys((*earlier, TO_LATENT.name)))
     tensors = {
-        name: LazyTensor(shape, lambda name=name: _computed(layer)[name], steps) for name, shape in shapes.items()
+        name: LazyTensor(shape, lambda name=name: _computed(layer)[name], changes) for name, shape in shapes.items()
     }
     return tensors | {name: constant(TO_LATENT.name, (width,), 1.0) for name, width in norms.items() if width}
 
@@ -198,7 +198,7 @@ TO_LATENT = Transformation(
     name="latent attention",
     effect="approximate",
     fields=("model.attention.kind", "model.attention.kv_rank", "model.attention.q_rank"),
-    rule="Keys and values become low-rank factors, and all heads share one rotated key. The step states the relative "
+    rule="Keys and values become low-rank factors, and all heads share one rotated key. The report states the relative "
     "error of each by rank.",
     paper="Meng 2025, arXiv 2502.07864; Ji 2025, arXiv 2502.14837; Li 2025, arXiv 2503.11132",
     apply=_latent,

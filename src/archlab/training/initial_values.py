@@ -14,16 +14,17 @@ from archlab.data.batch import Batch
 from archlab.data.objectives import Batches
 from archlab.data.open import form_of_data
 from archlab.errors import UserError
-from archlab.exchange.configs import kind_of
+from archlab.exchange.configs import source_kind
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.shard import trained_model
+from archlab.training.start_weights import Start, open_start
 from archlab.training.step import hidden_and_targets
-from archlab.training.weights import Start, open_start
 from archlab.training.world import World
-from archlab.transplant.change import COMPARED
+from archlab.transplant.logits_change import COMPARED
 from archlab.transplant.plan import Plan, plan, set_values
 from archlab.transplant.similarity import least_changing_block
+from archlab.transplant.weights import ChosenLayers
 
 _WINDOWS = 16
 """Number of training windows on which the similarity of layers is measured."""
@@ -73,7 +74,7 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
 
 def _of_begun_run(name: str) -> Initial | None:
     """Return the weights from which a run has begun, or None if they cannot be opened, or only from the hub."""
-    if kind_of(name) in (None, "hub id"):
+    if source_kind(name) in (None, "hub id"):
         return None
     try:
         return Initial(open_start(name), None)
@@ -92,16 +93,18 @@ def _check_folds(start: Start, data: DataConfig, corpus: str) -> None:
 def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -> Plan:
     """Return the plan of the initial values of a config's model. Layers that are left out because they change the
     hidden states least are found on training windows. Only one process at a time holds the trained model for this."""
-    if config.train.start_layers != "similar":
-        return plan(start.weights, config.model, config.train.start_layers)
+    layers = config.train.start_layers
+    if layers != "similar":
+        return plan(start.weights, config.model, None if layers is None else ChosenLayers(layers))
     if form_of_data(config.data) not in ("text", "task"):
         raise UserError("train.start_layers: similar, but windows of this data have padding; allowed: a list of layers")
     train = resolve_train(config)
     tokens = open_batches().training(0, 0, _WINDOWS, train.seq_len).tokens
     model = Decoder(start.weights.model, seed=None)
     set_values(model, start.weights.model, 0, start.weights.tensors)
-    kept, distance = least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
-    return plan(start.weights, config.model, kept, distance)
+    return plan(
+        start.weights, config.model, least_changing_block(model, torch.from_numpy(tokens), config.model.n_layers)
+    )
 
 
 def trained_logits(initial: Initial, batch: Batch, device: Device, world: World) -> Tensor | None:

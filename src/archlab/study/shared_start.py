@@ -14,10 +14,10 @@ from archlab.exchange.configs import on_start, read_config, without_start
 from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
+from archlab.training.start_weights import open_start
 from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
-from archlab.training.weights import open_start
 from archlab.transplant.plan import plan
-from archlab.transplant.weights import Architecture, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, ChosenLayers, LazyTensor, Weights
 
 _OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train.lora": None}
 """Settings without a meaning for the training of the base, which begins from random weights."""
@@ -61,7 +61,7 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
             yield Problem(f"{section_of(study, arm.name)}.model.vocab_size", f"{problem}; allowed: a folder as start")
             continue
         try:
-            plan(weights, arm.config.model, _layers(arm.config))
+            plan(weights, arm.config.model, _chosen(arm.config))
         except UserError as error:
             yield Problem(section_of(study, arm.name), str(error))
             continue
@@ -71,10 +71,12 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
                 yield Problem(f"{section_of(study, arm.name)}.{problem.path}", problem.message)
 
 
-def _layers(config: Config) -> Sequence[int] | None:
+def _chosen(config: Config) -> ChosenLayers | None:
     """Return the trained layers of an arm. Those that training will choose are replaced by the first ones."""
     layers = config.train.start_layers
-    return range(config.model.n_layers) if layers == "similar" else layers
+    if layers is None:
+        return None
+    return ChosenLayers(tuple(range(config.model.n_layers)) if layers == "similar" else layers)
 
 
 def _unread(model: ModelConfig) -> Weights:

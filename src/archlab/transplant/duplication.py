@@ -15,23 +15,23 @@ _SPREAD = 0.5
 
 
 def with_copies(
-    tensor: LazyTensor, axes: str, features: Mapping[str, Features], step: str, name: str, factor: float = 1.0
+    tensor: LazyTensor, axes: str, features: Mapping[str, Features], transformation: str, name: str, factor: float = 1.0
 ) -> LazyTensor:
     """Return the tensor with the copies of its features, multiplied by `factor`. `axes` is explained in axes.py.
 
     A weight that multiplies a feature is split among the copies of the feature: its parts add up to it. The parts are
-    random and depend on `name`. `step` is the name of the transformation.
+    random and depend on `name`. `transformation` is the name of the transformation.
     """
     if axes.startswith("length "):
         length = math.sqrt(features[axes.removeprefix("length ")].times)
-        return tensor if length == 1 else tensor.then(step, lambda x: x * length, tensor.shape)
+        return tensor if length == 1 else tensor.then(transformation, lambda x: x * length, tensor.shape)
     outputs, _, last = axes.partition(" < ")
     rows = [_features(axis, features) for axis in outputs.split()]
     summed = _features(last, features)[0] if last not in ("", ".") else Features(tensor.shape[-1])
     if factor == summed.times == 1 and all(part.times == 1 for parts in rows for part in parts):
         return tensor
 
-    def change(x: Tensor) -> Tensor:
+    def copied(x: Tensor) -> Tensor:
         for axis, parts in enumerate(rows):
             x = _copied(x, axis, parts)
         if summed.times > 1:
@@ -42,7 +42,7 @@ def with_copies(
     sizes = [sum(part.size * part.times for part in parts) or n for parts, n in zip(rows, tensor.shape, strict=False)]
     sizes += tensor.shape[len(rows) :]
     sizes[-1] *= summed.times
-    return tensor.then(step, change, sizes)
+    return tensor.then(transformation, copied, sizes)
 
 
 def _features(axis: str, features: Mapping[str, Features]) -> list[Features]:

@@ -1,0 +1,155 @@
+"""The web application: the address of each screen, and what its handler returns."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from archlab.config.core.text import visible
+from archlab.errors import user_message
+from archlab.report.html import inlined
+from archlab.ui import workbench as bench
+from archlab.ui.choices import all_fields
+from archlab.ui.compare import compare, study_text
+from archlab.ui.configs import UnknownNameError
+from archlab.ui.guard import MOST_FIELDS, Guard
+from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.screens import Lab
+from archlab.ui.pages import page
+
+FIRST = "/m/llama-3-8b"
+"""Screen that `archlab ui` opens."""
+
+Answer = Callable[[Request], Response]
+Action = Callable[[Request, Mapping[str, str]], Response]
+"""Function that answers a posted form, whose fields are its second argument."""
+
+
+def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processes: StudyProcesses) -> Starlette:
+    """Return the application for the folder `root`. Only browsers that know `token` can use it (see `Guard`).
+    `processes` train the studies that users start."""
+    screens: dict[str, Answer] = {
+        "/": lambda _: RedirectResponse(FIRST, 303),
+        "/m/{name:path}": lambda request: _workbench(request, root),
+        "/vs/{names:path}": lambda request: _compare(request, root),
+        "/study/{names:path}": lambda request: PlainTextResponse(study_text(_names(request), root)),
+        "/yaml/{name:path}": lambda request: _yaml(request, root),
+        "/flatten/{name:path}": lambda request: _flatten(request, root),
+        "/fields": _fields,
+        "/report.css": lambda _: Response(inlined("report.css"), media_type="text/css"),
+    }
+    lab = Lab(root, processes)
+    screens |= {
+        "/studies": lab.listed,
+        "/studies/new": lab.new,
+        "/studies/of/{folder:path}": lab.shown,
+        "/studies/live/{folder:path}": lab.live,
+        "/studies/report/{folder:path}": lab.report,
+    }
+    actions: dict[str, Action] = {
+        "/studies/plan": lab.planned,
+        "/studies/start": lab.start,
+        "/studies/pause/{folder:path}": lab.pause,
+        "/studies/resume/{folder:path}": lab.resume,
+    }
+    routes = [Route(path, _answering(answer)) for path, answer in screens.items()]
+    routes += [Route(path, _acting(action), methods=["POST"]) for path, action in actions.items()]
+    static = StaticFiles(directory=str(resources.files("archlab.ui") / "static"))
+    return Starlette(
+        routes=[*routes, Mount("/static", static)],
+        middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
+        exception_handlers={404: lambda request, _: _problem(request, f"there is no page {request.url.path}", 404)},
+    )
+
+
+def _answering(answer: Answer) -> Callable[[Request], Response]:
+    """Return a handler that shows an error of the user as a message."""
+
+    def handler(request: Request) -> Response:
+        try:
+            return answer(request)
+        except UnknownNameError as error:
+            return _problem(request, str(error), 404)
+        except Exception as error:
+            if (message := user_message(error)) is None:
+                logging.getLogger("uvicorn.error").exception("error in %s", request.url.path)
+                return _problem(request, "an error in archlab; the terminal shows it", 500)
+            return _problem(request, message, 422)
+
+    return handler
+
+
+def _acting(action: Action) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler that reads a posted form."""
+
+    async def handler(request: Request) -> Response:
+        body = (await request.body()).decode("utf-8", "replace").replace("%0D%0A", "%0A")
+        fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        return await run_in_threadpool(_answering(lambda asked: action(asked, fields)), request)
+
+    return handler
+
+
+def _problem(request: Request, message: str, status: int) -> Response:
+    """Return a message. If the page asked for a part of itself, the message replaces only the place for messages."""
+    text = visible(message)
+    if "HX-Request" not in request.headers:
+        return page("error", status, message=text)
+    answer = page("problem", message=text)  # status 200, because a browser logs any other one as a fault of the page
+    answer.headers.update({"HX-Retarget": "#problem", "HX-Reselect": "#problem", "HX-Push-Url": "false"})
+    return answer
+
+
+def _workbench(request: Request, root: Path) -> Response:
+    query = [(name, value) for name, value in request.query_params.multi_items() if value]
+    words = dict(query)
+    added = (words.pop("add"), words.pop("value", "")) if "add" in words else None
+    try:
+        view = bench.View.of(request.path_params["name"], list(words.items()))
+        screen = bench.workbench(view, root, added)
+    except bench.NotCanonicalError as error:
+        return RedirectResponse(error.address, 303)
+    answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines, locks=bench.LOCKS)
+    answer.headers["HX-Push-Url"] = screen.view.address()
+    return answer
+
+
+def _compare(request: Request, root: Path) -> Response:
+    names = _names(request)
+    if added := request.query_params.get("with"):
+        return RedirectResponse(f"/vs/{'/'.join(quote(name, safe='') for name in (*names, added))}", 303)
+    return page("compare", compared=compare(names, root))
+
+
+def _names(request: Request) -> list[str]:
+    """Return the names of configs in the path. A slash inside a name is written as %2F."""
+    path: str = request.scope["raw_path"].decode("ascii", "replace").partition("?")[0]
+    return [unquote(name) for name in path.split("/")[2:] if name]
+
+
+def _view(request: Request) -> bench.View:
+    return bench.View.of(request.path_params["name"], request.query_params.multi_items())
+
+
+def _yaml(request: Request, root: Path) -> Response:
+    return PlainTextResponse(bench.config_text(_view(request), root))
+
+
+def _flatten(request: Request, root: Path) -> Response:
+    from archlab.flatten.write import flatten
+
+    view = _view(request)
+    return PlainTextResponse(flatten(bench.load(view.name, view.overrides, root).config.model, view.arguments))
+
+
+def _fields(_: Request) -> Response:
+    return page("fields", fields=all_fields())

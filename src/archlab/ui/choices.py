@@ -1,0 +1,118 @@
+"""Choices that the workbench shows as inputs: the main ones, grouped, with the values that are allowed."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.config.identity import flatten, resolved
+from archlab.config.schema import Config
+from archlab.evidence.field_help import FieldHelp, field_help
+from archlab.evidence.topics import topics_that_set
+
+MAIN: Mapping[str, Mapping[str, str]] = {
+    "Size": {
+        "model.d_model": "Width (d_model)",
+        "model.n_layers": "Layers",
+        "model.vocab_size": "Vocabulary",
+        "model.max_seq_len": "Context",
+    },
+    "Attention": {
+        "model.attention.kind": "Kind",
+        "model.attention.n_heads": "Heads",
+        "model.attention.n_kv_heads": "KV heads",
+        "model.attention.head_dim": "Head dimension",
+        "model.attention.window": "Window",
+        "model.attention.softcap": "Cap of scores",
+    },
+    "Position": {
+        "model.position.kind": "Kind",
+        "model.position.theta": "Theta",
+        "model.position.scaling.kind": "Scaling",
+    },
+    "MLP": {
+        "model.mlp.kind": "Kind",
+        "model.mlp.activation": "Activation",
+        "model.mlp.d_ff": "Hidden width (d_ff)",
+        "model.mlp.experts": "Experts",
+        "model.mlp.active": "Active experts",
+    },
+    "Norm and block": {
+        "model.norm.kind": "Norm",
+        "model.norm.placement": "Placement",
+        "model.block.parallel": "Parallel block",
+        "model.mixer.kind": "Mixer",
+        "model.head.tied": "Tied head",
+    },
+}
+"""Label of each main choice by the path of its field, in groups."""
+
+
+class Choice(NamedTuple):
+    """Input of the workbench for one field."""
+
+    path: str
+    label: str
+    value: str
+    options: tuple[str, ...]
+    """Allowed words. Empty for a number, which is typed."""
+    is_number: bool
+    topic: str
+    """Topic of `archlab explain`, or the path if no topic contains the field."""
+    is_changed: bool
+
+
+def values_of(config: Config) -> dict[str, str]:
+    """Return the resolved value of each field as text, in YAML, by its path."""
+    return {path: _text(value) for path, value in flatten(resolved(config)).items()}
+
+
+def main_choices(values: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, list[Choice]]:
+    """Return the inputs for the main choices that a config has, by group. `values` come from `values_of`, and `changed`
+    contains the fields that the URL sets."""
+    groups = {
+        group: [_choice(path, label, values[path], path in changed) for path, label in fields.items() if path in values]
+        for group, fields in MAIN.items()
+    }
+    return {group: choices for group, choices in groups.items() if choices}
+
+
+def other_choices(values: Mapping[str, str], changed: Mapping[str, str]) -> list[Choice]:
+    """Return the inputs for the fields that the URL sets and that are not main choices."""
+    main = {path for fields in MAIN.values() for path in fields}
+    return [
+        _choice(path, path.removeprefix("model."), values.get(path, text), True)
+        for path, text in changed.items()
+        if path not in main
+    ]
+
+
+@cache
+def all_fields() -> dict[str, str]:
+    """Return the description of each field that a link can set, by its path."""
+    return {
+        path: help_.readings[0].text
+        for path, help_ in field_help().items()
+        if path.startswith("model.") and not help_.is_section
+    }
+
+
+def _choice(path: str, label: str, value: str, is_changed: bool) -> Choice:
+    help_ = field_help().get(path)
+    words = _words(help_)
+    topics = topics_that_set(path)
+    options = words if value in words else (*words, value) if words else ()
+    is_number = not options and bool(help_) and any("number" in reading.allowed for reading in help_.readings)
+    return Choice(path, label, value, options, is_number, topics[0] if topics else path, is_changed)
+
+
+def _words(help_: FieldHelp | None) -> tuple[str, ...]:
+    if help_ is None:
+        return ()
+    if help_.values:
+        return tuple(help_.values)
+    return ("true", "false") if any(reading.allowed == "true or false" for reading in help_.readings) else ()
+
+
+def _text(value: Any) -> str:
+    return to_yaml_line(value)

@@ -1,0 +1,218 @@
+"""Comparison of two or three configs: the choices that differ, what each costs, who makes it, and what is known about
+it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.config.identity import diff, flatten, resolved
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.evidence.claims import claims
+from archlab.evidence.ledger import ledger
+from archlab.evidence.look_up import explaining
+from archlab.evidence.topics import Topic, topics
+from archlab.evidence.usage import values as published_values
+from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.params import parameters
+from archlab.pricing.units import binary, count, si
+from archlab.pricing.work import forward_flops
+from archlab.report.drawings.block import draw, side_by_side
+from archlab.report.ledger.words import in_short
+from archlab.study.authoring import template
+from archlab.study.design import arms
+from archlab.study.schema import StudyConfig
+from archlab.study.study_file import study_from_values
+from archlab.ui.configs import load
+
+MOST = 3
+"""Maximum number of configs that are compared."""
+
+SIZES = frozenset({
+    "vocab_size", "d_model", "n_layers", "max_seq_len", "n_heads", "n_kv_heads", "head_dim", "v_dim", "nope_dim",
+    "rope_dim", "kv_rank", "q_rank", "d_ff", "experts", "active", "window", "theta", "scale", "base_width",
+})  # fmt: skip
+"""Last parts of the fields that are sizes. A study of a small model does not take them over."""
+
+_CONTEXT = 8192
+"""Tokens of the sequence for which costs are compared."""
+
+
+class Row(NamedTuple):
+    """A field in which the configs differ."""
+
+    field: str
+    values: list[str]
+    models: list[str]
+    """Number of published models with each value. Empty for fields that are not counted."""
+    effect: str
+    """Effect on the cost of the first config if only this field takes the second config's value."""
+    topic: str
+    """Topic that explains the field, or the field."""
+
+
+class Known(NamedTuple):
+    """Topic that explains some of the differences, with the claims about it."""
+
+    name: str
+    topic: Topic
+    claims: list[tuple[int, str, str]]
+    """Number, name and verdict, with its caveat, of each claim about the topic."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the screen shows."""
+
+    names: list[str]
+    diagrams: list[Markup]
+    numbers: list[tuple[str, list[str]]]
+    """Rows of the table of costs: name, and the value of each config."""
+    groups: Mapping[str, list[Row]]
+    """Differing fields, by section of the config."""
+    known: list[Known]
+    commands: list[str]
+
+    @property
+    def address(self) -> str:
+        return "/".join(quote(name, safe="") for name in self.names)
+
+
+def compare(names: Sequence[str], root: Path) -> Comparison:
+    """Return the comparison of two or three configs. Each is compared with the first.
+
+    Raise UserError if a config is not valid, or if there are too few or too many.
+    """
+    if not 2 <= len(names) <= MOST or len({*names}) < len(names):
+        raise UserError(f"{len(names)} configs; allowed: 2 to {MOST} different ones")
+    configs = {name: load(name, {}, root).config for name in names}
+    first, *others = configs.values()
+    flat = [flatten(resolved(config)) for config in configs.values()]
+    fields = dict.fromkeys(path for other in others for path in diff(first, other) if path.startswith("model."))
+    groups: dict[str, list[Row]] = {}
+    for path in fields:
+        section = path.split(".")[1] if path.count(".") > 1 else "size"
+        groups.setdefault(section, []).append(_row(path, flat, names[0], root))
+    return Comparison(
+        list(names),
+        _diagrams(configs),
+        _numbers([*configs.values()]),
+        groups,
+        _known(fields, flat[-1]),
+        [f"archlab diff {names[0]} {other}" for other in names[1:]] + [f"archlab cost {' '.join(names)}"],
+    )
+
+
+def study_text(names: Sequence[str], root: Path) -> str:
+    """Return a study file whose arms are the differences of two configs, on a model that trains on a laptop.
+
+    Sizes are left out, because the small model has its own. Raise UserError if the configs differ only in sizes, or if
+    the small model cannot have both kinds of values.
+    """
+    if len(names) != 2:
+        raise UserError(f"{len(names)} configs; a study file compares 2")
+    first, second = (load(name, {}, root).config for name in names)
+    differing = {
+        path: pair
+        for path, pair in diff(first, second).items()
+        if path.startswith("model.") and path.rpartition(".")[2] not in SIZES and not path.startswith("model.layers")
+    }
+    if not differing:
+        raise UserError(f"{names[0]} and {names[1]} differ only in sizes, which a small model cannot take over")
+    before = {path: pair[0] for path, pair in differing.items() if pair[0] is not None}
+    after = {path: pair[1] for path, pair in differing.items() if pair[1] is not None}
+    by_section: dict[str, dict[str, Any]] = {}
+    for path, value in after.items():
+        by_section.setdefault(path.split(".")[1], {})[path] = value
+    values = {
+        "question": f"Which of the choices in which {names[1]} differs from {names[0]} matter at a small size?",
+        "base": "tiny-llama",
+        "set": {"train.seq_len": 128, "train.batch_tokens": 1024, **before},
+        "budget": {"tokens": "1M"},
+        "seeds": 3,
+        "arms": {"first": {}, **by_section, "second": after},
+        "labels": {"first": f"choices of {names[0]}", "second": f"all choices of {names[1]}"},
+    }
+    if len(by_section) == 1:
+        del values["arms"][next(iter(by_section))]
+    arms(study_from_values(values))  # reports every arm that the small model cannot have
+    return template(StudyConfig.model_validate(values).model_dump(mode="json", exclude_unset=True))
+
+
+def _row(path: str, flat: Sequence[Mapping[str, Any]], first: str, root: Path) -> Row:
+    values = [_text(config.get(path)) for config in flat]
+    counted = published_values(path) if path.rpartition(".")[2] not in ("pattern",) else {}
+    models = [f"{len(counted[value])}" if value in counted else "" for value in values]
+    changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
+    return Row(path, values, models if any(models) else [], _effect(first, path, changed, root), _topic(path, changed))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.5g}" if isinstance(value, float) else to_yaml_line(value)
+
+
+def _effect(name: str, path: str, value: Any, root: Path) -> str:
+    """Return the change of parameters, cache and FLOPs, or an empty string if nothing changes or the config would not
+    be valid."""
+    if value is None:
+        return ""
+    before = load(name, {}, root).config
+    try:
+        after = load(name, {path: to_yaml_line(value)}, root).config
+        pairs = list(zip(_costs(before), _costs(after), ("parameters", "cache", "FLOPs"), strict=True))
+    except UserError:
+        return "only together with other choices"
+    ratios = {label: new / old - 1 for old, new, label in pairs if old}
+    return ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
+
+
+def _costs(config: Config) -> tuple[float, float, float]:
+    model = config.model
+    state = kv_cache_bytes(model, _CONTEXT) + recurrent_bytes(model)
+    return parameters(model).total, state, forward_flops(model, _CONTEXT, source=_CONTEXT * bool(model.encoder)).total
+
+
+def _topic(path: str, value: Any) -> str:
+    return next(explaining({path: value}, {path: value}), path)
+
+
+def _known(fields: Mapping[str, None], config: Mapping[str, Any]) -> list[Known]:
+    by_name = dict(topics())
+    changed = {path: config[path] for path in fields if path in config}
+    found = [name for name in explaining(changed, config) if name in by_name]
+    return [
+        Known(
+            name,
+            by_name[name],
+            [
+                (entry.claim.number, entry.claim.name, in_short(entry))
+                for entry in ledger(chosen=[claims()[number] for number in by_name[name].claims])
+            ],
+        )
+        for name in found
+    ]
+
+
+def _numbers(configs: Sequence[Config]) -> list[tuple[str, list[str]]]:
+    costs = [_costs(config) for config in configs]
+    active = [count(parameters(config.model).active) for config in configs]
+    return [
+        ("Parameters", [count(total) for total, *_ in costs]),
+        ("Active parameters", active),
+        (f"KV cache and states at {_CONTEXT:,} tokens", [binary(state) for _, state, _ in costs]),
+        ("Forward FLOPs per token", [si(flops) for *_, flops in costs]),
+    ]
+
+
+def _diagrams(configs: Mapping[str, Config]) -> list[Markup]:
+    if len(configs) > 2:
+        return [Markup(draw(config, name).svg()) for name, config in configs.items()]
+    (a_name, a), (b_name, b) = configs.items()
+    return [Markup(svg) for svg in side_by_side(a, a_name, b, b_name)]

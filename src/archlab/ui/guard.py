@@ -1,0 +1,149 @@
+"""Protection of the local server: who may send requests, how large they may be, and what a browser may do with answers.
+
+The server shows files of the folder in which it was started. Other web pages that are open in the same browser, and
+other users of the machine, must not reach it.
+"""
+
+import secrets
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LONGEST_QUERY = 8_192
+"""Maximum length of a query in bytes."""
+
+MOST_FIELDS = 100
+"""Maximum number of fields in a query."""
+
+LONGEST_BODY = 65_536
+"""Maximum length of a posted form in bytes."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+"""Content security policy: a page loads nothing from other hosts and runs no inline script. The styles of block
+diagrams are inline."""
+
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """ASGI middleware that answers requests which are not allowed, and adds headers to all answers.
+
+    The first URL contains a token. It is exchanged once for a cookie, which all further requests must have. A page of
+    another site cannot read or send the cookie (HttpOnly, SameSite=Strict).
+    """
+
+    def __init__(self, app: ASGIApp, token: str, port: int, hosts: Sequence[str]) -> None:
+        self._app, self._token = app, token
+        self._cookie, self._session = f"archlab-{port}", secrets.token_urlsafe(32)
+        self._hosts = {host.lower() for host in hosts}
+        self._is_exchanged = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        answer = self._refusal(request) or self._exchange(request)
+        await (answer or self._app)(scope, _limited(receive), _with_headers(send))
+
+    def _refusal(self, request: Request) -> PlainTextResponse | None:
+        headers = request.headers
+        if _name(f"//{headers.get('host', '')}") not in self._hosts:
+            return PlainTextResponse("this server does not answer for this host name; see archlab ui --host", 421)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("allowed methods: GET, HEAD, POST", 405)
+        if len(request.url.query) > LONGEST_QUERY:
+            return PlainTextResponse(f"the query is too long; allowed: {LONGEST_QUERY:,} bytes", 414)
+        if request.url.query.count("&") >= MOST_FIELDS:
+            return PlainTextResponse(f"the query has too many fields; allowed: {MOST_FIELDS}", 400)
+        if not _has_allowed_length(headers):
+            return PlainTextResponse(f"the form is too long; allowed: {LONGEST_BODY:,} bytes", 413)
+        if not self._is_from_here(request):
+            return PlainTextResponse("requests from other sites are not allowed", 403)
+        return None
+
+    def _is_from_here(self, request: Request) -> bool:
+        """Return whether the request comes from a page of this server, or from the address bar."""
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        if origin == "null" and site == "same-origin":
+            return True  # a form of a page with the policy no-referrer; only browsers can set sec-fetch-site
+        if origin is not None or request.method == "POST":
+            return urlsplit(origin or "").netloc.lower() == request.headers["host"].lower()
+        is_navigation = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        return is_navigation or site in ("same-origin", "none")
+
+    def _exchange(self, request: Request) -> PlainTextResponse | RedirectResponse | None:
+        """Return the answer that sets the cookie or asks for it. Return None if the request has the cookie."""
+        token = request.query_params.get("token")
+        has_cookie = secrets.compare_digest(request.cookies.get(self._cookie, "").encode(), self._session.encode())
+        if token is None:
+            return None if has_cookie else _locked()
+        is_valid = secrets.compare_digest(token.encode(), self._token.encode()) and not self._is_exchanged
+        if not is_valid and not has_cookie:
+            return _locked()
+        answer = RedirectResponse(str(request.url.remove_query_params("token")).split(request.url.netloc, 1)[1], 303)
+        if is_valid:
+            self._is_exchanged = True
+            answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+        return answer
+
+
+def _locked() -> PlainTextResponse:
+    text = "open the link that `archlab ui` printed; it works once, so start `archlab ui` again if it was used"
+    return PlainTextResponse(text, 403)
+
+
+def _name(url: str) -> str:
+    """Return the host name of a URL in lowercase, or an empty string if the URL is not valid."""
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _has_allowed_length(headers: Headers) -> bool:
+    length = headers.get("content-length", "0")
+    return length.isdecimal() and int(length) <= LONGEST_BODY
+
+
+class _BodyTooLongError(Exception):
+    """A body without a stated length is longer than allowed."""
+
+
+def _limited(receive: Receive) -> Receive:
+    n_bytes = 0
+
+    async def receive_limited() -> Message:
+        nonlocal n_bytes
+        message = await receive()
+        n_bytes += len(message.get("body", b""))
+        if n_bytes > LONGEST_BODY:
+            raise _BodyTooLongError
+        return message
+
+    return receive_limited
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return send_with_headers

@@ -1,0 +1,129 @@
+"""A new study, before it runs: the check of its text, its arms, its size, and what it could find."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median, stdev
+from typing import Any, NamedTuple
+
+from archlab.config.core.yaml_text import parse_yaml, to_yaml, to_yaml_line
+from archlab.config.io import studies
+from archlab.config.training import resolve_train
+from archlab.errors import UserError
+from archlab.evidence.results import committed, committed_pace
+from archlab.pricing.params import parameters
+from archlab.pricing.summary import cost
+from archlab.pricing.units import binary, count, plural, seconds
+from archlab.study.arm import Arm
+from archlab.study.authoring import EXAMPLE, template
+from archlab.study.design import arms
+from archlab.study.forecast import forecast, pace_clock
+from archlab.study.power import smallest_effect
+from archlab.study.schema import StudyConfig
+from archlab.study.study_file import read_study, study_from_values
+from archlab.ui.configs import find
+
+_WORDS = ("question", "claim", "labels")
+"""Fields of a study with free text, which may contain anything."""
+
+
+class PlannedArm(NamedTuple):
+    """One arm of a planned study."""
+
+    name: str
+    changes: str
+    parameters: str
+    tokens: str
+
+
+class Plan(NamedTuple):
+    """A study before it runs."""
+
+    question: str
+    arms: list[PlannedArm]
+    facts: list[tuple[str, str]]
+
+
+def first_text(source: str, scale: str | None) -> str:
+    """Return the text of a study file to start from: a study that comes with archlab, or a small example."""
+    if not source:
+        return template(EXAMPLE)
+    if source not in studies():
+        raise UserError(f"unknown study {source!r}; the page Studies lists all")
+    return to_yaml(read_study(source, scale)[1].model_dump(mode="json", exclude_unset=True))
+
+
+def checked(text: str, root: Path) -> StudyConfig:
+    """Return the study in a text from the browser. Raise UserError if it is not valid, or if it names files outside the
+    folder `root` or plug-ins, which would run code."""
+    values = parse_yaml(text, "the study")
+    if not isinstance(values, dict):
+        raise UserError("the study is not a mapping of fields; the example shows the form")
+    if "plugins" in values:
+        raise UserError("plugins: a study from the browser cannot run plug-ins; use `archlab study run` in a terminal")
+    for field, value in _texts({key: value for key, value in values.items() if key not in _WORDS}, ""):
+        if value.startswith(("/", "~")) or ".." in Path(value).parts:
+            raise UserError(f"{field} is {value!r}; allowed here: names, and paths below the current folder")
+    if isinstance(base := values.get("base"), str):
+        values["base"] = find(base, root)
+    return study_from_values(values)
+
+
+def plan(study: StudyConfig) -> Plan:
+    """Return the arms of a study and what its runs would take. Nothing is trained."""
+    designed = arms(study)
+    pace = committed_pace()
+    total = forecast(study, designed, pace_clock(pace.flops_per_second) if pace else None)
+    facts = [("Runs", f"{total.runs}, with {plural(len(study.seed_list), 'seed')} per arm")]
+    if total.seconds is not None:
+        facts.append(("Training time", f"about {seconds(total.seconds)} at the speed of archlab's own studies"))
+    facts.append(("Smallest difference it could find", _smallest(study, designed)))
+    facts.append(("Memory of a run", f"up to {binary(max(cost(arm.config).step_memory.peak for arm in designed))}"))
+    return Plan(study.question, [_planned(arm) for arm in designed], facts)
+
+
+def _planned(arm: Arm) -> PlannedArm:
+    changes = ", ".join(f"{path}: {to_yaml_line(value)}" for path, value in {**arm.overrides, **arm.adjusted}.items())
+    n = parameters(arm.config.model).total
+    return PlannedArm(arm.label, changes or "nothing", count(n), count(resolve_train(arm.config).trained))
+
+
+def _smallest(study: StudyConfig, designed: Sequence[Arm]) -> str:
+    n = len(study.seed_list)
+    if n < 2 or len(designed) < 2:
+        return "none: a comparison needs two arms and two seeds"
+    effect = smallest_effect(_usual_scatter(), n, n - 1, 0.05 / (len(designed) - 1))
+    return f"about {effect:.3f} bits per byte, if the runs scatter like those of archlab's own studies"
+
+
+@cache
+def _usual_scatter() -> float:
+    """Return the median standard deviation of paired differences in bits per byte, over archlab's committed studies."""
+    return median(_scatters())
+
+
+def _scatters() -> Iterator[float]:
+    for results in committed().values():
+        heading = results.about.outcomes[0]
+        if heading.name != "bits_per_byte":
+            continue
+        first, *others = results.values[heading.name].values()
+        for other in others:
+            pairs = [(first[seed], other[seed]) for seed in first.keys() & other.keys()]
+            differences = [b - a for a, b in pairs if a is not None and b is not None]
+            if len(differences) > 2:
+                yield stdev(differences)
+
+
+def _texts(value: Any, at: str) -> Iterator[tuple[str, str]]:
+    match value:
+        case str():
+            yield at, value
+        case Mapping():
+            for key, inner in value.items():
+                yield from _texts(inner, f"{at}.{key}".lstrip("."))
+        case list():
+            for inner in value:
+                yield from _texts(inner, at)
+        case _:
+            pass

@@ -1,0 +1,74 @@
+"""Processes that train studies. They go on if the browser is closed, and stop like Ctrl-C when the server stops."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Lock
+
+from archlab.errors import UserError
+
+_SECONDS_TO_SAVE = 60.0
+"""Time that a process has to write its checkpoints when the server stops."""
+
+_SHOWN = 20
+"""Number of lines of a process's output that the page shows."""
+
+
+class StudyProcesses:
+    """Processes that this server has started, by study folder."""
+
+    def __init__(self) -> None:
+        self._processes: dict[Path, subprocess.Popen[bytes]] = {}
+        self._lock = Lock()
+
+    def start(self, folder: Path, source: str) -> None:
+        """Train the study `source` in `folder`, or continue it. Raise UserError if this server trains it already."""
+        with self._lock:
+            if self.is_running(folder):
+                raise UserError(f"{folder} is being trained")
+            command = [sys.executable, "-m", "archlab", "study", "run", source, "--out", str(folder)]
+            log = _log(folder)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("wb") as output:
+                self._processes[folder] = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
+
+    def pause(self, folder: Path) -> None:
+        """Stop training as Ctrl-C does: every run writes a checkpoint. Raise UserError if this server does not train
+        the study."""
+        with self._lock:
+            if not self.is_running(folder):
+                raise UserError(f"{folder} is not trained by this server, so it cannot be paused here")
+            self._processes[folder].send_signal(signal.SIGTERM)
+
+    def has_started(self, folder: Path) -> bool:
+        """Return whether this server has started to train the study in this folder."""
+        return folder in self._processes
+
+    def is_running(self, folder: Path) -> bool:
+        process = self._processes.get(folder)
+        return process is not None and process.poll() is None
+
+    def output(self, folder: Path) -> list[str]:
+        """Return the last lines that the process of a study has printed."""
+        try:
+            return _log(folder).read_text(errors="replace").splitlines()[-_SHOWN:]
+        except OSError:
+            return []
+
+    def stop(self) -> None:
+        """Stop all processes and wait until they have saved."""
+        running = [process for process in self._processes.values() if process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            try:
+                process.wait(_SECONDS_TO_SAVE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _log(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.log")

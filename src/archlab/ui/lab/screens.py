@@ -1,0 +1,168 @@
+"""Screens of the live lab: all studies, a new one, and one that runs."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+
+from archlab.config.core.text import visible
+from archlab.config.io import studies
+from archlab.errors import UserError, user_message
+from archlab.files import make_folder, write_atomic
+from archlab.study.record import has_summary
+from archlab.study.study_file import is_study_folder, read_study, scales_of
+from archlab.ui.configs import UnknownNameError, path_below
+from archlab.ui.lab.plan import checked, first_text, plan
+from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.pages import page, rendered
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:; "
+    "form-action 'none'; sandbox allow-scripts"
+)
+"""Content security policy of a report. It has scripts of its own, so it is isolated from the screens."""
+
+
+class ListedFolder(NamedTuple):
+    """Study folder below the folder of the server."""
+
+    path: str
+    address: str
+    question: str
+    status: str
+
+
+class Lab:
+    """The live lab for the folder `root`."""
+
+    def __init__(self, root: Path, processes: StudyProcesses) -> None:
+        self._root, self._processes = root, processes
+
+    def listed(self, _: Request) -> Response:
+        """Show the studies of the folder, and those that come with archlab."""
+        library = {name: read_study(name)[1] for name in studies()}
+        return page("studies", folders=self._folders(), library=library, scales=scales_of)
+
+    def new(self, request: Request) -> Response:
+        """Show the form for a new study."""
+        source, scale = (request.query_params.get(name, "") for name in ("from", "scale"))
+        name = f"{source}-{scale}" if source and scale else source or "first-study"
+        return page("study_new", text=first_text(source, scale or None), name=name, plan=None)
+
+    def planned(self, _: Request, fields: Mapping[str, str]) -> Response:
+        """Show what the study in the form would take."""
+        study = checked(fields.get("text", ""), self._root)
+        return page("study_new", text=fields["text"], name=fields.get("name", ""), plan=plan(study))
+
+    def start(self, _: Request, fields: Mapping[str, str]) -> Response:
+        """Write the study of the form as studies/NAME.yaml, and train it in studies/NAME."""
+        name, text = fields.get("name", ""), fields.get("text", "")
+        if not _NAME.fullmatch(name):
+            raise UserError(f"name is {name!r}; allowed: lowercase letters, digits and dashes")
+        checked(text, self._root)
+        folder = self._root / "studies" / name
+        file = folder.with_suffix(".yaml")
+        if (file.exists() and file.read_text() != text) or (is_study_folder(folder) and not file.exists()):
+            raise UserError(f"{file} or {folder} exists and is another study; choose another name")
+        make_folder(file.parent)
+        write_atomic(file, text)
+        self._processes.start(folder, str(file))
+        return RedirectResponse(_address(folder), 303)
+
+    def shown(self, request: Request) -> Response:
+        folder = self._folder(request)
+        return page("study", live=self._live(folder), folder=folder, quoted=quote(str(folder)))
+
+    def live(self, request: Request) -> Response:
+        """Send the state of the study whenever it changes, until the study ends or the browser leaves."""
+        folder = self._folder(request)
+        return StreamingResponse(self._events(folder, request), media_type="text/event-stream")
+
+    def pause(self, request: Request, fields: Mapping[str, str]) -> Response:
+        folder = self._folder(request)
+        self._processes.pause(folder)
+        return RedirectResponse(_address(folder), 303)
+
+    def resume(self, request: Request, fields: Mapping[str, str]) -> Response:
+        folder = self._folder(request)
+        self._processes.start(folder, str(folder))
+        return RedirectResponse(_address(folder), 303)
+
+    def report(self, request: Request) -> Response:
+        report = self._folder(request) / "report.html"
+        if not report.is_file():
+            raise UnknownNameError(f"{report} does not exist yet; it is written when all runs have ended")
+        return FileResponse(report, headers={"Content-Security-Policy": _REPORT_POLICY})
+
+    async def _events(self, folder: Path, request: Request) -> AsyncIterator[str]:
+        last = Markup()
+        while not await request.is_disconnected():
+            text = await run_in_threadpool(partial(self._live, folder))
+            if text != last:
+                data = "\n".join(f"data: {line}" for line in text.splitlines())
+                yield f"{data}\n\n"
+                last = text
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _live(self, folder: Path) -> Markup:
+        from archlab.ui.lab.standing import line_colors, standing  # loads torch
+
+        is_running = self._processes.is_running(folder)
+        try:
+            state, problem = (standing(folder) if is_study_folder(folder) else None), ""
+        except Exception as error:
+            if (message := user_message(error)) is None:
+                raise
+            state, problem = None, visible(message)
+        return rendered(
+            "study_live",
+            state=state,
+            problem=problem,
+            is_running=is_running,
+            output=[visible(line) for line in self._processes.output(folder)],
+            colors=line_colors(len(state.rows)) if state else [],
+            quoted=quote(str(folder)),
+        )
+
+    def _folder(self, request: Request) -> Path:
+        name = request.path_params["folder"]
+        folder = path_below(name, self._root)
+        if folder is not None and is_study_folder(folder):
+            return folder
+        if self._processes.has_started(self._root / name):
+            return self._root / name  # its process has not made the folder yet
+        raise UnknownNameError(f"{name}: no study folder below the current folder")
+
+    def _folders(self) -> list[ListedFolder]:
+        found = [path.parent for pattern in ("*", "*/*") for path in sorted(self._root.glob(f"{pattern}/study.yaml"))]
+        return [
+            ListedFolder(str(folder), _address(folder), _question(folder), self._status(folder))
+            for folder in found
+            if path_below(str(folder.relative_to(self._root)), self._root)
+        ]
+
+    def _status(self, folder: Path) -> str:
+        if self._processes.is_running(folder):
+            return "running"
+        return "finished" if has_summary(folder) else "not finished"
+
+
+def _question(folder: Path) -> str:
+    try:
+        return read_study(str(folder))[1].question
+    except UserError as error:
+        return str(error)
+
+
+def _address(folder: Path) -> str:
+    return f"/studies/of/{quote(str(folder))}"

@@ -1,0 +1,94 @@
+"""Facts about each box of a block diagram: shapes, parameters, and shares of FLOPs and memory."""
+
+from typing import NamedTuple
+
+from archlab.config.components.work import Pass
+from archlab.config.layers import distinct_layers, final_norm, stacks
+from archlab.config.schema import Config
+from archlab.pricing.by_branch import BranchCost, branch_costs
+from archlab.pricing.memory import BYTES
+from archlab.pricing.params import before_head
+from archlab.pricing.summary import Cost
+from archlab.pricing.units import count
+from archlab.pricing.work import forward
+
+
+class PartFacts(NamedTuple):
+    """Facts about one box. `key` is the `data-part` of the box, after that of the frame of its layer, if there is
+    one."""
+
+    key: str
+    name: str
+    shape: str
+    parameters: str
+    of_flops: str
+    of_memory: str
+
+
+def part_facts(config: Config, costs: Cost) -> list[PartFacts]:
+    """Return the facts about each box that has parameters.
+
+    FLOPs are those of a forward pass over all tokens of the served sequences. Memory is that of the weights, caches and
+    recurrent states while they are served.
+    """
+    model = config.model
+    model_pass = Pass(
+        costs.batch, costs.context, counting="visible", bytes_each=BYTES[costs.dtype], source=costs.source
+    )
+    operations = list(forward(model, model_pass))
+    flops = sum(operation.flops for operation in operations)
+    memory = costs.weight_bytes + costs.kv_cache_bytes + costs.recurrent_bytes
+
+    def facts(key: str, name: str, shape: str, n: int, own_flops: float | None, state: int = 0) -> PartFacts:
+        of_flops = "" if own_flops is None else _share(own_flops / flops)
+        of_memory = _share((n * BYTES[costs.dtype] + state) / memory)
+        return PartFacts(key, name, shape, count(n), of_flops, of_memory)
+
+    width = model.embedding.width or model.d_model
+    found = [
+        facts(
+            "embedding", "Token embedding", f"{model.vocab_size:,} × {width:,}", costs.parameters.embedding,
+            sum(o.flops for o in operations if o.part == "embedding"),
+        )
+    ]  # fmt: skip
+    for cost in branch_costs(model, model_pass):
+        found.append(facts(_key(cost), _name(cost), _shapes(cost), cost.parameters, cost.flops, cost.state_bytes))
+    for stack in stacks(model):
+        for layer, n in distinct_layers(stack).items():
+            size = layer.norm.n_parameters(layer.d_model)
+            for branch in layer.branches:
+                for slot in branch.norms:
+                    prefix = "" if stack is model else "encoder "
+                    key = f"{prefix}layer {layer.kind}/{prefix}{branch.name} norm {slot}"
+                    name = f"{layer.norm.display_name} {slot} {branch.name}, {n} layers"
+                    found.append(facts(key, name, f"{layer.d_model:,}", n * size, None))
+    size = final_norm(model).n_parameters(model.d_model)
+    found.append(facts("final norm", "Final norm", f"{model.d_model:,}", size, None))
+    shape = f"{width:,} × {model.vocab_size:,}" + (" (the embedding matrix)" if model.head.tied else "")
+    head = sum(o.flops for o in operations if o.part == "head")
+    if before := before_head(model):
+        shape = f"{before.d_in:,} × {before.d_out:,}, then {shape}"
+    found.append(facts("head", "Head", shape, costs.parameters.head, head))
+    return found
+
+
+def _key(cost: BranchCost) -> str:
+    prefix = "encoder " if cost.is_encoder else ""
+    return f"{prefix}layer {cost.layer.kind}/{prefix}{cost.branch.name}"
+
+
+def _name(cost: BranchCost) -> str:
+    name = cost.branch.component.display_name
+    kind = "" if cost.layer.kind == "layer" else f"{cost.layer.kind} "
+    stack = "encoder " if cost.is_encoder else ""
+    cross = "cross-attention: " if cost.branch.site.reads_source else ""
+    return f"{cross}{name}, {cost.n_layers} {stack}{kind}layers"
+
+
+def _shapes(cost: BranchCost) -> str:
+    shapes = cost.branch.component.projections(cost.branch.site)
+    return ", ".join(f"{name} {shape.d_in:,} × {shape.d_out:,}" for name, shape in shapes.items())
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}" if value >= 0.001 else "below 0.1%" if value else "0%"

@@ -1,0 +1,54 @@
+"""The server of `archlab ui`: it listens on this machine and ends with Ctrl-C."""
+
+import secrets
+import socket
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from archlab.errors import UserError
+from archlab.ui.app import create_app
+from archlab.ui.lab.processes import StudyProcesses
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+"""Host names for which the server always answers."""
+
+
+def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_browser: bool) -> None:
+    """Serve the screens for the folder `root` until Ctrl-C. Print the link first.
+
+    Raise UserError if the port is in use, or if `address` is not one of this machine. Port 0 selects a free port.
+    """
+    listening = _listen(address, port)
+    port = listening.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    processes = StudyProcesses()
+    app = create_app(root, token, port, [*LOCAL, *hosts], processes)
+    link = f"http://{hosts[0] if hosts else LOCAL[0]}:{port}/?token={token}"
+    print(f"archlab ui: {link}\nThe link works once. Press Ctrl-C to stop.", flush=True)
+    if open_browser:
+        webbrowser.open(link)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # the usual end of a server
+    finally:
+        processes.stop()
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address, port))
+        listening.listen()  # a browser that is faster than the start of the server waits
+    except OSError as error:
+        listening.close()
+        raise UserError(f"cannot listen on {address}, port {port}: {error.strerror}; choose another --port") from None
+    return listening

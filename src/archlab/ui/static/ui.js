@@ -1,0 +1,73 @@
+// Behavior that HTML alone cannot give: numbers of the box under the pointer, undo, copy, and labels of sliders.
+"use strict";
+
+// Return the row of numbers of a box. Boxes of two kinds of layers have the same part, so the frame around the box
+// tells them apart.
+function rowOf(box) {
+  const shape = box.querySelector("rect"), y = +shape.getAttribute("y"), x = +shape.getAttribute("x");
+  const frames = [...box.closest("svg").querySelectorAll("rect.frame")];
+  const frame = frames.find((f) => {
+    const left = +f.getAttribute("x"), top = +f.getAttribute("y");
+    return x >= left && x <= left + +f.getAttribute("width") && y >= top && y <= top + +f.getAttribute("height");
+  });
+  const part = box.dataset.part ?? shape.dataset.part;
+  const keys = frame ? [`${frame.dataset.part}/${part}`, part] : [part];
+  return [...document.querySelectorAll("tr[data-key]")].find((row) => keys.includes(row.dataset.key));
+}
+
+function showPart(event) {
+  const box = event.target.closest?.(".diagram .box, .diagram .inside"), place = document.getElementById("part");
+  if (!box || !place) return;
+  const row = rowOf(box);
+  const title = box.querySelector("text")?.textContent ?? "";
+  if (!row) { place.textContent = `${title}: no parameters`; return; }
+  const cells = [...row.querySelectorAll("td")].filter((cell) => cell.textContent);
+  place.textContent = `${row.querySelector("th").textContent}: ` + cells.map((cell) =>
+    `${cell.dataset.label.toLowerCase()} ${cell.textContent}`).join(" · ");
+}
+
+function prepare() {
+  for (const box of document.querySelectorAll(".diagram .box")) {
+    box.setAttribute("tabindex", "0");
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", [...box.querySelectorAll("text")].map((text) => text.textContent).join(", "));
+  }
+  // The picture as a whole is a group of boxes that can be focused.
+  document.querySelector(".diagram svg")?.setAttribute("role", "group");
+}
+
+document.addEventListener("pointerover", showPart);
+document.addEventListener("focusin", showPart);
+document.addEventListener("click", async (event) => {
+  if (event.target.id === "undo") history.back();
+  const link = event.target.closest?.("[data-copy]");
+  if (!link) return;
+  event.preventDefault();
+  await navigator.clipboard.writeText(await (await fetch(link.href)).text());
+  link.textContent = "Copied";
+});
+document.addEventListener("input", (event) => {
+  const { power } = event.target.dataset ?? {};
+  if (power === undefined) return;
+  const output = event.target.parentElement.querySelector("output");
+  output.textContent = `${(2 ** event.target.value).toLocaleString("en")} ${power}`.trim();
+});
+// A slider that was never moved follows the model, so its value does not belong in the link.
+document.addEventListener("htmx:configRequest", (event) => {
+  for (const slider of document.querySelectorAll("input[data-follows]"))
+    if (slider.value === slider.defaultValue) delete event.detail.parameters[slider.name];
+});
+document.addEventListener("htmx:afterSettle", prepare);
+document.addEventListener("DOMContentLoaded", prepare);
+// A running study: the server sends the whole state again whenever it changes.
+document.addEventListener("DOMContentLoaded", () => {
+  const live = document.querySelector("[data-source]");
+  if (!live) return;
+  const source = new EventSource(live.dataset.source);
+  source.onmessage = (event) => {
+    const open = [...live.querySelectorAll("details")].map((details) => details.open);
+    live.innerHTML = event.data;
+    live.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? details.open; });
+  };
+  addEventListener("pagehide", () => source.close());
+});

@@ -1,0 +1,227 @@
+"""Workbench: one config with its diagram, its cost and its findings. Every view is a URL."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.config.identity import resolved
+from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.evidence.claims import cited
+from archlab.exchange.configs import Shape, read_named_config
+from archlab.pricing.hardware import Hardware, hardware, load_hardware
+from archlab.pricing.pass_time import ideal
+from archlab.pricing.summary import Cost, cost, room
+from archlab.pricing.units import binary, count, length, plural, si
+from archlab.pricing.work import PassName
+from archlab.report.check import sentences
+from archlab.report.cost.tables import beyond_limits, of_one
+from archlab.report.drawings.block import block_diagram
+from archlab.report.text_table import Table
+from archlab.review.findings import Finding, findings, summary
+from archlab.review.shape_rule import Case
+from archlab.study.fit import match_config, quantity_function
+from archlab.study.schema import Equal
+from archlab.ui.choices import Choice, main_choices, other_choices, values_of
+from archlab.ui.configs import find, load, overrides_in
+from archlab.ui.parts import PartFacts, part_facts
+
+DEVICE = "h100"
+_SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training": "Tokens/s, training"}
+LOCKS: Mapping[str, str] = {"model.mlp.d_ff": "hidden width", "model.n_layers": "layers", "model.d_model": "width"}
+"""Fields that can be adjusted to keep the number of parameters."""
+
+_LONGEST_CONTEXT, _LARGEST_BATCH = 20, 10
+"""Largest values of the sliders, as powers of two."""
+
+
+class NotCanonicalError(Exception):
+    """The URL has another, shorter form, `address`."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+@dataclass(frozen=True)
+class View:
+    """Settings in the URL of the workbench."""
+
+    name: str
+    overrides: Mapping[str, str]
+    """Changed fields, with their values as text."""
+    context: int | None
+    """Tokens of each served sequence; None for the longest sequence of the model."""
+    batch: int
+    device: str
+    lock: str
+    """Field that is adjusted after each change, so that the number of parameters stays the same. Empty: none is."""
+
+    @classmethod
+    def of(cls, name: str, query: list[tuple[str, str]]) -> "View":
+        """Read the URL. Raise UserError if a value is not allowed."""
+        words = dict(query)
+        if (lock := words.get("lock", "")) not in ("", *LOCKS):
+            raise UserError(f"lock is {lock!r}; allowed: {', '.join(LOCKS)}")
+        context, batch = words.get("context"), words.get("batch")
+        return cls(
+            name,
+            overrides_in(query),
+            None if not context else _power("context", context, _LONGEST_CONTEXT),
+            1 if not batch else _power("batch", batch, _LARGEST_BATCH),
+            words.get("hardware") or DEVICE,
+            lock,
+        )
+
+    def address(self, screen: str = "m") -> str:
+        """Return the path and query of a screen that shows this config."""
+        settings = {
+            "context": self.context and self.context.bit_length() - 1,
+            "batch": self.batch.bit_length() - 1 if self.batch > 1 else None,
+            "hardware": None if self.device == DEVICE else self.device,
+            "lock": self.lock or None,
+        }
+        query = {**self.overrides, **{name: value for name, value in settings.items() if value is not None}}
+        return f"/{screen}/{quote(self.name)}{'?' if query else ''}{urlencode(query)}"
+
+    @property
+    def arguments(self) -> str:
+        """CONFIG and the changed fields, as arguments of a command."""
+        return " ".join([self.name, *(f"{field}={value}" for field, value in self.overrides.items())])
+
+
+class Quantity(NamedTuple):
+    """Number in the summary of the workbench."""
+
+    label: str
+    value: str
+    remark: str
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Everything that the screen shows."""
+
+    view: View
+    shape: Shape
+    diagram: Markup
+    parts: list[PartFacts]
+    quantities: list[Quantity]
+    tables: list[Table]
+    notes: list[str]
+    findings: list[Finding]
+    verdict: str
+    choices: Mapping[str, list[Choice]]
+    others: list[Choice]
+    context: int
+    commands: list[str]
+    devices: list[str]
+
+
+def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> Workbench:
+    """Return the screen of a view. `added` is a field with its value that the user has typed.
+
+    Raise UserError if the config is not valid, and NotCanonicalError if the URL sets fields to the values that they
+    have anyway.
+    """
+    overrides = {**view.overrides, **({added[0]: added[1]} if added else {})}
+    base = values_of(load(view.name, {}, root).config)
+    overrides = {field: value for field, value in overrides.items() if base.get(field) != value}
+    if view.lock:
+        overrides |= _same_size(view, overrides, root)
+    shape = load(view.name, overrides, root)
+    longest = shape.config.model.max_seq_len
+    is_longest = view.context is not None and view.context.bit_length() == longest.bit_length()
+    canonical = replace(view, overrides=overrides, context=None if is_longest else view.context)
+    if canonical != view:
+        raise NotCanonicalError(canonical.address())
+    device = load_hardware(view.device)
+    context = view.context or longest
+    costs = cost(shape.config, view.batch, context)
+    case = Case(shape.config)
+    found = findings(case)
+    values = values_of(shape.config)
+    return Workbench(
+        view=view,
+        shape=shape,
+        diagram=Markup(block_diagram(shape.config, view.name, remark=_remark(view, shape.part))),
+        parts=part_facts(shape.config, costs),
+        quantities=_quantities(costs, device),
+        tables=list(of_one(costs, device)),
+        notes=[*shape.notes, *beyond_limits({view.name: {(context, view.batch): costs}})],
+        findings=found,
+        verdict=summary(found),
+        choices=main_choices(values, overrides),
+        others=other_choices(values, overrides),
+        context=context,
+        commands=_commands(view, context),
+        devices=[name for name, _ in hardware()],
+    )
+
+
+def config_text(view: View, root: Path) -> str:
+    """Return the resolved config as YAML, as `archlab show` prints it."""
+    return to_yaml(resolved(load(view.name, view.overrides, root).config))
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """Return the sentences below the heading of a finding, with its sources."""
+    return [*sentences(finding), *(source.located for source in cited(finding.sources))]
+
+
+def _same_size(view: View, overrides: Mapping[str, str], root: Path) -> dict[str, str]:
+    """Return the field that `lock` names, with the value that gives the changed config as many parameters as the
+    unchanged one, within 1%. Return nothing if it has as many already."""
+    config = find(view.name, root)
+    raw = read_named_config(config)
+    changes, _ = parse_overrides([f"{field}={value}" for field, value in overrides.items()])
+    equal = Equal.model_validate({"parameters": 0.01, "by": view.lock})
+    _, change = match_config(overlay(raw, changes, Config), equal, quantity_function(equal)(build_config(raw)))
+    return {field: to_yaml_line(value) for field, value in change.items()}
+
+
+def _remark(view: View, part: str) -> str:
+    changed = f"{plural(len(view.overrides), 'field')} changed" if view.overrides else ""
+    return ", ".join(filter(None, (part, changed)))
+
+
+def _quantities(costs: Cost, device: Hardware) -> list[Quantity]:
+    """Return the numbers of the summary: those that most choices change."""
+    counts, tokens = costs.parameters, f"{costs.batch} × {length(costs.context)} tokens"
+    active = f"{count(counts.active)} per token" if counts.active != counts.total else "all of them for each token"
+    rows = [Quantity("Parameters", count(counts.total), active)]
+    cached = costs.kv_cache_bytes + costs.recurrent_bytes
+    if costs.decodes:
+        rows.append(Quantity("KV cache and states", binary(cached), f"{tokens}, {costs.dtype}"))
+    rows.append(Quantity("FLOPs per token", si(costs.forward_flops.total), "of a forward pass"))
+    for name, label in _SPEEDS.items():
+        if work := costs.work.get(name):
+            best = ideal(work, device, costs.dtype, costs.tokens[name])
+            rows.append(Quantity(label, si(best.tokens_per_second), f"at best, limited by {best.limit}"))
+    serving = room(costs, device)
+    needed = f"{binary(serving.needed)} of {binary(serving.memory)}"
+    rows.append(Quantity(f"Fits one {device.name}", "yes" if serving.fits else "no", f"{needed} to serve"))
+    return rows
+
+
+def _commands(view: View, context: int) -> list[str]:
+    batch = f" --batch {view.batch}" if view.batch > 1 else ""
+    return [
+        f"archlab cost {view.arguments} --context {context}{batch} --hardware {view.device}",
+        f"archlab check {view.arguments}",
+        f"archlab draw {view.arguments} --out diagram.svg",
+        f"archlab show {view.arguments}",
+    ]
+
+
+def _power(name: str, text: str, largest: int) -> int:
+    """Return the power of two that the slider `name` selects."""
+    if not text.isdecimal() or int(text) > largest:
+        raise UserError(f"{name} is {text!r}; allowed: 0 to {largest}, the exponents of powers of two")
+    return 2 ** int(text)

@@ -1,0 +1,143 @@
+"""`archlab ui` in a real browser: each screen, its main interaction, and what a person with a phone or a screen reader
+meets."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+SCREENS = ["/m/llama-3-8b", "/m/t5-small", "/vs/llama-3-8b/gemma-2-9b", "/studies", "/studies/new"]
+
+
+class Laboratory:
+    """A running server, and a browser that has opened its first link."""
+
+    def __init__(self, folder: Path, browser: Browser) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "archlab", "ui", "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout
+        self.link = self.process.stdout.readline().split()[-1]
+        self.home = self.link.partition("/?")[0]
+        self.context = browser.new_context()
+        page = self.context.new_page()
+        page.goto(self.link)
+        assert page.url == f"{self.home}/m/llama-3-8b"
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    laboratory = Laboratory(tmp_path_factory.mktemp("lab"), browser)
+    yield laboratory
+    laboratory.process.send_signal(signal.SIGINT)
+    assert laboratory.process.wait(90) == 0
+
+
+@pytest.fixture
+def page(lab: Laboratory) -> Iterator[Page]:
+    """Return a page that must log no error, and must send no request to another host."""
+    page = lab.context.new_page()
+    problems = list[str]()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    hosts = set[str]()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    yield page
+    page.close()
+    assert problems == []
+    assert hosts - {urlsplit(lab.home).netloc, ""} == set()
+
+
+@pytest.mark.parametrize("path", SCREENS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_screen_fits_a_phone_and_has_no_serious_finding_of_axe(lab: Laboratory, page: Page, path: str, scheme: str):
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.goto(lab.home + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = Axe().run(page).response["violations"]
+        serious = {
+            rule["id"]: rule["nodes"][0]["html"][:200] for rule in found if rule["impact"] in ("serious", "critical")
+        }
+        assert serious == {}
+
+
+def test_a_changed_choice_changes_diagram_numbers_and_link(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/llama-3-8b")
+    cache = page.get_by_text("KV cache and states").locator("xpath=following-sibling::dd/b")
+    expect(cache).to_have_text("1 GiB")
+    page.fill("#model-attention-n_kv_heads", "2")
+    page.press("#model-attention-n_kv_heads", "Tab")
+    expect(cache).to_have_text("256 MiB")
+    expect(page.locator(".diagram")).to_contain_text("32 query, 2 KV heads × 128")
+    assert page.url == f"{lab.home}/m/llama-3-8b?model.attention.n_kv_heads=2"
+    page.fill("#model-attention-n_kv_heads", "7")
+    page.press("#model-attention-n_kv_heads", "Tab")
+    expect(page.get_by_role("alert")).to_contain_text("7 does not divide n_heads = 32")
+    expect(cache).to_have_text("256 MiB")
+    page.reload()
+    expect(cache).to_have_text("256 MiB")
+    page.click("#undo")
+    expect(cache).to_have_text("1 GiB")
+
+
+def test_a_box_tells_its_numbers_by_pointer_and_by_keyboard(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/llama-3-8b")
+    box = page.locator(".diagram .box", has_text="SwiGLU")
+    box.hover()
+    expect(page.locator("#part")).to_contain_text("parameters 5.64B")
+    page.locator(".diagram .box", has_text="Grouped-query attention").focus()
+    expect(page.locator("#part")).to_contain_text("parameters 1.34B")
+
+
+def test_differences_become_a_study(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/vs/llama-3-8b/gemma-2-9b")
+    expect(page.get_by_role("row", name=re.compile("mlp.activation"))).to_contain_text("gelu_tanh")
+    with page.expect_download() as download:
+        page.get_by_text("Save as a study file").click()
+    saved = download.value.path()
+    shown = subprocess.run(
+        [sys.executable, "-m", "archlab", "study", "show", "study.yaml"],
+        cwd=shutil.copy(saved, lab.folder / "study.yaml").parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "all choices of gemma-2-9b" in shown.stdout or "second" in shown.stdout
+
+
+def test_a_study_is_checked_started_watched_and_paused(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/studies/new")
+    page.fill("#text", page.input_value("#text").replace("256K", "4M"))
+    page.fill("#name", "from-the-browser")
+    page.get_by_text("Check and estimate").click()
+    expect(page.locator("dl")).to_contain_text("bits per byte")
+    page.get_by_text("Start training").click()
+    expect(page).to_have_url(f"{lab.home}/studies/of/studies/from-the-browser")
+    expect(page.locator("td.training").first).to_be_visible(timeout=120_000)
+    assert "The answer appears when all planned runs have ended" in page.inner_text("main")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible(timeout=60_000)
+    assert (lab.folder / "studies/from-the-browser/study.yaml").is_file()
+    page.goto(f"{lab.home}/studies")
+    expect(page.get_by_role("row", name=re.compile("from-the-browser"))).to_contain_text("not finished")
