@@ -57,6 +57,25 @@ def test_a_finished_run_leaves_what_it_says(text, tmp_path):
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000010"]
 
 
+def test_a_run_continues_with_the_attention_kernel_with_which_it_began(text, tmp_path, monkeypatch):
+    """A measurement of the machine chooses the kernel. Another result would change the losses of a run that goes on."""
+    settings = config("train.dtype=bfloat16", "train.checkpoint_every=1", data=text)
+    fast = {"whole": 512, "cut": 512, "rest": 0}
+
+    def trained(name, out, stop_at=None):
+        monkeypatch.setattr("archlab.training.train.products_up_to", lambda device: fast[name])
+        return train(settings, tmp_path / out, Recorder(stop_at))
+
+    trained("whole", "whole")
+    with pytest.raises(KeyboardInterrupt):
+        trained("cut", "cut", stop_at=4)
+    trained("rest", "cut")
+    trained("rest", "other")
+    losses = {n: [line.get("loss") for line in RunFolder(tmp_path / n).metrics()] for n in ("whole", "cut", "other")}
+    assert losses["whole"] == losses["cut"] != losses["other"]
+    assert RunFolder(tmp_path / "cut").environment()["attention"] == {"products": 2}
+
+
 def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
     prepare([str(text)], tmp_path / "data", 300, None, 0.05)
     for size, notes in (

@@ -464,6 +464,16 @@ BROKEN_RULES = [
         "512 exceeds model.max_seq_len = 256, the number of learned positions; allowed: up to 256",
     ),
     (
+        [
+            "model.encoder.n_layers=2",
+            "model.encoder.position.kind=learned",
+            "train.objective.kind=span_corruption",
+            "train.seq_len=512",
+        ],
+        "train.seq_len",
+        "exceeds model.max_seq_len = 256, the number of learned positions; allowed: up to",
+    ),
+    (
         ["model.position.kind=learned", "train.seq_len=512"],
         "train.seq_len",
         "512 exceeds model.max_seq_len = 256, the number of learned positions; allowed: up to 256",

@@ -299,9 +299,8 @@ class Mixture(Objective):
         return sum(share * (n_tokens if mean is None else mean) for share, mean in predicted) / shares
 
 
-def ends_source(objective: Objective, mode: str | None) -> bool:
-    """Return whether the token that begins a document also ends the text that the model reads, as it does in a text
-    with hidden spans.
+def reads_hidden_spans(objective: Objective, mode: str | None) -> bool:
+    """Return whether the model reads a text in which sentinels replace spans, and writes the spans.
 
     `mode` is the name of the mode token before the text. In a mixture, it selects the part; without a mode token, it is
     the part that continues a text.

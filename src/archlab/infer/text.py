@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.config.layers import sees_as
-from archlab.config.objective import NextToken, Objective, ends_source
+from archlab.config.objective import NextToken, Objective, SpanCorruption, reads_hidden_spans
 from archlab.data import tokenizer as bpe
 from archlab.data.reserved import mode_tokens
 from archlab.data.spelling import byte_of_name, bytes_of_name, not_spelled, spelling
@@ -28,9 +28,12 @@ class Codec(Protocol):
 
     special: SpecialTokens
     """Special tokens. A text ends at any of `special.ends` (EOS tokens)."""
-    reads_pairs: bool
-    """Whether a model without an encoder was trained on pairs. Its sources then end with the tokens that begin a
-    target, `special.before`."""
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether a model without an encoder was trained to read a source text before it writes: the source of a pair,
+        or a text with hidden spans."""
+        ...
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, including those that precede every text."""
@@ -132,10 +135,10 @@ def _encoded(model: Decoder, codec: Codec, prompt: str, source: str | None) -> _
             )
         tokens_1T = _tokens(model, "prompt", prompt, codec.encode)
         return _Read(tokens_1T, tokens_1T[0].tolist())
-    if model.config.encoder is None and not codec.reads_pairs:
+    if model.config.encoder is None and not codec.reads_source:
         raise UserError(
             "source: the model has no encoder that could read a source text, and is not a run that archlab trained on "
-            "pairs with a tokenizer of its own; leave it out"
+            "pairs or hidden spans with a tokenizer of its own; leave it out"
         )
     target_1T = _tokens(model, "prompt", prompt, codec.target)
     source_1S = _tokens(model, "source", source, codec.source)
@@ -250,6 +253,11 @@ class RunCodec:
         self._spelling = None if not_spelled(tokenizer) else spelling(tokenizer)
         self._modes = {f"[{name}]": token for name, token in mode_tokens(tokenizer).items()}
 
+    @property
+    def reads_source(self) -> bool:
+        hides_spans = any(isinstance(own, SpanCorruption) for own in self._objective.by_field().values())
+        return self.reads_pairs or hides_spans
+
     def encode(self, prompt: str) -> list[int]:
         mode, text = self._split(prompt)
         return [*mode, *self.target(text)]
@@ -257,18 +265,22 @@ class RunCodec:
     def source(self, text: str) -> list[int]:
         """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names.
 
-        If a token ended the source texts in training, it ends this text, too: the token that separates the target of a
-        pair from its source, or that follows a text with hidden spans.
+        The form is that of training. In a pair, the tokens that begin a document precede both source and target. A
+        text with hidden spans only ends with the first of them.
         """
         mode, text = self._split(text)
-        name = next((name for name, token in self._modes.items() if [token] == mode), None)
-        ends = self.reads_pairs or ends_source(self._objective, name and name[1:-1])
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
-        return [*mode, *self.special.before, *ids, *(self.special.before if ends else ())]
+        before = self.special.before
+        if not self.reads_pairs and reads_hidden_spans(self._objective, self._mode_of(mode)):
+            return [*mode, *ids, before[0]]
+        return [*mode, *before, *ids, *(before if self.reads_pairs else ())]
 
     def target(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
+
+    def _mode_of(self, tokens: list[int]) -> str | None:
+        return next((name[1:-1] for name, token in self._modes.items() if [token] == tokens), None)
 
     def _split(self, text: str) -> tuple[list[int], str]:
         """Return the mode token with which a text begins, if any, and the rest of the text."""
@@ -297,7 +309,7 @@ class PublishedCodec:
     The model's tokenizer decides which tokens precede a text, and recognizes special tokens by name.
     """
 
-    reads_pairs = False
+    reads_source = False
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
         self.tokenizer, self.special = tokenizer, special

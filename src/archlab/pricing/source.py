@@ -16,13 +16,15 @@ def source_tokens(model: ModelConfig, tokens: int, source: int | None = None) ->
     """Return the number of source tokens of each sequence of `tokens` target tokens. It is `source`, and by default as
     many as there are target tokens. Without an encoder, it is 0.
 
-    Raise UserError if the model has no encoder but `source` is given.
+    Raise UserError if the model has no encoder but `source` is given, or if `source` is 0 for an encoder.
     """
     if model.encoder is None:
         if source:
             raise UserError(f"source is {source}, but the model has no encoder; leave it out")
         return 0
-    return source or tokens
+    if source is not None and source < 1:
+        raise UserError(f"source is {source}; allowed: at least 1, because the model has an encoder")
+    return tokens if source is None else source
 
 
 def stack_passes(model: ModelConfig, model_pass: Pass) -> list[tuple[ModelConfig, Pass]]:

@@ -1,6 +1,6 @@
 """Train a run: resolve settings, check them, open the data, then run the loop (`loop.py`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from archlab.data.pair_data import PairData
 from archlab.errors import UserError
 from archlab.hf.imported import imported
 from archlab.machine import keep_freed_memory
-from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
+from archlab.training.attention_kernels import SHORT, attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.checks import check_counted, check_run, loss_depends_on_micro_batches, settings_per_process
@@ -55,13 +55,16 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
         # In a new run, `auto` depends on a measurement, so only the first process decides.
         device = world.broadcast_from_first(lambda: choose_device(config.train, folder.environment().get("dtype")))
         with collected_notes() as notes:
-            setup = _set_up(config, device, world, has_checkpoint(folder.checkpoints))
+            began = folder.environment().get("attention") if has_checkpoint(folder.checkpoints) else None
+            setup = _set_up(config, device, world, has_checkpoint(folder.checkpoints), began)
         _check_text(setup, corpus)
         notes += _notes(setup)
         return _run(setup, folder, callback, notes)
 
 
-def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> RunSetup:
+def _set_up(config: Config, device: Device, world: World, has_begun: bool, began: Mapping[str, int] | None) -> RunSetup:
+    """Return everything that training needs. `began` are the attention kernels with which a run began that now
+    continues."""
     settings = settings_per_process(world.readers, config)
     check_run(config, settings, device, world)
     compiled = is_compiled(config, settings, device)
@@ -74,7 +77,10 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool) -> Ru
     if teacher:
         check_teacher(teacher, config, data, device, world)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
-    longest_by_products = products_up_to(device)
+    # A measurement chooses the kernel of a new run. If the run continued with another one, its losses would change.
+    longest_by_products = world.broadcast_from_first(
+        lambda: products_up_to(device) if began is None else SHORT * ("products" in began)
+    )
     kernels = attention_kernels(
         config.model,
         tokens_read(config).stack,

@@ -6,6 +6,7 @@ from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
+from archlab.config.layers import encoder_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import Masked, Mixture, Objective, SpanCorruption
 from archlab.config.optimizer import Constant, Schedule
@@ -106,13 +107,17 @@ def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
 
 
 def learned_positions_end(c: Config, length: int) -> str | None:
-    """Return a message if windows of `length` tokens exceed the model's table of positions."""
+    """Return a message if windows of `length` tokens exceed a table of positions, of the encoder or of the decoder."""
+    encoder = encoder_of(c.model)
+    stacks = (c.model, encoder) if encoder else (c.model,)
 
     def read(n: int) -> int:
-        return max(c.train.objective.tokens_read(n, has_encoder=c.model.encoder is not None))
+        tokens = c.train.objective.tokens_read(n, has_encoder=encoder is not None)
+        learned = [n_read for n_read, own in zip(tokens, stacks, strict=False) if own.position.kind == "learned"]
+        return max(learned, default=0)
 
     most, stack = c.model.max_seq_len, read(length)
-    if c.model.position.kind != "learned" or stack <= most:
+    if stack <= most:
         return None
     made = "" if stack == length else f", of which objective {c.train.objective.kind} makes {stack},"
     allowed = next((n for n in range(min(length, most), 0, -1) if read(n) <= most), 1)
