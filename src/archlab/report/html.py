@@ -16,6 +16,7 @@ from markupsafe import Markup
 from archlab.config.core.text import visible
 from archlab.data.file_cache import cached
 from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
+from archlab.report.formulas import typeset
 
 _CODE = MarkdownIt("zero").enable("backticks")
 
@@ -76,7 +77,13 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=_printed,
     )
-    environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega, "with_code": with_code}
+    environment.globals |= {
+        "inline": _inline,
+        "sentence": sentence,
+        "typeset": typeset,
+        "vega": _vega,
+        "with_code": with_code,
+    }
     return environment
 
 
