@@ -1,5 +1,6 @@
 """Guide: documents, topics and reference as pages; working links; and pictures at their places."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from archlab.config.core.registry import kinds
 from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
+from archlab.evidence.words import words
 from archlab.report.drawings.pictures import pictures
 from archlab.report.guide.documents import documents, text_of
 from archlab.report.guide.reference import ReferencePage, config_addresses, described, groups, reference_pages
@@ -50,19 +52,35 @@ class Page(HTMLParser):
         self.ids += [value for key, value in given.items() if key == "id" and value]
         self.links += [value for key, value in given.items() if key == "href" and value]
         self.loaded += [value for key, value in given.items() if key == "src" and value]
-        if tag not in ("meta", "link", "br", "img", "hr"):
+        if tag not in ("meta", "link", "br", "img", "hr", "input"):
             self.open.append(tag)
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        self.words += "" if self.open[-1:] == ["script"] else data
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
 
+def of_field(site: dict[str, Page], path: str, kind: str = "config") -> str:
+    """Return the name of the page about a field. Pages about fields of a study have their own prefix."""
+    (name,) = (
+        name
+        for name, page in site.items()
+        if re.match(r"reference-(?!commands|python)", name)
+        and name.startswith("reference-study") == (kind == "study")
+        and path in page.ids
+    )
+    return name
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
-    folder = tmp_path_factory.mktemp("guide")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("guide")
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> dict[str, Page]:
     as_a_new_process()
     reference_pages.cache_clear()
     config_addresses.cache_clear()
@@ -121,15 +139,16 @@ def test_links_to_documents_have_their_titles(site: dict[str, Page]):
     """`plugins.md` in a tutorial is a link to ../plugins.md."""
     words = site["researcher.html"].words
     assert "copy two code blocks from Add your own component into files" in " ".join(words.split())
-    assert "drawing.html" in site["reference-commands.html"].links
-    assert "docs/drawing.md" not in site["reference-commands.html"].words
+    assert "drawing.html" in site["command-draw.html"].links
+    assert "docs/drawing.md" not in site["command-draw.html"].words
 
 
 def test_commands_have_the_names_of_their_arguments(site: dict[str, Page]):
-    words = site["reference-commands.html"].words
-    assert "\narchlab show [OPTIONS] CONFIG [OVERRIDES]...\n" in words
-    assert "ARGS" not in words
-    assert "default: ()" not in words
+    assert "\narchlab show [OPTIONS] CONFIG [OVERRIDES]...\n" in site["command-show.html"].words
+    for name in site:
+        if name.startswith("command-"):
+            assert "ARGS" not in site[name].words
+            assert "default: ()" not in site[name].words
 
 
 def test_no_line_breaks_inside_an_option():
@@ -187,45 +206,44 @@ def test_every_field_and_its_docstring_are_in_the_reference(site: dict[str, Page
     as_a_new_process()  # the guide has read studies, and one of them brings a plug-in
     pages = {name: " ".join(page.words.split()) for name, page in site.items()}
     for path, docstring in fields(SCHEMAS[kind]):
-        page = f"reference-{'study' if kind == 'study' else path.split('.')[0]}.html"
-        page = page if page in site else "reference-config.html"
-        assert path in site[page].ids, path
+        page = of_field(site, path, kind)
         assert path.endswith("kind") or " ".join(docstring.replace("`", "").split()) in pages[page], path
 
 
 def test_the_reference_has_no_kinds_of_plug_ins(site: dict[str, Page]):
     """The guide reads the study batch-norm, whose plug-in registers the MLP `normed`."""
-    assert "model.mlp.kind" in site["reference-model.html"].ids
-    assert "normed" not in site["reference-model.html"].words
+    assert "model.mlp.kind" in site["reference-model-mlp.html"].ids
+    assert "normed" not in site["reference-model-mlp.html"].words
 
 
 def test_a_field_of_named_sections_is_explained_once(site: dict[str, Page]):
-    assert [name for name in site["reference-data.html"].ids if re.match(r"data\.mixture.*path", name)] == [
+    assert [name for name in site["reference-data-mixture.html"].ids if re.match(r"data\.mixture.*path", name)] == [
         "data.mixture.NAME.path"
     ]
 
 
 def test_every_outcome_has_its_place_in_the_reference(site: dict[str, Page]):
-    words = " ".join(site["reference-study.html"].words.split())
+    words = " ".join(site["reference-study-measure.html"].words.split())
     for outcome in kinds(Outcome).values():
         assert " ".join((outcome.__doc__ or "missing").split()).replace("`", "") in words
 
 
 def test_topics_and_fields_lead_to_each_other(site: dict[str, Page]):
     (norms,) = (page for page in site if page.endswith("-norms.html"))
-    assert "reference-model.html#model.norm.kind" in site[norms].links
-    assert f"{norms}#rmsnorm" in site["reference-model.html"].links
+    assert "reference-model-norm.html#model.norm.kind" in site[norms].links
+    assert f"{norms}#rmsnorm" in site["reference-model-norm.html"].links
     for name, topic in topics():
         (chapter,) = (page for page in site if re.match(r"\d", page) and name in site[page].ids)
         for path in topic.fields:
             if not path.startswith("model.layers."):
-                page = f"reference-{path.split('.')[0]}.html"
+                page = of_field(site, path)
                 assert f"{page}#{path}" in site[chapter].links
                 assert f"{chapter}#{name}" in site[page].links
 
 
 def test_the_fields_of_a_study_link_to_their_explanations(site: dict[str, Page]):
-    assert {"studies.html#against", "studies.html#budgettokens"} <= {*site["reference-study.html"].links}
+    assert "studies.html#against" in site["reference-study.html"].links
+    assert "studies.html#budgettokens" in site["reference-study-budget.html"].links
 
 
 class Written(Base):
@@ -238,7 +256,15 @@ class Written(Base):
 def test_a_docstring_reaches_the_page():
     page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
     shown = render_page(
-        "guide_reference", here="own.html", parts=[], neighbors={}, page=page, addresses={}, more={"rate": []}
+        "guide_reference",
+        here="own.html",
+        parts=[],
+        neighbors={},
+        places=[],
+        search_index="{}",
+        page=page,
+        addresses={},
+        more={"rate": []},
     )
     assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
     assert "<dd><code>1.0</code></dd>" in shown
@@ -266,23 +292,24 @@ def test_a_function_is_described_as_its_source_has_it(tmp_path: Path, monkeypatc
 
 def test_every_public_name_is_in_the_reference(site: dict[str, Page]):
     public = [name for name in archlab.__all__ if not name.startswith("__")]
-    assert {f"archlab{name.lower()}" for name in public} <= {*site["reference-python.html"].ids}
-    assert "archlab.cost(" in site["reference-python.html"].words
-    assert "config: Config" in site["reference-python.html"].words
+    assert {f"python-{name.lower()}.html" for name in public} <= {*site["reference-python.html"].links}
+    assert "archlab.cost(" in site["python-cost.html"].words
+    assert "config: Config" in site["python-cost.html"].words
 
 
 def test_every_command_is_in_the_reference_as_its_help_has_it(
     site: dict[str, Page], capsys: pytest.CaptureFixture[str]
 ):
-    commands = site["reference-commands.html"]
-    assert {f"archlab-{verb}" for verb, _, _ in VERBS} | {"archlab-study-run"} <= {*commands.ids}
-    for words in (["cost"], ["study", "run"], ["bench", "train"]):
-        assert main([*words, "--help"]) == 0
+    assert {f"command-{verb}.html" for verb, _, _ in VERBS} <= {*site["reference-commands.html"].links}
+    assert "archlab-study-run" in site["command-study.html"].ids
+    for typed in (["cost"], ["study", "run"], ["bench", "train"]):
+        assert main([*typed, "--help"]) == 0
         options = re.findall(r"(?<!\S)--[\w-]+", capsys.readouterr().out)
-        section = commands.words.partition(f"\narchlab {' '.join(words)} [OPTIONS] ")[2].partition("\narchlab ")[0]
+        commands = site[f"command-{typed[0]}.html"].words
+        section = commands.partition(f"\narchlab {' '.join(typed)} [OPTIONS] ")[2].partition("\narchlab ")[0]
         assert TRUST_OPTION in options
         assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options} - {TRUST_OPTION}
-    assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named only once, for all commands"
+    assert TRUST_OPTION in site["reference-commands.html"].words, "it is named only once, for all commands"
 
 
 def test_the_wheel_has_the_documents_inside_the_package():
@@ -360,3 +387,28 @@ def test_topics_name_pictures_and_claims_that_there_are():
     assert named
     assert named <= pictures().keys()
     assert {number for _, topic in topics() for number in topic.claims} <= claims().keys()
+
+
+class Searched(HTMLParser):
+    """The index of the guide's search on a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.inside, self.index = False, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = ("id", "search-index") in attrs
+
+    def handle_data(self, data: str) -> None:
+        self.index += data if self.inside else ""
+
+
+def test_every_result_of_the_search_is_a_place_on_a_page(site: dict[str, Page], folder: Path):
+    found = json.loads(Searched((folder / "ledger.html").read_text(encoding="utf-8")).index)
+    places = {(found["pages"][page], anchor) for _, page, anchor, *_ in found["entries"]}
+    assert [place for place, anchor in places if anchor and anchor not in site[place].ids] == []
+    assert {place for place, _ in places} == site.keys() - {"index.html"}
+    titles = {title for title, *_ in found["entries"]}
+    assert titles >= {topic.title for _, topic in topics()} | {*config_addresses()} | {"archlab train", "archlab.cost"}
+    assert {*words()} <= {word for *_, spellings in found["entries"] for word in spellings}

@@ -557,7 +557,7 @@ def test_on_a_phone_no_label_is_cut() -> None:
     for other, left_out in ((study, "containerSize"), (sample_study.pair(), "false")):
         chart = evaluations(other)
         assert chart
-        (names,) = (layer["mark"] for layer in chart.to_dict()["layer"] if layer["mark"].get("dx") == 6)
+        (names,) = (layer["mark"] for layer in chart.to_dict()["layer"] if layer["mark"].get("align") == "left")
         assert names["text"]["expr"].startswith(left_out), "names that would be cut stand in the legend alone"
 
 

@@ -41,7 +41,8 @@ def probed(capsys, *arguments):
 
 def drawn(spec):
     """Return the points of a chart."""
-    return spec["datasets"][spec["data"]["name"]] if "name" in spec["data"] else spec["data"]["values"]
+    data = next(part["data"] for part in (spec, *reversed(spec["layer"])) if "data" in part)
+    return spec["datasets"][data["name"]] if "name" in data else data["values"]
 
 
 def test_json_has_the_tables_numbers(capsys):

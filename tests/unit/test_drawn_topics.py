@@ -198,12 +198,12 @@ def test_a_block_is_called_like_its_topic():
 
 def test_lines_have_readable_names_and_a_legend_if_there_are_several():
     activations, t5 = (pictures()[name]() for name in ("activations", "t5"))
-    assert isinstance(activations, alt.Chart)
-    assert isinstance(t5, alt.Chart)
-    color = activations.to_dict()["encoding"]["color"]
+    assert isinstance(activations, alt.LayerChart)
+    assert isinstance(t5, alt.LayerChart)
+    color = activations.to_dict()["layer"][0]["encoding"]["color"]
     assert {"ReLU²", "xIELU", "SiLU"} <= {*color["scale"]["domain"]}
     assert color["legend"]["columns"] == {"expr": "containerSize()[0] < 560 ? 2 : 4"}, "four columns are cut on a phone"
-    assert t5.to_dict()["encoding"]["color"]["legend"] is None
+    assert t5.to_dict()["layer"][0]["encoding"]["color"]["legend"] is None
 
 
 @pytest.mark.parametrize("name", pictures())
@@ -213,5 +213,5 @@ def test_every_picture_is_drawn(name):
         ElementTree.fromstring(picture)
         assert "prefers-color-scheme: dark" in picture
     else:
-        assert isinstance(picture, alt.Chart | alt.LayerChart)
+        assert isinstance(picture, alt.LayerChart)
         assert picture.to_dict()["description"]

@@ -108,7 +108,7 @@ def test_words_on_pages_can_be_read():
 
 
 def test_curves_have_dashes_of_their_own_and_the_key_shows_them():
-    drawn = activation_curves().to_dict()["encoding"]
+    drawn = activation_curves().to_dict()["layer"][0]["encoding"]
     names = drawn["color"]["scale"]["domain"]
     styles = list(zip(colors(len(names), "light"), map(tuple, drawn["strokeDash"]["scale"]["range"]), strict=True))
     assert len(set(styles)) == len(names) == 8

@@ -13,6 +13,7 @@ from archlab.config.vocabulary import meant
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
+from archlab.evidence.words import words
 from archlab.study.authoring import SCHEMAS
 
 Named = tuple[str, Topic]
@@ -37,6 +38,8 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
         return UsersKinds(own)
     if found := by_name().get(plain(text)) or _chapters_by_name().get(plain(text)):
         return found
+    if name := _topics_by_word().get(plain(text)):
+        return by_name()[plain(name)]
     if "=" in text:
         return _of_setting(text.replace(" ", "")) or _unknown(text)
     if fields := _fields_named(text) or _fields_with(text):
@@ -62,6 +65,11 @@ def by_name() -> dict[str, Named]:
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
     }
+
+
+@cache
+def _topics_by_word() -> dict[str, str]:
+    return {plain(word): name for word, name in words().items()}
 
 
 @cache

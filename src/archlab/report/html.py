@@ -16,6 +16,7 @@ from markupsafe import Markup
 from archlab.config.core.text import visible
 from archlab.data.file_cache import cached
 from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
+from archlab.report.formulas import typeset
 
 _CODE = MarkdownIt("zero").enable("backticks")
 
@@ -84,7 +85,13 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
         undefined=jinja2.StrictUndefined,
         finalize=_printed,
     )
-    environment.globals |= {"inline": inlined, "sentence": sentence, "vega": _vega, "with_code": with_code}
+    environment.globals |= {
+        "inline": inlined,
+        "sentence": sentence,
+        "typeset": typeset,
+        "vega": _vega,
+        "with_code": with_code,
+    }
     return environment
 
 

@@ -7,6 +7,10 @@ ProbeValues = Mapping[str, Any]
 """Values of one probe, by measure name. A value is a number, or a list with one number per layer."""
 
 
+Range = tuple[float | None, float | None]
+"""Lowest and highest value. None means that the range has no limit on this side."""
+
+
 class Measure(NamedTuple):
     """Title, description and display settings of a measure."""
 
@@ -25,6 +29,17 @@ class Measure(NamedTuple):
     """Whether the measure describes attention weights. Cross-attention also has these measures."""
     layer: str = "layer"
     """Name of a layer with this measure: `encoder layer` for layers of the encoder."""
+    healthy: Range | None = None
+    """Healthy values, as in docs/probes.md. None if docs/probes.md gives no numbers."""
+    spread: float | None = None
+    """Healthy ratio of the largest value to the smallest value over the layers."""
+    healthy_says: str = ""
+    """Sentence about the healthy values."""
+
+    @property
+    def caption(self) -> str:
+        """Description of the measure, followed by its healthy values."""
+        return f"{self.says} {self.healthy_says}".strip()
 
     def text(self, value: float | None) -> str:
         """Format a value with three significant digits, as a percentage, or as a count. None becomes a dash."""
@@ -41,6 +56,8 @@ _OF_ONE_STACK: dict[str, Measure] = {
         True,
         in_every_layer=True,
         in_studies=True,
+        spread=10,
+        healthy_says="Healthy: within a factor of about 10 over the layers.",
     ),
     "stream_gradient": Measure(
         "gradient of the stream",
@@ -56,6 +73,8 @@ _OF_ONE_STACK: dict[str, Measure] = {
         True,
         in_every_layer=True,
         in_studies=True,
+        healthy=(None, 1e3),
+        healthy_says="Healthy in low precision: below 1,000.",
     ),
     "drift": Measure(
         "drift",
@@ -63,6 +82,8 @@ _OF_ONE_STACK: dict[str, Measure] = {
         "number",
         True,
         in_every_layer=True,
+        healthy=(0.1, 1),
+        healthy_says="Healthy: 0.1 to 1.",
     ),
     "update_ratio": Measure(
         "update to weights",
@@ -71,6 +92,8 @@ _OF_ONE_STACK: dict[str, Measure] = {
         True,
         in_every_layer=True,
         in_studies=True,
+        healthy=(1e-3, 1e-2),
+        healthy_says="Healthy at the peak learning rate: 0.001 in large models to 0.01 in tiny ones.",
     ),
     "largest_score": Measure(
         "largest score",
@@ -80,6 +103,8 @@ _OF_ONE_STACK: dict[str, Measure] = {
         in_studies=True,
         takes_largest=True,
         of_attention=True,
+        healthy=(None, 50),
+        healthy_says="Healthy: below about 50.",
     ),
     "entropy": Measure(
         "entropy", "Entropy of attention, in nats.", "number", False, in_studies=True, of_attention=True

@@ -12,12 +12,25 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
-from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, color, dashes, layered, tooltip
+from archlab.report.charts.marks import (
+    ON_A_PHONE,
+    ChartRow,
+    Width,
+    chart_of,
+    color,
+    crosshair,
+    dashes,
+    layered,
+    tooltip,
+)
 from archlab.study.formatting import amount
 from archlab.study.outcomes.schema import Unit
 
 _LINE = 15
 """Minimum vertical distance between two names, in pixels."""
+
+_LEADER = 16
+"""Length of the line from the end of a curve to its name, in pixels."""
 
 _ROOM = 190
 """Maximum width of a name beside the lines on a page, in pixels."""
@@ -122,11 +135,11 @@ def curves(
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
         base.mark_line(clip=True, strokeWidth=2).encode(y=y("mean"), strokeDash=dashes(arms), opacity=opacity(1, 0.12)),
-        base.mark_point(clip=True, size=90, opacity=0, filled=True).encode(y=y("mean")),
+        *crosshair(base, "tokens", y("mean"), "arm"),
         *([_points(single_means, x, y, arms)] if single_means else []),
         *_diverged(diverged, x, y, arms),
         *_marked([row for row in marks if row["tokens"] >= begin], x, y, arms),
-        *([names([*diverged, *mean_rows], y, width, height, arms)] if named_beside else []),
+        *(names([*diverged, *mean_rows], y, width, height, arms) if named_beside else []),
     ]
     description = f"{vertical.title} over training tokens: one line per name, in a band from lowest to highest value"
     return layered(layers, description, height, width).add_params(single_out())
@@ -197,8 +210,9 @@ def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) 
     return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]
 
 
-def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: Sequence[str]) -> alt.Chart:
-    """Return a layer with the name of each arm to the right of the end of its line.
+def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: Sequence[str]) -> list[alt.Chart]:
+    """Return the name of each arm, to the right of the end of its line. If other names leave no room there, a thin
+    line leads from the end to the name.
 
     On a phone, names that would be cut off are left out. The page then shows them above the chart.
     """
@@ -209,9 +223,13 @@ def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: 
         is_left_out = ON_A_PHONE if max(map(len, arms), default=0) > _LETTERS_ON_A_PHONE else "false"
     name_text: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
     base = chart_of(name_rows(lines, y, _LINE / height))
-    text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=name_text)
-    text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
-    return text.encode(color=color(arms), opacity=opacity(1, 0.25))
+    base = base.encode(x=alt.value("width"), color=color(arms), opacity=opacity(1, 0.25))
+    distance: Any = {"expr": f"datum.is_moved ? {_LEADER + 4} : 6"}
+    text = base.mark_text(align="left", dx=distance, fontSize=12, limit=limit, text=name_text)
+    stroke: Any = {"expr": f"{is_left_out} ? 0 : 1"}
+    leader = base.transform_filter("datum.is_moved").mark_rule(xOffset=2, x2Offset=_LEADER, strokeWidth=stroke)
+    leader = leader.encode(x2=alt.value("width"), y=y("end"), y2="beside:Q")
+    return [leader, text.encode(y=y("beside"), tooltip=tooltip("arm"))]
 
 
 def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:
@@ -219,7 +237,7 @@ def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]
     end of the arm's line.
 
     Names are at least `gap` apart, as a fraction of the chart's height. If a line ends outside the chart, its name is
-    at the edge.
+    at the edge. `end` is the value at which the line ends, and `is_moved` says whether the name is away from it.
     """
     position: Callable[[float], float] = math.log if y.is_logarithmic else float
     value_at: Callable[[float], float] = math.exp if y.is_logarithmic else float
@@ -232,7 +250,13 @@ def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]
     for i in reversed(range(len(places))):
         places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
     return [
-        {"arm": name, "beside": value_at(bottom + place * height)} for name, place in zip(ordered, places, strict=True)
+        {
+            "arm": name,
+            "beside": value_at(bottom + place * height),
+            "end": value_at(bottom + ends[name] * height),
+            "is_moved": abs(place - ends[name]) > gap / 4,
+        }
+        for name, place in zip(ordered, places, strict=True)
     ]
 
 

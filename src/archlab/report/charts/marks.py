@@ -24,7 +24,12 @@ DASHED = [5, 4]
 HEIGHT = 240
 """Height in pixels of charts that stand side by side."""
 
-_TOOLTIP_TITLES = {"arm": "name", "text": "value", "against": "reference"}
+_TOOLTIP_TITLES = {
+    "arm": "name",
+    "text": "value",
+    "against": "reference",
+    "detectable": "smallest detectable difference",
+}
 """Titles of data fields in tooltips. A field that is not listed is shown under its own name."""
 
 ON_A_PHONE = f"containerSize()[0] < {_PHONE}"
@@ -56,6 +61,26 @@ def dashes(names: Sequence[str], field: str = "arm") -> alt.StrokeDash:
 def tooltip(*fields: str) -> list[alt.Tooltip]:
     """Return a tooltip that shows the values of these fields unchanged."""
     return [alt.Tooltip(f"{field}:N", title=_TOOLTIP_TITLES.get(field, field)) for field in fields]
+
+
+def crosshair(points: alt.Chart, x: str, y: alt.Y, name: str) -> list[alt.Chart]:
+    """Return points that the pointer finds from anywhere in the chart, and lines through the nearest of them.
+
+    `x` and `name` are the fields that distinguish the points: the horizontal position and the name of the line. The
+    tooltip of `points` is shown for the nearest point.
+    """
+    pointed = alt.selection_point(
+        name="pointed", fields=[x, name], nearest=True, on="pointermove", clear="pointerout", empty=False
+    )
+    place = points.encode(y=y)
+    near = place.transform_filter(pointed).encode(tooltip=alt.Tooltip(value=None))
+    lines = near.mark_rule(style="notch", strokeDash=[2, 3], clip=True)
+    return [
+        lines.encode(y=alt.Y(), opacity=alt.value(1)),
+        lines.encode(x=alt.X(), opacity=alt.value(1)),
+        near.mark_point(size=60, filled=True, clip=True),
+        place.mark_point(size=90, opacity=0, filled=True, clip=True).encode(opacity=alt.value(0)).add_params(pointed),
+    ]
 
 
 def layered(

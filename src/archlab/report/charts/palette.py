@@ -116,6 +116,7 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
             "ground": {"color": palette.line},
             "notch": {"color": palette.faint},
             "dots": {"color": palette.distinct[1]},
+            "healthy": {"color": palette.distinct[1], "opacity": 0.12},
             "median": {"color": palette.text},
         },
     }

@@ -83,7 +83,9 @@ def _kv_heads(heads: AnyAttention) -> int:
     return heads.n_kv_heads
 
 
-_TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 36
+_TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 28
+_LEFT = 48
+"""Room for the labels of the rows, to the left of a square."""
 _PREFIX = 4
 """The sequence is this many times as long as the prefix."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
@@ -126,20 +128,39 @@ class _Square(NamedTuple):
 def visibility(model: ModelConfig, length: int = _TOKENS) -> Svg:
     """Draw one square per kind of layer. Its rows are queries, its columns are keys, and visible keys are colored.
 
-    The row below each square shows which keys a cache keeps. In a model with an encoder, the encoder comes first, and
-    the cross-attention of each kind of decoder layer has a square of its own.
+    The first query and the first key have the number 0. The row below each square shows which keys a cache keeps. In a
+    model with an encoder, the encoder comes first, and the cross-attention of each kind of decoder layer has a square
+    of its own.
     """
     side = length * _SQUARE_CELL
-    shapes, x = list[Shape](), float(_MARGIN)
-    height = side + 100
+    shapes, x = list[Shape](), float(_LEFT)
+    height = side + 118
     for square in _squares(model):
         labels = [
             Label(square.title, x, height - 24, TITLE, bold=True),
             Label(_kept(square, length), x, 14, SMALL, faint=True),
         ]
-        shapes += [*labels, *_keys_seen(square, length, x, height - 36), *_cache(square, length, x, 32)]
-        x += max(side, *(label.width for label in labels)) + _BETWEEN
-    return to_svg(shapes, x - _BETWEEN + _MARGIN, height, "Keys that a query attends to, and keys that a cache keeps")
+        shapes += [
+            *labels,
+            *_axes(length, x, height - 36, square.is_cached),
+            *_keys_seen(square, length, x, height - 36),
+            *_cache(square, length, x, 32),
+        ]
+        x += max(side, *(label.width for label in labels)) + _BETWEEN + _LEFT
+    return to_svg(
+        shapes, x - _BETWEEN - _LEFT + _MARGIN, height, "Keys that a query attends to, and keys that a cache keeps"
+    )
+
+
+def _axes(length: int, x: float, top: float, is_cached: bool) -> Iterator[Label]:
+    """Yield the labels of the rows and columns of a square, and of the row below it."""
+    side = length * _SQUARE_CELL
+    for name, row in (("0", 0), ("query", (length - 1) / 2), (str(length - 1), length - 1)):
+        yield Label(name, x - 6, top - (row + 0.8) * _SQUARE_CELL, anchor="end", faint=True)
+    for name, column in (("0", 0), ("key", (length - 1) / 2), (str(length - 1), length - 1)):
+        yield Label(name, x + (column + 0.5) * _SQUARE_CELL, top - side - 14, anchor="middle", faint=True)
+    if is_cached:
+        yield Label("cache", x - 6, 34, anchor="end", faint=True)
 
 
 def _squares(model: ModelConfig) -> Iterator[_Square]:

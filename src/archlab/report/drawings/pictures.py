@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import altair as alt
 import torch
@@ -23,12 +23,12 @@ from archlab.model.rotary import rotation
 from archlab.model.router import collected_loads
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
-from archlab.report.charts.marks import DASHED, HEIGHT, ON_A_PHONE, chart_of, dash_turns, layered
+from archlab.report.charts.marks import DASHED, HEIGHT, ON_A_PHONE, chart_of, crosshair, dash_turns, layered
 from archlab.report.drawings.attention import CYCLES, cycle_visibility, encoder_visibility, head_sharing
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
-Picture = Svg | alt.Chart | alt.LayerChart
+Picture = Svg | alt.LayerChart
 """A chart or an SVG. A chart takes its colors from the page's theme (`html.render_page`). An SVG contains the colors of
 both light and dark mode."""
 
@@ -73,7 +73,7 @@ def lines(
     *,
     legend: str | None = None,
     interpolate: Literal["linear", "step-after"] = "linear",
-) -> alt.Chart:
+) -> alt.LayerChart:
     """Return a chart with one line per value of `line`, in the order in which these values occur in `points`.
 
     Each line has its own color and dashes. Several lines have a legend. Nothing is drawn beyond the axes.
@@ -88,9 +88,14 @@ def lines(
     dashed = alt.StrokeDash(
         "line:N", scale=alt.Scale(domain=names, range=dash_patterns), sort=None, legend=legend_of_lines
     )
-    chart = chart_of(points).properties(width="container", height=HEIGHT, description=description)
+    chart = chart_of(points)
     line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
-    return line.encode(x=x, y=y, color=color, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
+    titles = [cast(dict[str, Any], encoding.to_dict())["axis"]["title"] for encoding in (x, y)]
+    shown = [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in zip("xy", titles, strict=True)]
+    named = [alt.Tooltip("line:N", title=legend or "curve")] if len(names) > 1 else []
+    pointed = chart.encode(x=x, color=color, tooltip=[*named, *shown])
+    drawn = [line.encode(x=x, y=y, color=color, strokeDash=dashed), *crosshair(pointed, "x", y, "line")]
+    return layered(drawn, description, HEIGHT)
 
 
 _REACH, _STEP = 4.0, 0.1
@@ -117,7 +122,7 @@ def _applied(name: str, x: torch.Tensor) -> torch.Tensor:
     return module(x)
 
 
-def activation_curves() -> alt.Chart:
+def activation_curves() -> alt.LayerChart:
     """Draw the activations in SHOWN_ACTIVATIONS."""
     x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
@@ -161,7 +166,7 @@ def product_points() -> list[dict[str, float | str]]:
     ]
 
 
-def rotations() -> alt.Chart:
+def rotations() -> alt.LayerChart:
     """Draw RoPE's rotations in an attention head with 64 dimensions."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.1, 1.1], nice=False)).axis(title="cosine of the angle", tickCount=5)
@@ -172,7 +177,7 @@ def rotations() -> alt.Chart:
     return lines(rotation_points(Rope()), x, y, description)
 
 
-def rotated_products() -> alt.Chart:
+def rotated_products() -> alt.LayerChart:
     """Draw the mean dot product of a query and an identical key over their distance. The product falls more slowly if
     theta is larger."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
@@ -208,14 +213,14 @@ def t5_points(t5: T5 | None = None, length: int = _T5_LENGTH) -> list[dict[str, 
     return [{"line": "bucket", "x": distance, "y": value} for distance, value in enumerate(buckets.tolist())]
 
 
-def alibi_biases() -> alt.Chart:
+def alibi_biases() -> alt.LayerChart:
     """Draw ALiBi's biases, with one line per head."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
     return lines(alibi_points(), x, y, f"ALiBi's bias of each of {_HEADS} heads over the distance.")
 
 
-def t5_buckets() -> alt.Chart:
+def t5_buckets() -> alt.LayerChart:
     """Draw T5's buckets. The first buckets hold one distance each, and later buckets hold more and more distances."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="bucket", tickCount=5)
@@ -239,7 +244,7 @@ def intensity_points(
     ]
 
 
-def decoding_intensity() -> alt.Chart:
+def decoding_intensity() -> alt.LayerChart:
     """Draw the arithmetic intensity of decoding with Llama 3 8B."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="batch (sequences)", values=list(_BATCHES))
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="FLOPs per byte moved", tickCount=4, format="~s")
@@ -273,7 +278,7 @@ def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[
     ]
 
 
-def start_gradients() -> alt.Chart:
+def start_gradients() -> alt.LayerChart:
     """Draw the gradient norm in each layer of an untrained transformer with 12 layers."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="norm of the gradient", tickCount=4, format="~g")

@@ -136,6 +136,39 @@ def render(text: str, links: Links) -> Rendered:
     return Rendered(_plain(title), _html(tokens), anchors, [(anchor, anchors[anchor]) for anchor in headings])
 
 
+class Section(NamedTuple):
+    """A part of a Markdown document that has its own page."""
+
+    address: str
+    title: str
+    text: str
+    """Markdown of the section, which begins with its title."""
+
+
+def sections(text: str, prefix: str) -> tuple[str, list[Section]]:
+    """Split a document at its headings of the second level. Return the text before the first one, followed by a list of
+    links to the sections, and the sections. Their addresses begin with `prefix`."""
+    intro, *parts = re.split(r"(?m)^## ", text)
+    titles = [part.partition("\n")[0].strip() for part in parts]
+    found = [
+        Section(f"{prefix}-{slug(title.removeprefix('archlab').strip(' .'))}.html", title, _one_level_up(part))
+        for title, part in zip(titles, parts, strict=True)
+    ]
+    links = (f"- [`{section.title}`]({section.address}): {_first_sentence(section.text)}" for section in found)
+    return "\n".join([intro, *links]), found
+
+
+def _one_level_up(section: str) -> str:
+    return re.sub(r"(?m)^##(#+ )", r"#\1", f"# {section}")
+
+
+def _first_sentence(section: str) -> str:
+    _, _, after_title = section.partition("\n")
+    prose = re.sub(r"(?s)```.*?```", "", after_title)
+    first = next(part for part in re.split(r"\n\s*\n", prose) if part.strip())
+    return re.split(r"(?<=\.)\s", " ".join(first.split()))[0]
+
+
 def slug(text: str) -> str:
     """Return the anchor of a heading, as GitHub generates it."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

@@ -1,12 +1,11 @@
 """The lecture: one page per chapter of topics."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 from markupsafe import Markup
 
-from archlab.config.core.base import Base
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import cited, claims
@@ -23,7 +22,7 @@ Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 colors from the page."""
 
 
-class TopicEntry(Base):
+class TopicEntry(NamedTuple):
     """A topic, with everything that its chapter's page shows about it."""
 
     name: str
@@ -31,6 +30,8 @@ class TopicEntry(Base):
     used: Usage | None
     """Published models that make the topic's choice. None if published configs do not show this."""
     used_in_words: str
+    by_year: Markup
+    """Bar chart of the share of models that make the choice, by year. Empty if no model does."""
     settings: list[tuple[str, str | None]]
     """Config settings that make the topic's choice, each with the address of its explanation.
 
@@ -73,9 +74,37 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
         "svgs": {name: Markup(svg) for name, svg in pictures_drawn.items() if isinstance(svg, str)},
         "charts": charts,
         "captions": {name: chart.to_dict()["description"] for name, chart in charts.items()},
+        "places": [(name, topic.title) for name, topic in chapter.topics.items()],
         "base": BASE,
         "context": CONTEXT,
     }
+
+
+_BAR, _GAP, _TALL = 10, 4, 30
+"""Width of a bar, the gap between bars, and the height of a bar of 100%, in pixels."""
+
+
+def _sparkline(by_year: Mapping[int, tuple[int, int]]) -> Markup:
+    """Return a bar per year for the share of models that make the choice. Each bar names its numbers, and the text
+    beside it those of the last year."""
+    if not by_year:
+        return Markup()
+    sentences = [f"{year}: {n_users} of {n_models}" for year, (n_users, n_models) in by_year.items()]
+    bars = "".join(
+        f"<g><title>{sentence}</title>"
+        f'<rect x="{i * (_BAR + _GAP)}" y="0" width="{_BAR}" height="{_TALL}" fill="currentColor" opacity="0.12"/>'
+        f'<rect x="{i * (_BAR + _GAP)}" y="{_TALL * (1 - share):.1f}" width="{_BAR}" height="{_TALL * share:.1f}" '
+        'fill="currentColor"/></g>'
+        for i, (sentence, share) in enumerate(
+            zip(sentences, (n_users / n_models for n_users, n_models in by_year.values()), strict=True)
+        )
+    )
+    years, width = [*by_year], len(by_year) * (_BAR + _GAP) - _GAP
+    label = f"Share of models by year. {', '.join(sentences)}"
+    return Markup(
+        f'<small>{years[0]}</small><svg role="img" aria-label="{label}" viewBox="0 0 {width} {_TALL}" width="{width}" '
+        f'height="{_TALL}">{bars}</svg><small>{sentences[-1]}</small>'
+    )
 
 
 def _named(chapter: Chapter) -> list[str]:
@@ -109,6 +138,7 @@ def _entry(name: str, topic: Topic) -> TopicEntry:
         topic=topic,
         used=used,
         used_in_words=in_words(used, topic.counted) if used else "",
+        by_year=_sparkline(used.by_year) if used else Markup(),
         settings=[(setting, address_of_code(setting)) for setting in topic.settings],
         compared=[topic.title, _other_choice(topic), "equal size"][: len(priced_models)],
         rows=price_rows(priced_models),

@@ -1,11 +1,15 @@
-"""The reference: every field of the files that users write, and the Python API."""
+"""The reference: every field of the files that users write, and the Python API.
+
+The fields of a config have a page per section such as `model.attention`, because the page of the whole model would be
+40,000 pixels long.
+"""
 
 import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import repeat
+from itertools import groupby, repeat
 from textwrap import dedent, indent
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -41,28 +45,39 @@ class ReferencePage(NamedTuple):
         return [(group.path, group.path) for group in self.groups if group.path]
 
 
+class Reference(NamedTuple):
+    """The pages about the fields of each kind of file."""
+
+    config: list[ReferencePage]
+    study: list[ReferencePage]
+
+
+_ABOUT = {
+    "config": "A config is a file from which archlab builds, trains, prices or draws a model.",
+    "study": "A study is a file that `archlab study run` runs.",
+}
+
+
 @cache
-def reference_pages() -> list[ReferencePage]:
-    """Return the pages of the reference: a config's top-level fields, each of its sections, and a study.
+def reference_pages() -> Reference:
+    """Return the pages of the reference. A page is about the top-level fields of a file or about one section.
 
     The first call decides which kinds they have. Call it before studies are read, because studies may bring plug-ins.
     """
-    config, study = (list(groups(field_help(SCHEMAS[kind]))) for kind in ("config", "study"))
-    return [
-        ReferencePage(
-            "reference-config.html",
-            "Config",
-            "A config is a file from which archlab builds, trains, prices or draws a model.",
-            config[:1],
-        ),
-        *(_of_section(section, config) for section in config[0].sections),
-        ReferencePage("reference-study.html", "Study", "A study is a file that `archlab study run` runs.", study),
-    ]
+    return Reference(*(list(_pages_of(kind, list(groups(field_help(SCHEMAS[kind]))))) for kind in ("config", "study")))
 
 
-def _of_section(section: FieldHelp, config: Sequence[Group]) -> ReferencePage:
-    inside = [group for group in config if group.path.split(".")[0] == section.path]
-    return ReferencePage(f"reference-{section.path}.html", f"Config: {section.path}", section.readings[0].text, inside)
+def _pages_of(kind: str, all_groups: Sequence[Group]) -> Iterator[ReferencePage]:
+    top, *others = all_groups
+    yield ReferencePage(f"reference-{kind}.html", kind.capitalize(), _ABOUT[kind], [top])
+    prefix = "reference" if kind == "config" else f"reference-{kind}"
+    for section, members in groupby(others, key=lambda group: ".".join(group.path.split(".")[:_DEPTH])):
+        path = section.removesuffix(".NAME")
+        yield ReferencePage(f"{prefix}-{path.replace('.', '-')}.html", path, "", list(members))
+
+
+_DEPTH = 2
+"""Number of parts in the dotted path of a section that has its own page, such as `model.attention`."""
 
 
 def groups(fields: dict[str, FieldHelp]) -> Iterator[Group]:
@@ -93,7 +108,7 @@ def addresses(pages: Sequence[ReferencePage]) -> dict[str, str]:
 @cache
 def config_addresses() -> dict[str, str]:
     """Map each field of a config to the address of its explanation."""
-    return addresses(reference_pages()[:-1])
+    return addresses(reference_pages().config)
 
 
 def address_of_code(code: str) -> str | None:

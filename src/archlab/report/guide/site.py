@@ -8,21 +8,25 @@ from typing import Any, NamedTuple
 from archlab.evidence.claims import claims, mistakes, sources
 from archlab.evidence.ledger import ledger
 from archlab.evidence.topics import chapters, topics, topics_that_set
+from archlab.evidence.words import spellings
 from archlab.files import make_folder, write_atomic
 from archlab.report.guide.documents import (
     DocumentGroup,
     Rendered,
+    Section,
     address,
     document,
     document_groups,
     documents,
     links_from,
     render,
+    sections,
     slug,
     text_of,
 )
 from archlab.report.guide.lecture import Draws, chapter_addresses, chapter_values, topic_addresses
 from archlab.report.guide.reference import addresses, config_addresses, reference_pages
+from archlab.report.guide.search import SearchEntry, search_index
 from archlab.report.html import render_page
 from archlab.report.ledger import page as ledger_page
 from archlab.report.ledger.words import HOW_SURE, citation
@@ -64,20 +68,50 @@ def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -
     """
     make_folder(folder)
     reference_pages()  # before the ledger reads studies, whose plug-ins are not part of the reference
+    generated = {COMMANDS: sections(commands, "command"), PYTHON: sections(python_api, "python")}
     rendered = {address(name): document(name) for name in documents()}
-    links, generated = links_from(PurePosixPath()), {COMMANDS: commands, PYTHON: python_api}
-    rendered |= {place: render(_DOCUMENT.sub(r"[\1](\1)", text), links) for place, text in generated.items()}
-    all_parts = parts({place: text.title for place, text in rendered.items()})
+    for place, (overview, split) in generated.items():
+        rendered |= _rendered([Section(place, "", overview), *split], {section.address for section in split})
+    titles = {place: text.title for place, text in rendered.items()}
+    all_parts = parts(titles, *([place, *(section.address for section in generated[place][1])] for place in generated))
     common = {
         "parts": all_parts,
         "neighbors": neighbors(all_parts),
         "chapters": chapters(),
         "chapter_addresses": chapter_addresses(),
+        "search_index": search_index(_entries(all_parts, rendered)),
     }
     for place, template, values in _pages(rendered, pictures):
         write_atomic(folder / place, render_page(f"guide_{template}", here=place, **common, **values))
     write_atomic(folder / LEDGER, ledger_page.render(ledger(), here=LEDGER, **common))
     return folder / INDEX
+
+
+def _rendered(pages: Sequence[Section], own: set[str]) -> dict[str, Rendered]:
+    """Return generated pages of Markdown by address. They may link to documents and to the pages in `own`."""
+    links = links_from(PurePosixPath())
+    links = links._replace(page=lambda href: href if href in own else links_from(PurePosixPath()).page(href))
+    return {page.address: render(_DOCUMENT.sub(r"[\1](\1)", page.text), links) for page in pages}
+
+
+def _entries(all_parts: Sequence[SitePart], rendered: Mapping[str, Rendered]) -> Iterator[SearchEntry]:
+    """Yield everything that the search finds: pages, topics, claims, fields and the sections of documents."""
+    for part in all_parts:
+        for place, title in part.pages.items():
+            yield SearchEntry(title, place, part.title)
+    spelled = spellings()
+    places = topic_addresses()
+    for name, topic in topics():
+        yield SearchEntry(topic.title, places[name], "topic", (name, *topic.aliases, *spelled.get(name, ())))
+    for claim in claims().values():
+        yield SearchEntry(f"{claim.number}. {claim.name}", f"{LEDGER}#claim-{claim.number}", "claim", (claim.name,))
+    reference = reference_pages()
+    for kind, pages in (("field of a config", reference.config), ("field of a study", reference.study)):
+        for path, place in addresses(pages).items():
+            yield SearchEntry(path, place, kind)
+    for place, text in rendered.items():
+        for anchor, title in text.contents:
+            yield SearchEntry(title, f"{place}#{anchor}", text.title)
 
 
 def neighbors(all_parts: Sequence[SitePart]) -> dict[str, tuple[PageLink | None, PageLink | None]]:
@@ -88,33 +122,39 @@ def neighbors(all_parts: Sequence[SitePart]) -> dict[str, tuple[PageLink | None,
 
 
 def _pages(rendered: dict[str, Rendered], pictures: Draws) -> Iterator[Page]:
-    yield INDEX, "index", {}
+    yield INDEX, "index", {"places": []}
     for place, text in rendered.items():
-        yield place, "document", {"text": text}
+        yield place, "document", {"text": text, "places": text.contents}
     for name, chapter in chapters().items():
         yield chapter_addresses()[name], "chapter", chapter_values(chapter, pictures)
     yield from _reference(rendered[address("studies")])
-    yield BIBLIOGRAPHY, "bibliography", {"cited": bibliography(), "how_sure": HOW_SURE}
+    yield BIBLIOGRAPHY, "bibliography", {"cited": bibliography(), "how_sure": HOW_SURE, "places": []}
 
 
 def _reference(studies: Rendered) -> Iterator[Page]:
-    *config, study = reference_pages()
+    reference = reference_pages()
     titles, places = {name: topic.title for name, topic in topics()}, topic_addresses()
     topics_by_field = {
         path: [(titles[name], places[name]) for name in topics_that_set(path)] for path in config_addresses()
     }
-    for page in config:
-        yield page.address, "reference", {"page": page, "addresses": config_addresses(), "more": topics_by_field}
-    study_addresses = addresses([study])
+    study_addresses = addresses(reference.study)
     documents_by_field = {
         path: [(studies.title, f"{address('studies')}#{slug(path)}")] if slug(path) in studies.anchors else []
         for path in study_addresses
     }
-    yield study.address, "reference", {"page": study, "addresses": study_addresses, "more": documents_by_field}
+    for pages, at, more in (
+        (reference.config, config_addresses(), topics_by_field),
+        (reference.study, study_addresses, documents_by_field),
+    ):
+        for page in pages:
+            values = {"page": page, "addresses": at, "more": more, "places": page.places}
+            yield page.address, "reference", values
 
 
-def parts(titles: Mapping[str, str]) -> list[SitePart]:
-    """Return the parts of the site. `titles` maps the address of each Markdown page to its title."""
+def parts(titles: Mapping[str, str], commands: Sequence[str], python: Sequence[str]) -> list[SitePart]:
+    """Return the parts of the site. `titles` maps the address of each Markdown page to its title. `commands` and
+    `python` are the addresses of the pages about commands and about functions."""
+    reference = reference_pages()
     *for_users, for_contributors = (_part(group, titles) for group in document_groups())
     return [
         *for_users,
@@ -130,9 +170,27 @@ def parts(titles: Mapping[str, str]) -> list[SitePart]:
         SitePart("ledger", "Ledger", "Claims about architectures, and what was found.", {LEDGER: "The ledger"}),
         SitePart(
             "fields",
-            "Fields, commands and functions",
-            "Every field of a file, every command and every function, as the code itself describes them.",
-            {page.address: page.title for page in reference_pages()} | {at: titles[at] for at in (COMMANDS, PYTHON)},
+            "Fields of a config",
+            "Every field of a config, as the code itself describes it.",
+            {page.address: page.title for page in reference.config},
+        ),
+        SitePart(
+            "study-fields",
+            "Fields of a study",
+            "Every field of a study, as the code itself describes it.",
+            {page.address: page.title for page in reference.study},
+        ),
+        SitePart(
+            "commands",
+            "Commands",
+            "Every command, with the text of its `--help`.",
+            {at: titles[at] for at in commands},
+        ),
+        SitePart(
+            "python",
+            "Python",
+            "Every function and class of `import archlab`, with its docstring.",
+            {at: titles[at] for at in python},
         ),
         for_contributors,
         SitePart(

@@ -3,6 +3,7 @@
 It shows an overview of all claims, their predictions beside the results, each claim in full, and common errors.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import copysign, expm1, log1p
 from pathlib import Path
@@ -73,6 +74,7 @@ def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,
+        verdict_counts=Counter(ledger_words.verdict(entry.found[0]) for entry in entries),
         **{"parts": [], "neighbors": {}, "here": "", **guide},
         panels=drawn,
     )

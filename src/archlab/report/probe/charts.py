@@ -5,7 +5,7 @@ steps of one training run have one line per layer; the line's color shows its de
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import altair as alt
 
@@ -13,9 +13,9 @@ from archlab.infer.probe import RopeProducts
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
-from archlab.report.charts.marks import chart_of, color, dashes, layered
+from archlab.report.charts.marks import chart_of, color, crosshair, dashes, layered, tooltip
 from archlab.study.details import LARGEST
-from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, measured
+from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, Range, measured
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
@@ -37,7 +37,7 @@ def depth_pictures(probes: Mapping[str, ProbeValues]) -> list[ProbePicture]:
     """Return one chart per measure. The layers are on the horizontal axis, and each config has one line. `probes` maps
     the name of a config to its probe."""
     return [
-        ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(probes, name, measure))
+        ProbePicture(f"depth-{name}", measure.title, measure.caption, over_depth(probes, name, measure))
         for name, measure in measured(probes.values()).items()
     ]
 
@@ -54,7 +54,7 @@ def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePict
         ProbePicture(
             f"time-{name}",
             measure.title,
-            f"{measure.says}{_over_layers_in_words(name)}",
+            f"{measure.caption}{_over_layers_in_words(name)}",
             over_training({config: of_config.get(name, ((), ())) for config, of_config in lines.items()}, measure),
         )
         for name, measure in (measured(lines.values()) | {"log_z": LOG_Z}).items()
@@ -86,15 +86,16 @@ def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -
     deepest = max((point["x"] for point in points), default=1)
     x = alt.X("x:Q", scale=alt.Scale(domain=[1, max(deepest, 2)], nice=False))
     x = x.axis(title=measure.layer, values=_whole_ticks(deepest), format="d", grid=False)
-    drawn = ["config:N", "text:N"]
+    shown = ["config", "text"]
     return _lines(
         points,
         x,
         _y(points, measure),
         color([*probes], "config"),
-        drawn,
+        shown,
         f"{measure.title} over depth",
         names=[*probes],
+        healthy=_healthy(measure, points, len(probes)),
     )
 
 
@@ -117,7 +118,14 @@ def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.
     )
     color = alt.Color("layer:Q", scale=scale).legend(legend)
     return _lines(
-        points, x, _y(points, measure), color, ["text:N"], f"{measure.title} over the steps", detail="layer:N"
+        points,
+        x,
+        _y(points, measure),
+        color,
+        ["text"],
+        f"{measure.title} over the steps",
+        name="layer",
+        healthy=measure.healthy,
     )
 
 
@@ -131,8 +139,16 @@ def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart
     ]
     x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
     x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
-    y, drawn = _y(points, measure), ["config:N", "text:N"]
-    return _lines(points, x, y, color([*lines], "config"), drawn, f"{measure.title} over the training", names=[*lines])
+    return _lines(
+        points,
+        x,
+        _y(points, measure),
+        color([*lines], "config"),
+        ["config", "text"],
+        f"{measure.title} over the training",
+        names=[*lines],
+        healthy=measure.healthy,
+    )
 
 
 def rope_products(products_by_config: Mapping[str, Sequence[RopeProducts]]) -> alt.LayerChart:
@@ -155,9 +171,9 @@ def rope_products(products_by_config: Mapping[str, Sequence[RopeProducts]]) -> a
         x,
         y,
         color([*products_by_config], "config"),
-        ["config:N", "text:N"],
+        ["config", "text"],
         "RoPE over the distance",
-        detail="kind:N",
+        name="kind",
         names=[*products_by_config],
     )
 
@@ -167,19 +183,44 @@ def _lines(
     x: alt.X,
     y: alt.Y,
     color: alt.Color,
-    tooltip: list[str],
+    shown: Sequence[str],
     description: str,
     *,
-    detail: str | None = None,
+    name: str = "config",
     names: Sequence[str] = (),
+    healthy: Range | None = None,
 ) -> alt.LayerChart:
-    base = chart_of(points).encode(x=x, y=y, color=color)
-    base = base.encode(detail=detail) if detail else base
-    base = base.encode(opacity=opacity(1, 0.12, "config"))
-    dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
+    """Return a chart with one line per config and value of the field `name`. The range `healthy` is shaded."""
+    base = chart_of(points).encode(x=x, y=y, color=color, detail=f"{name}:N", opacity=opacity(1, 0.12, "config"))
     line = base.mark_line(strokeWidth=1.8)
-    layers = [line.encode(strokeDash=dashes(names, "config")) if names else line, dots]
+    layers = [
+        *([_band(healthy, y)] if healthy else []),
+        line.encode(strokeDash=dashes(names, "config")) if names else line,
+        base.mark_point(filled=True, size=22),
+        *crosshair(base.encode(tooltip=tooltip(*shown)), "x", y, name),
+    ]
     return layered(layers, description, _HEIGHT).add_params(single_out())
+
+
+def _band(healthy: Range, y: alt.Y) -> alt.Chart:
+    """Return the shaded range. It reaches to the edge of the chart on a side without a limit."""
+    low, high = healthy
+    encoding = cast(dict[str, Any], y.to_dict())
+    axis = {key: encoding[key] for key in ("scale", "axis")}
+    band = chart_of([{"low": low, "high": high}]).mark_rect(clip=True, style="healthy")
+    if low is None:
+        return band.encode(y=alt.Y("high:Q", **axis), y2=alt.value("height"))
+    return band.encode(y=alt.Y("low:Q", **axis), y2=alt.value(0) if high is None else alt.Y2("high:Q"))
+
+
+def _healthy(measure: Measure, points: _Points, n_configs: int) -> Range | None:
+    """Return the range in which all layers are healthy. If it is relative, it is around the middle of the values, and
+    there is none for several configs."""
+    if measure.spread is None or n_configs > 1 or not points:
+        return measure.healthy
+    values = [point["y"] for point in points]
+    middle = (min(values) * max(values)) ** 0.5
+    return middle / measure.spread**0.5, middle * measure.spread**0.5
 
 
 def _y(points: _Points, measure: Measure) -> alt.Y:

@@ -51,7 +51,7 @@ def over_values(
         diverged.mark_point(shape="cross", angle=45, size=110, filled=True).encode(
             y=alt.datum(cross_at), opacity=opacity(1, 0.12)
         ),
-        names(_ends(clamped, cross_at), y, "container", height, arms),
+        *names(_ends(clamped, cross_at), y, "container", height, arms),
     ]
     return layered(layers, description, height)
 

@@ -6,10 +6,13 @@ const printed = matchMedia("print");
 let views = {};
 let chosen = null;
 
+const isFolded = (place) => place.closest("details:not([open])") !== null;
+
 async function draw() {
   const config = themes[dark.matches && !printed.matches ? "dark" : "light"];
   for (const [name, spec] of Object.entries(specs)) {
     const place = document.getElementById("chart-" + name);
+    if (isFolded(place)) continue; // it has no width yet
     if (views[name]) views[name].finalize();
     const { below = 0, ...changed } = spec.usermeta?.narrow ?? {};
     const fitting = place.clientWidth < below ? { ...spec, ...changed } : spec;
@@ -116,6 +119,9 @@ addEventListener("beforeprint", () => {
     addEventListener("afterprint", () => (hidden.open = false), { once: true });
   }
 });
+for (const folded of document.querySelectorAll("details:has(.chart)")) {
+  folded.addEventListener("toggle", () => folded.open && draw());
+}
 dark.addEventListener("change", draw);
 printed.addEventListener("change", draw);
 draw();
