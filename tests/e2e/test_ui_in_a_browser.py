@@ -18,7 +18,18 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
-SCREENS = ["/m/llama-3-8b", "/m/t5-small", "/vs/llama-3-8b/gemma-2-9b", "/studies", "/studies/new"]
+SCREENS = [
+    "/m/llama-3-8b",
+    "/m/t5-small",
+    "/vs/llama-3-8b/gemma-2-9b",
+    "/choices",
+    "/choice/swiglu",
+    "/choice/rope",
+    "/choice/model.norm.kind",
+    "/search?q=gqa",
+    "/studies",
+    "/studies/new",
+]
 
 
 class Laboratory:
@@ -111,6 +122,18 @@ def test_a_box_tells_its_numbers_by_pointer_and_by_keyboard(lab: Laboratory, pag
     expect(page.locator("#part")).to_contain_text("parameters 5.64B")
     page.locator(".diagram .box", has_text="Grouped-query attention").focus()
     expect(page.locator("#part")).to_contain_text("parameters 1.34B")
+
+
+def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/studies")
+    page.keyboard.press("/")
+    page.keyboard.type("旋转位置编码")
+    expect(page.locator("#found")).to_contain_text("RoPE")
+    page.locator("#found a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("RoPE")
+    assert page.locator("math").count() > 0
+    page.fill("#search", "gemma-2")
+    expect(page.locator("#found")).to_contain_text("gemma-2-9b")
 
 
 def test_differences_become_a_study(lab: Laboratory, page: Page):

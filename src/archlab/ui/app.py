@@ -16,8 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from archlab.config.core.text import visible
 from archlab.errors import user_message
+from archlab.evidence.price import BASE, CONTEXT
+from archlab.evidence.topics import chapters
 from archlab.report.html import inlined
 from archlab.ui import workbench as bench
+from archlab.ui.choice import explain, search
 from archlab.ui.choices import all_fields
 from archlab.ui.compare import compare, study_text
 from archlab.ui.configs import UnknownNameError
@@ -44,6 +47,9 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/study/{names:path}": lambda request: PlainTextResponse(study_text(_names(request), root)),
         "/yaml/{name:path}": lambda request: _yaml(request, root),
         "/flatten/{name:path}": lambda request: _flatten(request, root),
+        "/choices": lambda _: page("choices", chapters=chapters()),
+        "/choice/{name:path}": lambda request: _choice(request.path_params["name"]),
+        "/search": lambda request: _search(request.query_params.get("q", "")),
         "/fields": _fields,
         "/report.css": lambda _: Response(inlined("report.css"), media_type="text/css"),
     }
@@ -121,6 +127,14 @@ def _workbench(request: Request, root: Path) -> Response:
     answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines, locks=bench.LOCKS)
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer
+
+
+def _choice(name: str) -> Response:
+    return page("choice", explained=explain(name), base=BASE, context=CONTEXT)
+
+
+def _search(text: str) -> Response:
+    return page("search", text=text, results=search(text))
 
 
 def _compare(request: Request, root: Path) -> Response:

@@ -70,7 +70,7 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
     charts = {name: chart for name, chart in pictures_drawn.items() if not isinstance(chart, str)}
     return {
         "chapter": chapter,
-        "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
+        "entries": [topic_entry(name, topic) for name, topic in chapter.topics.items()],
         "svgs": {name: Markup(svg) for name, svg in pictures_drawn.items() if isinstance(svg, str)},
         "charts": charts,
         "captions": {name: chart.to_dict()["description"] for name, chart in charts.items()},
@@ -129,7 +129,8 @@ _MOST_TITLES = 2
 """Maximum number of titles in the heading of a column."""
 
 
-def _entry(name: str, topic: Topic) -> TopicEntry:
+def topic_entry(name: str, topic: Topic) -> TopicEntry:
+    """Return everything that a page shows about a topic."""
     used = usage(topic.conditions) if topic.conditions else None
     priced_models = prices(topic)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))

@@ -36,6 +36,12 @@ function prepare() {
   document.querySelector(".diagram svg")?.setAttribute("role", "group");
 }
 
+// "/" moves to the search, Escape closes its results.
+document.addEventListener("keydown", (event) => {
+  const search = document.getElementById("search"), typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+  if (event.key === "/" && !typing) { event.preventDefault(); search.focus(); }
+  if (event.key === "Escape") document.getElementById("found").replaceChildren();
+});
 document.addEventListener("pointerover", showPart);
 document.addEventListener("focusin", showPart);
 document.addEventListener("click", async (event) => {
