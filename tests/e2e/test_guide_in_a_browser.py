@@ -75,9 +75,12 @@ def test_a_curve_has_a_crosshair(browser, guide, faults):
     page = opened(browser, (guide / "05-positions.html").as_uri(), 1280, faults)
     chart = page.locator("#chart-rotation svg").first
     before = chart.locator(".mark-rule line").count()
+    chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
     page.wait_for_timeout(500)
     assert chart.locator(".mark-rule line").count() == before + 2
-    assert "cosine of the angle" in page.locator("#vg-tooltip-element").inner_text()
+    shown = page.locator("#vg-tooltip-element").inner_text()
+    assert "cosine of the angle" in shown
+    assert "pair" in shown
     assert faults == []

@@ -1,7 +1,8 @@
 """Building blocks that all charts share: inline data, colors, dashes, tooltips and layers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from json import dumps
+from typing import Any, Literal, cast
 
 import altair as alt
 
@@ -72,7 +73,7 @@ def crosshair(points: alt.Chart, x: str, y: alt.Y, name: str) -> list[alt.Chart]
     pointed = alt.selection_point(
         name="pointed", fields=[x, name], nearest=True, on="pointermove", clear="pointerout", empty=False
     )
-    place = points.encode(y=y)
+    place = points.encode(y=y, tooltip=_tooltip_of_nearest(points))
     near = place.transform_filter(pointed).encode(tooltip=alt.Tooltip(value=None))
     lines = near.mark_rule(style="notch", strokeDash=[2, 3], clip=True)
     return [
@@ -81,6 +82,18 @@ def crosshair(points: alt.Chart, x: str, y: alt.Y, name: str) -> list[alt.Chart]
         near.mark_point(size=60, filled=True, clip=True),
         place.mark_point(size=90, opacity=0, filled=True, clip=True).encode(opacity=alt.value(0)).add_params(pointed),
     ]
+
+
+def _tooltip_of_nearest(points: alt.Chart) -> Any:
+    """Return the tooltip of a chart as an expression. Vega-Lite shows names as `undefined` in tooltips of the nearest
+    point, because it looks for them in the area around the point."""
+    shown = [cast(dict[str, Any], tooltip.to_dict()) for tooltip in cast(list[alt.Tooltip], points.encoding.tooltip)]
+    values = []
+    for encoding in shown:
+        value = f"(datum.datum || datum)[{dumps(encoding['field'])}]"
+        values.append(f"format({value}, {dumps(encoding['format'])})" if "format" in encoding else value)
+    cells = (f"{dumps(encoding['title'])}: {value}" for encoding, value in zip(shown, values, strict=True))
+    return alt.value(alt.ExprRef(f"{{{', '.join(cells)}}}"))
 
 
 def layered(
