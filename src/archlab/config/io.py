@@ -75,6 +75,13 @@ def all_that_begin(beginning: str) -> list[str]:
     return [name for name in {**presets(), **facts()} if begins(name, beginning)]
 
 
+def with_most_words(text: str) -> list[str]:
+    """Return the names of the presets and atlas files that share the most words with `text`, and at least one."""
+    wanted = {*_words(text)}
+    n_shared = {name: len(wanted & {*_words(name)}) for name in {**presets(), **facts()}}
+    return [name for name, n in n_shared.items() if n == max(n_shared.values()) > 0]
+
+
 def begins(name: str, beginning: str) -> bool:
     """Return whether a name begins with the words of `beginning`. `phi-4-14b` begins with `phi-4`, but not with
     `phi-4-1`. Case, dots, dashes and underscores do not matter."""

@@ -10,7 +10,16 @@ from archlab.config.about import About
 from archlab.config.core.merge import Raw, expand, merge
 from archlab.config.core.text import note_once
 from archlab.config.core.trust import accept, accept_from
-from archlab.config.io import all_that_begin, build_config, facts, find_preset, parse_overrides, presets, read_entry
+from archlab.config.io import (
+    all_that_begin,
+    build_config,
+    facts,
+    find_preset,
+    parse_overrides,
+    presets,
+    read_entry,
+    with_most_words,
+)
 from archlab.config.model_schema import ModelConfig
 from archlab.config.notes import notes
 from archlab.config.problems import nearest
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
     from archlab.hf.family import Family
 
 _MAX_BASES = 100
+_CLOSE_ENOUGH = 0.45
+"""Similarity from which a preset that shares words with an unknown name is suggested, from 0 to 1."""
+
 _MOST_NAMES = 6
 """Largest number of presets that a message lists."""
 
@@ -273,12 +285,13 @@ def _file_of(source: str | Path) -> Path | Traversable:
 
 
 def _hint(name: str) -> str:
-    """Return advice for an unknown config name: the presets that begin with it, or else the one with the nearest
-    name."""
+    """Return advice for an unknown config name: the presets that begin with it, or else the one with the nearest name
+    among those that share the most words with it."""
     if names := all_that_begin(name):
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         return f"; names that begin with {name}: {', '.join(names[:_MOST_NAMES])}{more}"
-    return nearest(name, {**presets(), **facts()}) or "; `archlab list presets` shows all presets"
+    closest = nearest(name, with_most_words(name), _CLOSE_ENOUGH) or nearest(name, {**presets(), **facts()})
+    return closest or "; `archlab list presets` shows all presets"
 
 
 def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
