@@ -91,7 +91,7 @@ def test_the_table_shows_the_difference_to_the_first_model(here, capsys):
     difference = f"{second['difference']:+.4f}"
     ends = ["[{:.4f},".format(second["interval"][0]), "{:.4f}]".format(second["interval"][1])]
     assert ["gqa", "10", "steps", f"{second['bits_per_byte']:.4f}", difference, *ends] in printed
-    assert f"{first['tokens']:,} predicted tokens in windows of 16".split() in printed
+    assert f"{first['tokens']:,} predicted tokens in windows of 16, in float32".split() in printed
     assert ["95%", "interval:", "covers", "the"] in [line[:4] for line in printed]
     assert ["data:", *first["corpus"].split()] in printed
 

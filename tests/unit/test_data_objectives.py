@@ -198,7 +198,7 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(
     assert app.main(["eval", str(tmp_path / "whole"), "--tokens", "256"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
         f"{again.denoising_loss:.4f} nats per hidden token, {again.denoising_accuracy:.2%} of them correct",
-        f"after 20 steps, on {hidden.sum()} predicted tokens in windows of 16",
+        f"after 20 steps, on {hidden.sum()} predicted tokens in windows of 16, in float32",
     ]
     _, model = load_run(tmp_path / "whole")
     text = "the cat <mask> on a mat"

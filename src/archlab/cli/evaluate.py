@@ -23,7 +23,8 @@ def evaluate(
 
     The text, the objective and the length of the windows are those of the first run folder. If no source is a run
     folder, they are those of the first source; set data.path if that is a Hugging Face folder. A text that data.path
-    names is encoded with the tokenizer of that source.
+    names is encoded with the tokenizer of that source. train.dtype decides the precision; by default, it is that of
+    the fastest training on this machine.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def _print_score(scored: "HeldOutScore") -> None:
 
 
 def _amount(scored: "HeldOutScore") -> str:
-    return f"{scored.tokens:,} predicted tokens in windows of {scored.context:,}"
+    return f"{scored.tokens:,} predicted tokens in windows of {scored.context:,}, in {scored.dtype}"
 
 
 def _state(scored: "HeldOutScore") -> str:

@@ -155,7 +155,7 @@ def _messages(value: object, field: str) -> list[dict[str, str]]:
 def _message(message: object, where: str) -> dict[str, str]:
     if not isinstance(message, Mapping):
         raise InvalidRecordError(f"{where} is {json_type(message)}; expected an object with role and content")
-    present = [str(key) for key, value in message.items() if value is not None]
+    present = [str(key) for key, value in message.items() if value not in (None, [], {})]
     if missing := next((key for key in ("role", "content") if key not in present), None):
         raise InvalidRecordError(f"{where} has no {missing!r}; found: {', '.join(present) or 'nothing'}")
     if others := [key for key in present if key not in ("role", "content")]:

@@ -49,6 +49,8 @@ class HeldOutScore(Base):
     """Number of training steps of the run. 0 for an untrained config or published weights."""
     trained: bool
     """Whether the weights come from a run or were published. False for initial weights."""
+    dtype: str
+    """Dtype of the matrix products, such as `bfloat16`. With `train.dtype: auto`, the machine decides."""
     corpus: str
 
     @property
@@ -192,6 +194,7 @@ class _Subject:
             context=held_out.windows.tokens.shape[1] - 1,
             trained_steps=steps,
             trained=self.trained,
+            dtype=str(device.dtype).removeprefix("torch."),
             corpus=str(data),
         )
         return Scored(score, predictions.by_window(held_out))

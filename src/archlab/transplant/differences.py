@@ -8,6 +8,7 @@ from archlab.config.core.registry import kind_of
 from archlab.config.identity import flatten
 from archlab.config.layers import PER_LAYER, PLACES, LayerConfig, resolve
 from archlab.config.model_schema import ModelConfig
+from archlab.pricing.units import plural
 from archlab.transplant.norm_sites import outer_norms
 from archlab.transplant.reconfigurations import (
     OTHER_FIELD,
@@ -69,13 +70,14 @@ def _new_tensors(weights: Weights, random: Sequence[str]) -> Iterator[Change]:
     inert = [name for name in new if name.startswith(weights.inert)]
     others = [name for name in new if not name.startswith(weights.inert)]
     if inert:
-        yield NEW_TENSORS.change(f"{_initial(inert)}, which do not change the logits", "exact")
+        yield NEW_TENSORS.change(f"{_random(inert)}, which do not change the logits", "exact")
     if others:
-        yield NEW_TENSORS.change(_initial(others))
+        yield NEW_TENSORS.change(_random(others))
 
 
-def _initial(names: Sequence[str]) -> str:
-    return f"{len(names)} tensors begin from initial values: {', '.join(names[:4])}"
+def _random(names: Sequence[str]) -> str:
+    shown = ", ".join([*names[:4], *(["..."] if len(names) > 4 else [])])
+    return f"{plural(len(names), 'tensor')} with random initial values: {shown}"
 
 
 def _with_other_kind(weights: Weights, target: Architecture) -> Weights:
