@@ -148,7 +148,8 @@ def test_prompts(here, trained):
 
 def test_a_run_is_not_scored_on_what_it_was_not_made_for(here, trained):
     (here.folder / "other.txt").write_text("completely different words " * 400)
-    assert "other.txt has a different tokenizer than" in here("eval", trained, "data.path=other.txt")
+    here("data", "other.txt", "--vocab-size", 280, "--out", "other", code=0)
+    assert "other has a different tokenizer than" in here("eval", trained, "data.path=other")
     assert "model.safetensors: does not match the config" in here("eval", trained, "model.d_model=64")
     assert "bits per byte" in here("eval", trained, code=0)
 
