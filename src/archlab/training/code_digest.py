@@ -10,7 +10,7 @@ from pathlib import Path
 from archlab.code import HOME, normalized
 from archlab.data.file_cache import cached
 
-_DECIDING = ("config", "data", "model", "pricing", "training")
+_DECIDING = ("config", "data", "model", "pricing", "transplant", "training")
 """Packages whose code determines the result of a run."""
 
 
