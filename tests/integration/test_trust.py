@@ -64,9 +64,8 @@ def test_no_command_runs_the_code_of_a_folder(
     assert main([verb, *words]) == 2
     assert not ran.exists()
     said = "".join(capsys.readouterr())
-    assert (
-        f"plugins: {folder / 'own.py'}: a folder's config names this code, but archlab on this machine did not" in said
-    )
+    code = f"{folder / 'own.py'}: a folder's config names this code, but archlab on this machine did not"
+    assert f"{folder}: has no weights from which to begin" in said if verb == "train" else f"plugins: {code}" in said
 
 
 def test_trust_lets_it_run_for_this_command(folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:

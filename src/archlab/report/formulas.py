@@ -26,7 +26,7 @@ _TOKEN = re.compile(
              | [A-Za-z]+\d*(?:[-'’][A-Za-z0-9]+)*)
     | (?P<letter>[α-ρτ-ωΑ-ΡΤ-Ωσ∞])
     | (?P<open>[(\[⌊]|‖(?=\w))
-    | (?P<close>[)\]⌋‖])
+    | (?P<close>[)\]⌋]|(?<!\s)‖)  # between spaces, ‖ stands between two distributions
     | (?P<root>√)
     | (?P<below>_(?:\{[^}]*\}|[A-Za-z0-9]+(?:_[A-Za-z]+)*(?:[−+]\d+)?)|[₀-₉ₖ]+)
     | (?P<above>\^|[²³ᵀ]+|′)
@@ -35,7 +35,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-_RELATIONS = "=←→≈∝≤≥<>~|"
+_RELATIONS = "=←→≈∝≤≥<>~|‖"
 _SUMS = "+−"
 _COMMAS = ",;:."
 _PLAIN = dict(zip("₀₁₂₃₄₅₆₇₈₉ₖ²³ᵀ", "0123456789k23T", strict=True))

@@ -1,6 +1,8 @@
 """Rules between the fields of a whole model (MODEL_RULES) and of a whole run (CONFIG_RULES). `layer_rules.py` contains
 the rules of a layer."""
 
+from pydantic import ValidationError
+
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
@@ -20,6 +22,7 @@ from archlab.config.sources import users_kinds_in
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction
 from archlab.config.training import resolve_train
+from archlab.errors import UserError
 
 
 def _pattern_names_exist(m: ModelConfig) -> str | None:
@@ -108,7 +111,10 @@ def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
 
 def learned_positions_end(c: Config, length: int) -> str | None:
     """Return a message if windows of `length` tokens exceed a table of positions, of the encoder or of the decoder."""
-    encoder = encoder_of(c.model)
+    try:
+        encoder = encoder_of(c.model)
+    except (UserError, ValidationError):  # `encoder_problems` reports its overrides
+        return None
     stacks = (c.model, encoder) if encoder else (c.model,)
 
     def read(n: int) -> int:
