@@ -13,6 +13,7 @@ from archlab.cli import app
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.exchange.configs import load_config
+from archlab.infer.convert import convert_model
 from archlab.training.run_folder import RunFolder
 from tiny import TRAIN
 
@@ -185,3 +186,12 @@ def test_a_start_in_bfloat16_may_be_gone_when_the_run_is_extended(tmp_path, text
     shutil.rmtree(tmp_path / "hf")
     assert app.main(["train", str(tmp_path / "run"), longer, "--out", str(tmp_path / "run")]) == 0
     assert RunFolder(tmp_path / "run").summary().loss == RunFolder(tmp_path / "whole").summary().loss
+
+
+def test_an_exact_change_of_weights_in_bfloat16_does_not_change_the_logits(tmp_path):
+    """The logits are compared in float32, so a pass in 16 bits does not look like a change of the weights."""
+    as_bfloat16(model_of(True), tmp_path / "hf")
+    converted = convert_model(str(tmp_path / "hf"), ["model.head.tied=false"], tmp_path / "untied")
+    assert converted.difference.largest < 1e-6
+    written = load_file(tmp_path / "untied" / "model.safetensors")
+    assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
