@@ -227,7 +227,9 @@ def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: 
     distance: Any = {"expr": f"datum.is_moved ? {_LEADER + 4} : 6"}
     text = base.mark_text(align="left", dx=distance, fontSize=12, limit=limit, text=name_text)
     stroke: Any = {"expr": f"{is_left_out} ? 0 : 1"}
-    leader = base.transform_filter("datum.is_moved").mark_rule(xOffset=2, x2Offset=_LEADER, strokeWidth=stroke)
+    leader = base.transform_filter("datum.is_moved").mark_rule(
+        xOffset=2, x2Offset=_LEADER, strokeWidth=stroke, aria=False
+    )
     leader = leader.encode(x2=alt.value("width"), y=y("end"), y2="beside:Q")
     return [leader, text.encode(y=y("beside"), tooltip=tooltip("arm"))]
 

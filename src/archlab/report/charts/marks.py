@@ -75,11 +75,12 @@ def crosshair(points: alt.Chart, x: str, y: alt.Y, name: str) -> list[alt.Chart]
     )
     place = points.encode(y=y, tooltip=_tooltip_of_nearest(points))
     near = place.transform_filter(pointed).encode(tooltip=alt.Tooltip(value=None))
-    lines = near.mark_rule(style="notch", strokeDash=[2, 3], clip=True)
+    # The lines have no description for screen readers, because without a pointer there are none.
+    lines = near.mark_rule(style="notch", strokeDash=[2, 3], clip=True, aria=False)
     return [
         lines.encode(y=alt.Y(), opacity=alt.value(1)),
         lines.encode(x=alt.X(), opacity=alt.value(1)),
-        near.mark_point(size=60, filled=True, clip=True),
+        near.mark_point(size=60, filled=True, clip=True, aria=False),
         place.mark_point(size=90, opacity=0, filled=True, clip=True).encode(opacity=alt.value(0)).add_params(pointed),
     ]
 
