@@ -195,3 +195,16 @@ def test_an_exact_change_of_weights_in_bfloat16_does_not_change_the_logits(tmp_p
     assert converted.difference.largest < 1e-6
     written = load_file(tmp_path / "untied" / "model.safetensors")
     assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
+
+
+def test_weights_of_several_dtypes_are_written_without_rounding(tmp_path):
+    """Published checkpoints may have matrices in bfloat16 and norms in float32."""
+    as_bfloat16(model_of(True), tmp_path / "hf")
+    stored = load_file(tmp_path / "hf" / "model.safetensors")
+    stored["model.norm.weight"] = torch.rand(SIZES["hidden_size"])
+    save_file(stored, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    converted = convert_model(str(tmp_path / "hf"), ["model.head.tied=false"], tmp_path / "untied")
+    assert converted.difference.largest < 1e-6
+    written = load_file(tmp_path / "untied" / "model.safetensors")
+    assert torch.equal(written["model.norm.weight"], stored["model.norm.weight"])
+    assert {tensor.dtype for tensor in written.values()} == {torch.float32}

@@ -60,7 +60,7 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
     config = config.model_copy(update={"train": config.train.model_copy(update=dict.fromkeys(of_run))})
     model = Decoder(config.model, seed=None)
     set_values(model, config.model, config.train.seed, made.tensors)
-    dtype = torch.float32 if is_run_folder(start.folder) else next(iter(start.weights.tensors.values())).read().dtype
+    dtype = torch.float32 if is_run_folder(start.folder) else _dtype_of_all(start.weights)
     # The rounding of the written weights counts, but not that of a pass in 16 bits.
     difference = _compared(start.weights, model.to(dtype).float(), config)
     form = _written(start, config, model.to(dtype).eval(), out)
@@ -70,6 +70,12 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
 
 def _open_batches(config: Config) -> Batches:
     return Batches.of(config, open_training_data(config.data, config.model.vocab_size))
+
+
+def _dtype_of_all(weights: Weights) -> torch.dtype:
+    """Return the dtype of the weights, or float32 if they have several, which holds all of their values."""
+    dtypes = {tensor.read().dtype for tensor in weights.tensors.values()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 def _compared(weights: Weights, model: Decoder, config: Config) -> LogitsChange:

@@ -115,7 +115,7 @@ def summarize(
     steps, updates, evaluations = ([m for m in whole if key in m] for key in ("grad_norm", "lr", "held_out_loss"))
     if why is None and evaluations:
         first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
-        why = divergence(None if is_imported else first, last, model.config.vocab_size)
+        why = divergence(first, last, model.config.vocab_size, is_imported=is_imported)
     end = evaluations[-1] if why is None and evaluations else {}
     speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
     last_tenth = updates[-max(1, len(updates) // 10) :]
@@ -139,7 +139,7 @@ def summarize(
     )
 
 
-def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
+def divergence(first: float, last: float, vocab_size: int, *, is_imported: bool) -> str | None:
     """Return why a run with finite losses has diverged, or None if it has not.
 
     `first` and `last` are the run's held-out losses in nats per token, before the first update and after the last one.
@@ -147,14 +147,15 @@ def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
     worse than before training. A diverged run has no score, because the size of its loss says nothing about the
     architecture.
 
-    The first evaluation is the one before the first update, so that the result does not depend on `eval_every`. `first`
-    is None if the run began with published weights, because a result worse than theirs is still a result.
+    The first evaluation is the one before the first update, so that the result does not depend on `eval_every`. If the
+    run began with trained weights (`is_imported`), a result worse than theirs is still a result. A change of the
+    weights may have made them worse than a uniform guess, so a run that improves them has not diverged.
     """
     uniform = math.log(vocab_size)
-    if last > _UNTRAINED_MARGIN * uniform:
+    if last > _UNTRAINED_MARGIN * (max(uniform, first) if is_imported else uniform):
         than = f"than a uniform guess ({last:,.2f} against {uniform:.2f} nats per token)"
         return f"it ended more than a tenth worse {than}"
-    if first is not None and last > _NO_PROGRESS_MARGIN * first:
+    if not is_imported and last > _NO_PROGRESS_MARGIN * first:
         return f"it ended worse than before its first step ({last:,.2f} against {first:,.2f} nats per token)"
     return None
 
