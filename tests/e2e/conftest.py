@@ -1,8 +1,10 @@
-"""Laboratories for the tests of the real command line."""
+"""Laboratories for the tests of the real command line, and a browser for those of pages."""
 
 import pytest
 from lab import Lab
 from names import STUDY, results
+
+from browsers import CHROMIUM
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +35,12 @@ def finished(study):
     """Return the study folder after an uninterrupted run, and the printed output."""
     done = study.run("study", "run", "names.yaml", "--out", "finished", "--workers", "1")
     return study.folder / "finished", done.stdout, results(study.folder / "finished")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

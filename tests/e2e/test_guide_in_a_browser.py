@@ -1,13 +1,12 @@
 """The guide in a browser: it fits the screen, loads nothing, and its search, sidebar and folds work."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+from browsers import needs_browser
+
+pytestmark = needs_browser
 
 PAGES = ("index.html", "01-norms.html", "05-positions.html", "ledger.html", "reference-model-attention.html")
 
@@ -16,14 +15,6 @@ PAGES = ("index.html", "01-norms.html", "05-positions.html", "ledger.html", "ref
 def guide(shared_lab) -> Iterator:
     shared_lab.run("guide", "--out", "guide")
     return shared_lab.folder / "guide"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Pages that commands write, as a browser shows them: they fit the window, have enough contrast, and load nothing."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -9,16 +8,15 @@ from typing import Literal
 import pytest
 
 from archlab.cli.app import main
+from browsers import needs_browser
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+pytestmark = needs_browser
 
 DESK, PHONE = 1280, 390
 Scheme = Literal["light", "dark"]
@@ -32,14 +30,6 @@ COMMANDS = {
     "cost": ("cost", "llama-3-8b", "gemma-2-9b", "--context", "8Ki,128Ki"),
 }
 RUNS = ("run", "runs")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

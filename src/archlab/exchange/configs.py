@@ -276,7 +276,7 @@ def _file_of(source: str | Path) -> Path | Traversable:
             raise UserError(f"{file}: the folder has no config.yaml; allowed: {allowed}")
         case None:
             named_like_a_file = file.suffix in (".yaml", ".yml")
-            hint = _hint(file.stem if named_like_a_file else str(source))
+            hint = hint_for(file.stem if named_like_a_file else str(source))
             if named_like_a_file:
                 raise UserError(f"{source}: no such file{hint}")
             raise UserError(f"unknown config {str(source)!r}: neither a preset, a file nor a hub id (owner/name){hint}")
@@ -284,7 +284,7 @@ def _file_of(source: str | Path) -> Path | Traversable:
             return file
 
 
-def _hint(name: str) -> str:
+def hint_for(name: str) -> str:
     """Return advice for an unknown config name: the presets that begin with it, or else the one with the nearest name
     among those that share the most words with it."""
     if names := all_that_begin(name):

@@ -251,7 +251,7 @@ class RunCodec:
             before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=(before[0], *ends)
         )
         self._spelling = None if not_spelled(tokenizer) else spelling(tokenizer)
-        self._modes = {f"[{name}]": token for name, token in mode_tokens(tokenizer).items()}
+        self._modes = mode_tokens(tokenizer)
 
     @property
     def reads_source(self) -> bool:
@@ -260,7 +260,7 @@ class RunCodec:
 
     def encode(self, prompt: str) -> list[int]:
         mode, text = self._split(prompt)
-        return [*mode, *self.target(text)]
+        return [*self._named(mode), *self.target(text)]
 
     def source(self, text: str) -> list[int]:
         """Return the tokens of a source text. Reserved tokens, such as sentinels, are recognized by their names.
@@ -272,20 +272,20 @@ class RunCodec:
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = bpe.reading_special_tokens(self.tokenizer).encode(text, add_special_tokens=False).ids
         before = self.special.before
-        if not self.reads_pairs and reads_hidden_spans(self._objective, self._mode_of(mode)):
-            return [*mode, *ids, before[0]]
-        return [*mode, *before, *ids, *(before if self.reads_pairs else ())]
+        if not self.reads_pairs and reads_hidden_spans(self._objective, mode):
+            return [*self._named(mode), *ids, before[0]]
+        return [*self._named(mode), *before, *ids, *(before if self.reads_pairs else ())]
 
     def target(self, prompt: str) -> list[int]:
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
-    def _mode_of(self, tokens: list[int]) -> str | None:
-        return next((name[1:-1] for name, token in self._modes.items() if [token] == tokens), None)
+    def _named(self, mode: str | None) -> list[int]:
+        return [] if mode is None else [self._modes[mode]]
 
-    def _split(self, text: str) -> tuple[list[int], str]:
-        """Return the mode token with which a text begins, if any, and the rest of the text."""
-        name = next(filter(text.startswith, self._modes), "")
-        return [self._modes[name]] if name else [], text.removeprefix(name)
+    def _split(self, text: str) -> tuple[str | None, str]:
+        """Return the name of the mode token with which a text begins, if any, and the rest of the text."""
+        mode = next((name for name in self._modes if text.startswith(f"[{name}]")), None)
+        return mode, text if mode is None else text.removeprefix(f"[{mode}]")
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""

@@ -73,7 +73,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
     return Starlette(
         routes=[*routes, Mount("/static", static)],
         middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
-        exception_handlers={404: lambda request, _: _problem(request, f"there is no page {request.url.path}", 404)},
+        exception_handlers={404: lambda request, _: _problem(request, f"unknown page {request.url.path}", 404)},
     )
 
 
@@ -159,10 +159,7 @@ def _yaml(request: Request, root: Path) -> Response:
 
 
 def _flatten(request: Request, root: Path) -> Response:
-    from archlab.flatten.write import flatten
-
-    view = _view(request)
-    return PlainTextResponse(flatten(bench.load(view.name, view.overrides, root).config.model, view.arguments))
+    return PlainTextResponse(bench.model_file(_view(request), root))
 
 
 def _fields(_: Request) -> Response:

@@ -5,8 +5,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.config.identity import flatten, resolved
-from archlab.config.schema import Config
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.topics import topics_that_set
 
@@ -62,26 +60,25 @@ class Choice(NamedTuple):
     is_changed: bool
 
 
-def values_of(config: Config) -> dict[str, str]:
-    """Return the resolved value of each field as text, in YAML, by its path."""
-    return {path: _text(value) for path, value in flatten(resolved(config)).items()}
-
-
-def main_choices(values: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, list[Choice]]:
-    """Return the inputs for the main choices that a config has, by group. `values` come from `values_of`, and `changed`
-    contains the fields that the URL sets."""
+def main_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> dict[str, list[Choice]]:
+    """Return the inputs for the main choices that a config has, by group. `values` maps each field of the
+    resolved config to its value, and `changed` contains the fields that the URL sets."""
     groups = {
-        group: [_choice(path, label, values[path], path in changed) for path, label in fields.items() if path in values]
+        group: [
+            _choice(path, label, to_yaml_line(values[path]), path in changed)
+            for path, label in fields.items()
+            if path in values
+        ]
         for group, fields in MAIN.items()
     }
     return {group: choices for group, choices in groups.items() if choices}
 
 
-def other_choices(values: Mapping[str, str], changed: Mapping[str, str]) -> list[Choice]:
+def other_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> list[Choice]:
     """Return the inputs for the fields that the URL sets and that are not main choices."""
     main = {path for fields in MAIN.values() for path in fields}
     return [
-        _choice(path, path.removeprefix("model."), values.get(path, text), True)
+        _choice(path, path.removeprefix("model."), to_yaml_line(values[path]) if path in values else text, True)
         for path, text in changed.items()
         if path not in main
     ]
@@ -112,7 +109,3 @@ def _words(help_: FieldHelp | None) -> tuple[str, ...]:
     if help_.values:
         return tuple(help_.values)
     return ("true", "false") if any(reading.allowed == "true or false" for reading in help_.readings) else ()
-
-
-def _text(value: Any) -> str:
-    return to_yaml_line(value)

@@ -43,6 +43,9 @@ _CONTEXT = 8192
 """Tokens of the sequence for which costs are compared."""
 
 
+_Costs = tuple[float, float, float]
+
+
 class Row(NamedTuple):
     """A field in which the configs differ."""
 
@@ -94,14 +97,15 @@ def compare(names: Sequence[str], root: Path) -> Comparison:
     first, *others = configs.values()
     flat = [flatten(resolved(config)) for config in configs.values()]
     fields = dict.fromkeys(path for other in others for path in diff(first, other) if path.startswith("model."))
+    costs = [_costs(config) for config in configs.values()]
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, names[0], root))
+        groups.setdefault(section, []).append(_row(path, flat, names[0], costs[0], root))
     return Comparison(
         list(names),
         _diagrams(configs),
-        _numbers([*configs.values()]),
+        _numbers([*configs.values()], costs),
         groups,
         _known(fields, flat[-1]),
         [f"archlab diff {names[0]} {other}" for other in names[1:]] + [f"archlab cost {' '.join(names)}"],
@@ -144,12 +148,13 @@ def study_text(names: Sequence[str], root: Path) -> str:
     return template(StudyConfig.model_validate(values).model_dump(mode="json", exclude_unset=True))
 
 
-def _row(path: str, flat: Sequence[Mapping[str, Any]], first: str, root: Path) -> Row:
+def _row(path: str, flat: Sequence[Mapping[str, Any]], first: str, before: _Costs, root: Path) -> Row:
     values = [_text(config.get(path)) for config in flat]
-    counted = published_values(path) if path.rpartition(".")[2] not in ("pattern",) else {}
+    counted = published_values(path) if not path.endswith(".pattern") else {}
     models = [f"{len(counted[value])}" if value in counted else "" for value in values]
     changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
-    return Row(path, values, models if any(models) else [], _effect(first, path, changed, root), _topic(path, changed))
+    effect = "" if changed is None else _effect(first, path, changed, before, root)
+    return Row(path, values, models if any(models) else [], effect, _topic(path, changed))
 
 
 def _text(value: Any) -> str:
@@ -158,22 +163,19 @@ def _text(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else to_yaml_line(value)
 
 
-def _effect(name: str, path: str, value: Any, root: Path) -> str:
-    """Return the change of parameters, cache and FLOPs, or an empty string if nothing changes or the config would not
-    be valid."""
-    if value is None:
-        return ""
-    before = load(name, {}, root).config
+def _effect(name: str, path: str, value: Any, before: _Costs, root: Path) -> str:
+    """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes."""
     try:
-        after = load(name, {path: to_yaml_line(value)}, root).config
-        pairs = list(zip(_costs(before), _costs(after), ("parameters", "cache", "FLOPs"), strict=True))
+        after = _costs(load(name, {path: to_yaml_line(value)}, root).config)
     except UserError:
         return "only together with other choices"
-    ratios = {label: new / old - 1 for old, new, label in pairs if old}
+    labels = ("parameters", "cache", "FLOPs")
+    ratios = {label: new / old - 1 for label, old, new in zip(labels, before, after, strict=True) if old}
     return ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
 
 
-def _costs(config: Config) -> tuple[float, float, float]:
+def _costs(config: Config) -> _Costs:
+    """Return the parameters, the bytes of cache and states, and the forward FLOPs per token."""
     model = config.model
     state = kv_cache_bytes(model, _CONTEXT) + recurrent_bytes(model)
     return parameters(model).total, state, forward_flops(model, _CONTEXT, source=_CONTEXT * bool(model.encoder)).total
@@ -200,8 +202,7 @@ def _known(fields: Mapping[str, None], config: Mapping[str, Any]) -> list[Known]
     ]
 
 
-def _numbers(configs: Sequence[Config]) -> list[tuple[str, list[str]]]:
-    costs = [_costs(config) for config in configs]
+def _numbers(configs: Sequence[Config], costs: Sequence[_Costs]) -> list[tuple[str, list[str]]]:
     active = [count(parameters(config.model).active) for config in configs]
     return [
         ("Parameters", [count(total) for total, *_ in costs]),

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from archlab.config.io import facts, find_preset, presets
-from archlab.config.problems import nearest
+from archlab.config.io import find_preset
 from archlab.errors import UserError
-from archlab.exchange.configs import Shape, load_shape, source_kind
+from archlab.exchange.configs import Shape, hint_for, load_shape, source_kind
 from archlab.files import real_path
 
 _SECTIONS = ("model.", "train.")
@@ -43,8 +42,7 @@ def find(name: str, root: Path) -> str:
         return str(below)
     if find_preset(name) is not None:
         return name
-    known = [*presets(), *facts()]
-    raise UnknownNameError(f"unknown model {name!r}{nearest(name, known) or '; see the page Models'}")
+    raise UnknownNameError(f"unknown model {name!r}{hint_for(name)}")
 
 
 def path_below(name: str, root: Path) -> Path | None:

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from archlab.config.core.trust import naming_nothing
+
 LONGEST_QUERY = 8_192
 """Maximum length of a query in bytes."""
 
@@ -57,7 +59,8 @@ class Guard:
             return
         request = Request(scope)
         answer = self._refusal(request) or self._exchange(request)
-        await (answer or self._app)(scope, _limited(receive), _with_headers(send))
+        with naming_nothing():
+            await (answer or self._app)(scope, _limited(receive), _with_headers(send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         headers = request.headers

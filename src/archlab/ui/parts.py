@@ -9,7 +9,7 @@ from archlab.pricing.by_branch import BranchCost, branch_costs
 from archlab.pricing.memory import BYTES
 from archlab.pricing.params import before_head
 from archlab.pricing.summary import Cost
-from archlab.pricing.units import count
+from archlab.pricing.units import count, plural
 from archlab.pricing.work import forward
 
 
@@ -60,7 +60,7 @@ def part_facts(config: Config, costs: Cost) -> list[PartFacts]:
                 for slot in branch.norms:
                     prefix = "" if stack is model else "encoder "
                     key = f"{prefix}layer {layer.kind}/{prefix}{branch.name} norm {slot}"
-                    name = f"{layer.norm.display_name} {slot} {branch.name}, {n} layers"
+                    name = f"{layer.norm.display_name} {slot} {branch.name}, {plural(n, 'layer')}"
                     found.append(facts(key, name, f"{layer.d_model:,}", n * size, None))
     size = final_norm(model).n_parameters(model.d_model)
     found.append(facts("final norm", "Final norm", f"{model.d_model:,}", size, None))
@@ -82,7 +82,7 @@ def _name(cost: BranchCost) -> str:
     kind = "" if cost.layer.kind == "layer" else f"{cost.layer.kind} "
     stack = "encoder " if cost.is_encoder else ""
     cross = "cross-attention: " if cost.branch.site.reads_source else ""
-    return f"{cross}{name}, {cost.n_layers} {stack}{kind}layers"
+    return f"{cross}{name}, {plural(cost.n_layers, f'{stack}{kind}layer')}"
 
 
 def _shapes(cost: BranchCost) -> str:

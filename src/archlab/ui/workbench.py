@@ -9,12 +9,12 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
-from archlab.config.identity import resolved
+from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.claims import cited
-from archlab.exchange.configs import Shape, read_named_config
+from archlab.exchange.configs import read_named_config
 from archlab.pricing.hardware import Hardware, hardware, load_hardware
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost, room
@@ -28,7 +28,7 @@ from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
 from archlab.study.fit import match_config, quantity_function
 from archlab.study.schema import Equal
-from archlab.ui.choices import Choice, main_choices, other_choices, values_of
+from archlab.ui.choices import Choice, main_choices, other_choices
 from archlab.ui.configs import find, load, overrides_in
 from archlab.ui.parts import PartFacts, part_facts
 
@@ -109,7 +109,6 @@ class Workbench:
     """Everything that the screen shows."""
 
     view: View
-    shape: Shape
     diagram: Markup
     parts: list[PartFacts]
     quantities: list[Quantity]
@@ -131,8 +130,10 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
     have anyway.
     """
     overrides = {**view.overrides, **({added[0]: added[1]} if added else {})}
-    base = values_of(load(view.name, {}, root).config)
-    overrides = {field: value for field, value in overrides.items() if base.get(field) != value}
+    base = flatten(resolved(load(view.name, {}, root).config)) if overrides else {}
+    overrides = {
+        field: value for field, value in overrides.items() if field not in base or to_yaml_line(base[field]) != value
+    }
     if view.lock:
         overrides |= _same_size(view, overrides, root)
     shape = load(view.name, overrides, root)
@@ -144,12 +145,10 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
     device = load_hardware(view.device)
     context = view.context or longest
     costs = cost(shape.config, view.batch, context)
-    case = Case(shape.config)
-    found = findings(case)
-    values = values_of(shape.config)
+    found = findings(Case(shape.config))
+    values = flatten(resolved(shape.config))
     return Workbench(
         view=view,
-        shape=shape,
         diagram=Markup(block_diagram(shape.config, view.name, remark=_remark(view, shape.part))),
         parts=part_facts(shape.config, costs),
         quantities=_quantities(costs, device),
@@ -168,6 +167,13 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
 def config_text(view: View, root: Path) -> str:
     """Return the resolved config as YAML, as `archlab show` prints it."""
     return to_yaml(resolved(load(view.name, view.overrides, root).config))
+
+
+def model_file(view: View, root: Path) -> str:
+    """Return the model as one PyTorch file, as `archlab flatten` prints it."""
+    from archlab.flatten.write import flatten as flattened
+
+    return flattened(load(view.name, view.overrides, root).config.model, view.arguments)
 
 
 def finding_lines(finding: Finding) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,10 +26,26 @@ _named: set[str] = set()
 
 _ran: set[str] = set()
 
+_OWN = real_path(Path(__file__).parents[2])
+"""archlab's own folder, whose studies also have plug-ins."""
+
+_may_name = ContextVar("may_name", default=True)
+
 
 def accept(*sources: str | Path) -> None:
     """Record that the user named these files and modules. The record lasts until the process ends."""
-    _named.update(map(_full_name, sources))
+    if _may_name.get():
+        _named.update(map(_full_name, sources))
+
+
+@contextmanager
+def naming_nothing() -> Iterator[None]:
+    """Within the `with` block, nothing counts as named by the user: a request names it, which may come from a link."""
+    token = _may_name.set(False)
+    try:
+        yield
+    finally:
+        _may_name.reset(token)
 
 
 def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
@@ -96,6 +113,8 @@ def trusting(all_plugins: bool) -> Iterator[None]:
 
 def _may_run(plugin: str, sha256: str) -> bool:
     if os.environ.get(TRUST) == "1" or plugin in _named or sha256 in _ran or (_record() / sha256).is_file():
+        return True
+    if is_file(plugin) and real_path(plugin).is_relative_to(_OWN):
         return True
     return not is_file(plugin) and not _roots(plugin)  # the import will report that the module does not exist
 

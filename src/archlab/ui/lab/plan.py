@@ -66,7 +66,9 @@ def checked(text: str, root: Path) -> StudyConfig:
             raise UserError(f"{field} is {value!r}; allowed here: names, and paths below the current folder")
     if isinstance(base := values.get("base"), str):
         values["base"] = find(base, root)
-    return study_from_values(values)
+    study = study_from_values(values)
+    arms(study)  # a base of the folder may name plug-ins, which only the configs of the arms import
+    return study
 
 
 def plan(study: StudyConfig) -> Plan:

@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
-from archlab.files import make_folder, write_atomic
+from archlab.files import write_atomic
 from archlab.study.record import has_summary
 from archlab.study.study_file import is_study_folder, read_study, scales_of
 from archlab.ui.configs import UnknownNameError, path_below
@@ -65,16 +65,14 @@ class Lab:
         return page("study_new", text=fields["text"], name=fields.get("name", ""), plan=plan(study))
 
     def start(self, _: Request, fields: Mapping[str, str]) -> Response:
-        """Write the study of the form as studies/NAME.yaml, and train it in studies/NAME."""
+        """Write the study of the form as NAME.yaml, and train it in studies/NAME."""
         name, text = fields.get("name", ""), fields.get("text", "")
         if not _NAME.fullmatch(name):
             raise UserError(f"name is {name!r}; allowed: lowercase letters, digits and dashes")
         checked(text, self._root)
-        folder = self._root / "studies" / name
-        file = folder.with_suffix(".yaml")
+        folder, file = self._root / "studies" / name, self._root / f"{name}.yaml"
         if (file.exists() and file.read_text() != text) or (is_study_folder(folder) and not file.exists()):
             raise UserError(f"{file} or {folder} exists and is another study; choose another name")
-        make_folder(file.parent)
         write_atomic(file, text)
         self._processes.start(folder, str(file))
         return RedirectResponse(_address(folder), 303)
