@@ -284,6 +284,22 @@ def test_scalings_by_1_are_exact_in_all_texts(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "values"),
+    [
+        ("", "position.kind=none", "model.position.kind in layers 0 to 1: rope to none"),
+        (YARN, "position.kind=none", "model.position.kind in layers 0 to 1: rope to none"),
+        ("position.kind=alibi", YARN, "model.position.kind in layers 0 to 1: alibi to rope"),
+        ("position.kind=none", "", "model.position.kind in layers 0 to 1: none to rope"),
+        (QK_NORM, "", "model.attention.qk_norm.kind in layers 0 to 1: rmsnorm to none"),
+    ],
+)
+def test_another_kind_is_one_change(before: str, after: str, values: str) -> None:
+    """Fields of only one of the kinds, also those of sections inside it, are not listed as changes of their own."""
+    _, _, made = transplanted_to(overrides(before), overrides(after))
+    assert [change.detail for change in made.changes] == [values]
+
+
+@pytest.mark.parametrize(
     ("source", "change", "detail"),
     [
         ("attention.qkv_bias=true", "attention.qkv_bias=false", "the values of the biases are lost"),

@@ -17,7 +17,7 @@ from archlab.study.schema import StartTraining, StudyConfig
 from archlab.training.start_weights import open_start
 from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
 from archlab.transplant.plan import plan
-from archlab.transplant.weights import Architecture, ChosenLayers, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, ChosenLayers, Weights, stored
 
 _OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train.lora": None}
 """Settings without a meaning for the training of the base, which begins from random weights."""
@@ -83,5 +83,5 @@ def _unread(model: ModelConfig) -> Weights:
     """Return the weights of a model without their values."""
     with torch.device("meta"):
         tensors = Decoder(model, seed=None).state_dict()
-    lazy = {name: LazyTensor(tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
+    lazy = {name: stored(name, x.shape, lambda x=x: x) for name, x in tensors.items()}
     return Weights(Architecture.of(model), lazy)

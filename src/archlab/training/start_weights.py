@@ -23,7 +23,7 @@ from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import weights_files
 from archlab.training.checkpoint import newest_checkpoint, stored_weights, weights_digest
 from archlab.training.run_folder import RunFolder
-from archlab.transplant.weights import Architecture, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, Weights, stored
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def open_start(name: str) -> Start:
     if is_run_folder(folder):
         return _of_run(name, folder)
     config, parameters = lazy_parameters(folder)
-    tensors = {name: LazyTensor(tuple(shape), read) for name, (shape, read) in parameters.items()}
-    stored = [own_file(folder, file) for file in weights_files(folder)]
-    content = cached("weights", stored, lambda: [sha256(file) for file in stored])
+    tensors = {name: stored(name, shape, read) for name, (shape, read) in parameters.items()}
+    opened = [own_file(folder, file) for file in weights_files(folder)]
+    content = cached("weights", opened, lambda: [sha256(file) for file in opened])
     files = {IMPORTED: imported_record(folder, name).model_dump_json(indent=2).encode(), **companions(folder)}
     return Start(name, folder, Weights(Architecture.of(config), tensors), _digest(config, content), None, files)
 
@@ -91,8 +91,8 @@ def _of_run(name: str, folder: Path) -> Start:
     run = load_config(folder)
     config, lora = run.model, run.train.lora
     step, checkpoint = newest_weights(folder)
-    stored, forms = stored_weights(checkpoint, lora)
-    tensors = {name: LazyTensor(tuple(form.shape), partial(stored.whole, name)) for name, form in forms.items()}
+    parts, forms = stored_weights(checkpoint, lora)
+    tensors = {name: stored(name, form.shape, partial(parts.whole, name)) for name, form in forms.items()}
     merged = [str(lora.scale)] if lora else []
     digest = _digest(config, [weights_digest(checkpoint), *merged])
     record = {IMPORTED: read_bytes(folder / IMPORTED)} if imported(folder) else {}

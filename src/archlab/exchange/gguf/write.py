@@ -77,7 +77,9 @@ def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
     return getattr(torch, dtype) if dtype else torch.float32 if own is torch.float64 else own
 
 
-def _write(model: Decoder, config: ModelConfig, architecture: Architecture, file: Path, dtype: torch.dtype) -> list[str]:
+def _write(
+    model: Decoder, config: ModelConfig, architecture: Architecture, file: Path, dtype: torch.dtype
+) -> list[str]:
     try:
         from gguf import GGUFWriter, LlamaFileType
     except ImportError:
@@ -100,7 +102,9 @@ def _write(model: Decoder, config: ModelConfig, architecture: Architecture, file
     return notes
 
 
-def _tensors(model: Decoder, config: ModelConfig, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    model: Decoder, config: ModelConfig, architecture: Architecture, device: str
+) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
     yield from published_tensors(architecture.rows, config, ours, f"llama.cpp's {architecture.name}")
