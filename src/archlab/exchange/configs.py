@@ -25,7 +25,7 @@ from archlab.config.notes import notes
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.files import real_path
 from archlab.hf.folder import (
     CONFIG,
@@ -194,10 +194,11 @@ def without_start(raw: Raw, source: str | Path) -> Raw:
 def on_start(raw: Raw, start: str) -> Raw:
     """Return raw values with what comes along with the trained weights `start`: their tokenizer and, if `raw` does not
     describe a whole model, their architecture."""
-    raw, model = with_tokenizer(raw, start), raw.get("model")
-    if isinstance(model, dict) and model.keys() >= _WHOLE:
-        return raw
-    return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
+    with at("train.start"):
+        raw, model = with_tokenizer(raw, start), raw.get("model")
+        if isinstance(model, dict) and model.keys() >= _WHOLE:
+            return raw
+        return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
 
 
 def with_tokenizer(raw: Raw, source: str) -> Raw:
