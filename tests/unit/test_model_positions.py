@@ -352,7 +352,7 @@ IDLE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", IDLE)
 @pytest.mark.parametrize("length", [100, 900])
-def test_a_scaling_by_1_is_no_scaling_bit_for_bit(name: str, length: int) -> None:
+def test_a_scaling_by_1_equals_no_scaling_bit_for_bit(name: str, length: int) -> None:
     """transformers agrees up to rounding in float32."""
     scaling = IDLE[name]
     (expected, _), (found, amplitude) = ours(position_schema.NoScaling(), length), ours(scaling, length)

@@ -355,6 +355,8 @@ def _written_with_template(chat: ChatEncoder, folder: Path) -> ChatFacts:
     for name, content in (files := chat.template.files({}, folder)).items():
         (folder / name).write_text(content, encoding="utf-8")
     facts = chat.facts({name: sha256(folder / name) for name in files})
+    for name in sorted(chat.unread):
+        note(f"some conversations have {name}, but the chat template does not write them")
     if chat.template.writes_date:
         note("the chat template can write the current date, so that the tokens depend on the day")
     if not facts.ends:
