@@ -163,7 +163,10 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
         accept(file)
     raw = read_config(source)
     start = start_of(expand(parse_overrides(overrides)[0]))
-    return on_start(without_start(raw, source), start) if start else raw
+    if start is None:
+        return raw
+    with at("train.start"):
+        return on_start(without_start(raw, source), start)
 
 
 def read_config(source: str | Path) -> Raw:
@@ -194,11 +197,10 @@ def without_start(raw: Raw, source: str | Path) -> Raw:
 def on_start(raw: Raw, start: str) -> Raw:
     """Return raw values with what comes along with the trained weights `start`: their tokenizer and, if `raw` does not
     describe a whole model, their architecture."""
-    with at("train.start"):
-        raw, model = with_tokenizer(raw, start), raw.get("model")
-        if isinstance(model, dict) and model.keys() >= _WHOLE:
-            return raw
-        return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
+    raw, model = with_tokenizer(raw, start), raw.get("model")
+    if isinstance(model, dict) and model.keys() >= _WHOLE:
+        return raw
+    return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
 
 
 def with_tokenizer(raw: Raw, source: str) -> Raw:
@@ -234,7 +236,9 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
     if run and raw.get("data", {}).get("tokenizer") and (run / TOKENIZER).is_file():
         raw["data"]["tokenizer"] = str(real_path(run))  # the run has a copy, and the original may be gone
     if (start := start_of(raw)) and not run:
-        return on_start(_on_base(file, raw, above), start)
+        raw = _on_base(file, raw, above)
+        with at("train.start"):
+            return on_start(raw, start)
     return _on_base(file, raw, above)
 
 
