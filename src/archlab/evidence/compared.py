@@ -83,6 +83,8 @@ class Compared(Base):
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
+        if self.comparison.verdict == "equivalent" and (level := self.comparison.within_confidence):
+            text = f"{text}, {100 * level:.3g}% interval"
         if self.effects:
             first, other = (difference(value, self.outcome.unit) for value in self.effects)
             return f"{text} ({other} minus {first})"

@@ -9,6 +9,7 @@ from archlab.study.formatting import (
     difference,
     diverged,
     interval,
+    interval_of_equivalence,
     listed,
     margin_of,
     p_equals,
@@ -175,8 +176,7 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
     if len(same) == 1:
         only = same[0]
         comparison = only.comparison
-        within = only.interval(comparison.within_low, comparison.within_high)
-        value = f"{only.amount(comparison.difference or 0)} {within}"
+        value = f"{only.amount(comparison.difference or 0)}, {interval_of_equivalence(comparison, only.unit)}"
         proof = f"difference {value} over {only.paired}, Holm {p_equals(p)}"
         proof = _identical(only) or proof
         return f"{only.arm.label} and {only.reference} are equivalent within {_margin(only)} ({proof})"

@@ -38,7 +38,7 @@ HOW_SURE = (
 
 INTERVALS = (
     "Each interval is the one that decides the result: at 95%, or at a higher level if a study makes several "
-    "comparisons (Holm). For equivalence, it is the interval that must lie within the margin."
+    "comparisons (Holm). For equivalence, it is the interval that must lie within the margin, at 90% or higher."
 )
 
 
