@@ -298,6 +298,16 @@ def test_tuning_averages_over_its_seeds_which_are_never_the_comparisons(lab):
     assert sorted({seed for _, seed, _ in lab.ran}) == [1000, 1001, 1002, 1003]
 
 
+def test_a_study_whose_check_is_not_met_says_that_it_cannot_answer(lab):
+    lab.score = lambda config: 2.0 + config.train.seed / 100  # a mean of 2.005 over the seeds 0 and 1
+    check = {"because": "Only a model that has learned can lose."}
+    summary = lab.run(checks=[{**check, "arm": "a", "at_most": 2.0}, {**check, "arm": "b", "at_most": 2.01}])
+    assert summary.warnings == [
+        "the study cannot answer its question: loss on held-out text, a: 2.005 bits per byte; required: at most 2.000 "
+        "bits per byte. Only a model that has learned can lose."
+    ]
+
+
 def test_a_value_that_diverged_is_not_chosen(lab):
     lab.score = lambda config: None if config.train.lr > 0.15 else 2.0
     summary = lab.run(tune={"train.lr": [0.05, 0.1, 0.2]})

@@ -27,10 +27,10 @@ from archlab.study.comparisons import effects, factor_contrasts, outcome_statist
 from archlab.study.design import arms
 from archlab.study.record import Heading, OutcomeStatistics, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
-from archlab.study.stats import Folds, Values
+from archlab.study.stats import Contrast, Estimate, Folds, Values, independent, pairwise, t_test
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
-_WITHOUT_EFFECT = {"question", "claim", "labels", "scales"}
+_WITHOUT_EFFECT = {"question", "claim", "labels", "scales", "checks"}
 
 
 class ArmOfResults(Base):
@@ -93,13 +93,16 @@ class Results(Base):
     folds: dict[int, int]
     """Map each seed to its held-out fold of the corpus."""
 
-    def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
+    def compared(
+        self, outcome: str | None = None, margin: float | None = None, only: str | None = None
+    ) -> dict[str, OutcomeStatistics]:
         """Return the statistics of each arm and contrast. They include comparisons that are corrected for multiple
         testing.
 
         The statistics are the same as in the summary of the study. If `outcome` is None, the primary outcome is used.
-        If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. The result is
-        empty if the outcome was not measured.
+        If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. If `only` names
+        an arm or a contrast, it is the only comparison, and is not corrected. The result is empty if the outcome was
+        not measured.
         """
         if outcome is not None and outcome not in self.values:
             return {}
@@ -109,12 +112,36 @@ class Results(Base):
         return outcome_statistics(
             heading,
             self.values[heading.name],
-            {arm.name: arm.reference for arm in self.about.arms if arm.reference},
+            {name: reference for name, reference in self._references().items() if only in (None, name)},
             margin or (self.about.margin if is_primary else None),
             self.about.first if by_seed else None,
-            {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()},
+            {name: contrast for name, contrast in self._contrasts().items() if only in (None, name)},
             self._shared_folds() if by_seed else None,
         )
+
+    def mean(self, outcome: str | None, arm: str) -> float | None:
+        """Return the mean of an arm, as in `compared`. Return None if no run has a value."""
+        heading = self.heading(outcome)
+        folds = self._shared_folds() if heading.source not in ("timing", "config") else None
+        known = independent(self.values[heading.name][arm], folds)
+        return fmean(known) if known else None
+
+    def t_test(self, outcome: str | None, name: str) -> Estimate | None:
+        """Return the test of one comparison, without a correction. Return None if it has fewer than two pairs."""
+        heading = self.heading(outcome)
+        by_seed = heading.source not in ("timing", "config")
+        return t_test(
+            self.values[heading.name],
+            {**pairwise(self._references()), **self._contrasts()}[name],
+            self.about.first if by_seed else None,
+            self._shared_folds() if by_seed else None,
+        )
+
+    def _references(self) -> dict[str, str]:
+        return {arm.name: arm.reference for arm in self.about.arms if arm.reference}
+
+    def _contrasts(self) -> dict[str, Contrast]:
+        return {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()}
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
         """Return the two effects that an interaction of two factors compares.

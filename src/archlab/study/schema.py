@@ -116,6 +116,30 @@ class StartTraining(Settings):
     `set` that concern trained weights do not apply to it: train.start_layers, train.teacher and train.lora."""
 
 
+class ManipulationCheck(Settings):
+    """Condition without which the study cannot answer its question, such as that the reference has learned the task.
+    It is written before the runs, so that a result cannot be explained away afterwards."""
+
+    arm: Line
+    """Name of an arm."""
+    outcome: Line | None = None
+    """Name of the outcome whose mean over the seeds is checked. null: the primary outcome."""
+    at_least: float | None = None
+    """Smallest mean that meets the condition."""
+    at_most: float | None = None
+    """Largest mean that meets the condition. Set exactly one of `at_least` and `at_most`."""
+    because: Text
+    """Reason for the condition, as a sentence."""
+    decides: list[Line] = Field(default_factory=list)
+    """Names of the outcomes that need the condition. Empty: all outcomes."""
+
+    @model_validator(mode="after")
+    def _check_one_bound(self) -> "ManipulationCheck":
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("give exactly one of at_least and at_most")
+        return self
+
+
 def _required_unless_extending(schema: dict[str, Any]) -> None:
     """Tell editors that a file with `extends` needs no other field, that a file with `start` needs no base, and that no
     file may have both arms and cross."""
@@ -207,6 +231,9 @@ class StudyConfig(Settings):
     margin: Positive | None = None
     """Largest difference that does not matter, in bits per byte. Two arms are equivalent if a test shows that their
     difference is smaller. null: equivalence is not tested."""
+    checks: list[ManipulationCheck] = Field(default_factory=list)
+    """Conditions without which the study cannot answer its question. If the runs do not meet one, the report says so.
+    At a smaller scale, they may not be met."""
 
     @model_validator(mode="before")
     @classmethod
