@@ -228,6 +228,8 @@ class StudyConfig(Settings):
     tokenizer is trained on these default folds."""
     seeds: Seeds = 3
     """Seeds of each arm: a number n for the seeds 0 to n - 1, a list of seeds, or a rule that adds seeds."""
+    largest_seeds: Annotated[int, Field(ge=2)] | None = None
+    """Number of seeds at the largest of the `sizes`, the first ones of `seeds`. null: all seeds."""
     margin: Positive | None = None
     """Largest difference that does not matter, in bits per byte. Two arms are equivalent if a test shows that their
     difference is smaller. null: equivalence is not tested."""
@@ -287,6 +289,22 @@ class StudyConfig(Settings):
                 "because each run trains a model and has a folder"
             )
         return value
+
+    @field_validator("largest_seeds")
+    @classmethod
+    def _check_largest_seeds(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is None or "seeds" not in info.data or "sizes" not in info.data:
+            return value
+        if not info.data["sizes"]:
+            raise ValueError("needs `sizes`; a study of one size has the same seeds for all arms")
+        if isinstance(info.data["seeds"], AddedSeeds) or value > len(first_seeds(info.data["seeds"])):
+            raise ValueError(f"{value}; allowed: up to the number of `seeds`, which must be fixed")
+        return value
+
+    def has_run(self, size: int | None, seed: int) -> bool:
+        """Return whether the arms of this size are trained with this seed."""
+        is_largest = bool(self.sizes) and size == self.sizes[-1]
+        return self.largest_seeds is None or not is_largest or seed in self.seed_list[: self.largest_seeds]
 
     @property
     def seed_list(self) -> list[int]:
