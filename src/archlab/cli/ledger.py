@@ -76,7 +76,9 @@ def _print_one(entry: LedgerEntry) -> None:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
     for result in entry.found:
-        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict(result)}")
+        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict_here(entry, result)}")
+        if summary := words.found_here(result):
+            out.print(f"{summary}.")
         if result.judged:
             print_table(words.EXPECTED, map(words.expected, result.judged))
         for reason in words.untested(result):

@@ -15,6 +15,7 @@ from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.evidence.topics import topics
+from archlab.study.outcomes.schema import Unit
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
 """Predicted result of comparing an arm with its reference.
@@ -80,6 +81,16 @@ class Effect(Base):
     text."""
 
 
+class Margin(Base):
+    """Largest difference that is too small to matter, for all outcomes with one unit, in every claim."""
+
+    largest: Positive
+    is_relative: bool = False
+    """Whether `largest` is a share of the mean of the study's first arm. Otherwise, it has the unit of the outcome."""
+    because: Line
+    """Reason for the number, from published effects."""
+
+
 class Expectation(Base):
     """A claim's prediction for one comparison in a study."""
 
@@ -92,12 +103,15 @@ class Expectation(Base):
     """Name of the outcome that is compared. null means the primary outcome of the study."""
     verdict: Predicted
     """Predicted result of the comparison."""
-    margin: Positive | None = None
-    """Largest difference that counts as unimportant, in the outcome's unit. null means that the margin of the study is
-    used, which applies only to the study's primary outcome."""
-    untested: Line | None = None
-    """Reason why the study cannot test the prediction at the default scale. The verdict on the prediction is then
-    "undecided", whatever the runs show. null if the study can test the prediction."""
+    listed_later: bool = False
+    """Whether the comparison was listed after its result was known, because it is an instance of the statement."""
+
+
+class PrimaryExpectation(Expectation):
+    """The prediction that decides a claim."""
+
+    because: Line
+    """Reason why this comparison decides. It is written before the study is run."""
 
 
 class Ranking(Base):
@@ -128,8 +142,13 @@ class Claim(Base):
     """Published result in a few words, for a table. The verdict on the claim is about this result."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
     """Results that publications report about the claim."""
-    expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
-    """Predictions for archlab's studies. Empty if no study tests the claim yet."""
+    primary: PrimaryExpectation | None = None
+    """Prediction that decides the claim. null if no study tests the claim yet."""
+    instances: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """Other comparisons of which the statement says the result. If one shows the opposite, the claim is "mixed" at
+    best."""
+    described: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """Predictions that do not affect the verdict, such as consequences of the config and controls."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
     """Published orders of arms, which archlab compares with the order in its own runs. They do not affect the
     verdict."""
@@ -137,6 +156,11 @@ class Claim(Base):
     """Main point of `caveat` in a few words. It is shown next to every verdict on the claim."""
     caveat: Line
     """Reasons why results at a small scale may be misleading."""
+
+    @property
+    def expected(self) -> tuple[Expectation, ...]:
+        """All predictions, the primary one first."""
+        return (*([self.primary] if self.primary else []), *self.instances, *self.described)
 
     @property
     def studies(self) -> list[str]:
@@ -175,6 +199,12 @@ def claims() -> dict[int, Claim]:
     """Return all claims, keyed by number in ascending order."""
     in_order = sorted(_checked(list[Claim], _raw("claims")["claims"]), key=lambda claim: claim.number)
     return {claim.number: claim for claim in in_order}
+
+
+@cache
+def margins() -> dict[Unit, Margin]:
+    """Return the margin of each unit for which a margin is defined."""
+    return _checked(dict[Unit, Margin], _raw("claims")["margins"])
 
 
 @cache

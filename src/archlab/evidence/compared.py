@@ -91,10 +91,12 @@ class Compared(Base):
         return text if self.share is None else f"{text} ({self.share:+.1%})"
 
 
-def compared(results: Results, outcome: str | None = None, margin: float | None = None) -> dict[str, Compared]:
-    """Return all comparisons, keyed by the name of the arm or contrast. `outcome` and `margin` are passed to
+def compared(
+    results: Results, outcome: str | None = None, margin: float | None = None, only: str | None = None
+) -> dict[str, Compared]:
+    """Return all comparisons, keyed by the name of the arm or contrast. `outcome`, `margin` and `only` are passed to
     `Results.compared`."""
-    measured = results.compared(outcome, margin)
+    measured = results.compared(outcome, margin, only)
     contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
     labels = {arm.name: arm.label for arm in results.about.arms}
     comparisons: dict[str, Compared] = {}

@@ -134,6 +134,13 @@ def compare(
     return comparisons
 
 
+def t_test(
+    values: Mapping[str, Values], contrast: Contrast, first: Collection[int] | None, folds: Folds
+) -> Estimate | None:
+    """Return the t-test of one comparison, without a correction. The arguments are those of `compare`."""
+    return _sample(values, contrast.weights, first, folds).estimate(ALPHA)
+
+
 def compare_exact(
     values: Mapping[str, Values],
     references: Mapping[str, str],
