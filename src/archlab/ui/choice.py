@@ -114,6 +114,11 @@ def _named_places() -> Iterator[tuple[Result, list[str]]]:
     for name, topic in topics():
         words = [name, topic.title, *topic.aliases, *spellings().get(name, ())]
         yield Result(topic.title, "choice", f"/choice/{quote(name)}"), words
+    about = {number: name for name, topic in reversed([*topics()]) for number in topic.claims}
+    for number, name in sorted(about.items()):
+        claim = claims()[number]
+        words = [claim.name, f"claim {number}", claim.statement]
+        yield Result(f"{number}. {claim.name}", "claim", f"/choice/{quote(name)}#claim-{number}"), words
     for name in (*presets(), *facts()):
         yield Result(name, "model", f"/m/{quote(name)}"), [name]
     for name in studies():

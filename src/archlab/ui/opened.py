@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -93,23 +94,18 @@ def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
     name, context = opened.view.arguments, length(opened.context)
     settings = [f"{path}={to_yaml_line(value)}" for path, value in changes.items()]
     headings = [("with it, as it is" if makes else "as it is"), f"{'without it' if makes else 'with it'}"]
+    without_numbers = partial(CostThere, name, makes, context, [], [])
     if unclear := _of_another_size(changes):
         field = unclear.rpartition(".")[2]
-        return CostThere(
-            name, makes, context, [], [], f"It needs a size for {field}, which differs from model to model."
-        )
+        return without_numbers(problem=f"It needs a size for {field}, which differs from model to model.")
     try:
         overrides = {**opened.view.overrides, **dict(setting.split("=", 1) for setting in settings)}
         changed = load(opened.view.name, overrides, root).config
     except UserError as error:
         reason = str(error).splitlines()[-1].strip()
-        return CostThere(
-            name, makes, context, [], [], f"Together with its other choices, it is not possible: {reason}."
-        )
+        return without_numbers(problem=f"Together with its other choices, it is not possible: {reason}.")
     if makes_choice(conditions, changed) == makes:
-        return CostThere(
-            name, makes, context, [], [], "It is set for each kind of layer, so one change cannot show it."
-        )
+        return without_numbers(problem="It is set for each kind of layer, so one change cannot show it.")
     costs = dict(zip(headings, (price(config, opened.context) for config in (opened.config, changed)), strict=True))
     command = f"archlab cost {opened.view.arguments} {' '.join(settings)} --context {opened.context}"
     return CostThere(name, makes, context, headings, price_rows(costs), settings, command=command)
@@ -126,7 +122,10 @@ def _as_default(topic: Topic, path: str, value: Any) -> Any:
     """Return null if the small model has a size by default, because then a larger model has a default of its own."""
     if path.rpartition(".")[2] not in SIZES or not isinstance(value, int | float):
         return value
-    default = flatten(resolved(configured({**topic.against, path: None}))).get(path)
+    try:
+        default = flatten(resolved(configured({**topic.against, path: None}))).get(path)
+    except UserError:  # the field has no default that depends on the model
+        return value
     return None if default == value else value
 
 

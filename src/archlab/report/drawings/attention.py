@@ -20,7 +20,11 @@ from archlab.errors import UserError
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
 
 _D_MODEL, _ROPE_DIM = 512, 32
-_CELL, _STEP, _MARGIN, _BESIDE, _PER_ROW = 16, 22, 16, 40, 2
+_STEP, _MARGIN, _BESIDE, _PER_ROW = 22, 16, 40, 2
+_WIDEST = 12 * _STEP
+"""Width of a row of heads. If there are many, they are drawn smaller."""
+_FILLED = 16 / 22
+"""Width of a head as a fraction of the distance between two."""
 _QUERIES, _KEYS, _LATENT = 0, 1, 3
 
 
@@ -52,7 +56,7 @@ def head_sharing(n_heads: int, n_kv_heads: int, head_dim: int, kv_rank: int) -> 
     """
     kinds = list(_kinds_of_heads(n_heads, n_kv_heads, head_dim, kv_rank).items())
     labels = [Label(_kept_numbers(heads), 0, 0, SMALL) for _, heads in kinds]
-    side, row = max(n_heads * _STEP, *(label.width for label in labels)) + _BESIDE, 170
+    side, row = max(min(n_heads * _STEP, _WIDEST), *(label.width for label in labels)) + _BESIDE, 170
     height = row * math.ceil(len(kinds) / _PER_ROW)
     shapes = list[Shape]()
     for i, (name, heads) in enumerate(kinds):
@@ -74,16 +78,17 @@ def _kept_numbers(heads: AnyAttention) -> str:
 
 def _sharing(name: str, heads: AnyAttention, x: float, up: float) -> Iterator[Shape]:
     made = heads.n_heads if isinstance(heads, Latent) else _kv_heads(heads)
-    group = heads.n_heads // made
-    middles = [x + (group * (i + 0.5) - 0.5) * _STEP + _CELL / 2 for i in range(made)]
+    group, step = heads.n_heads // made, min(_STEP, _WIDEST / heads.n_heads)
+    cell = _FILLED * step
+    middles = [x + (group * (i + 0.5) - 0.5) * step + cell / 2 for i in range(made)]
     for head in range(heads.n_heads):
-        middle = x + head * _STEP + _CELL / 2
-        yield Wire([(middle, up), (middles[head // group], up - 50 + _CELL)])
-        yield Cell(f"{name} query {head}", middle - _CELL / 2, up, _CELL, _CELL, _QUERIES)
+        middle = x + head * step + cell / 2
+        yield Wire([(middle, up), (middles[head // group], up - 50 + cell)])
+        yield Cell(f"{name} query {head}", middle - cell / 2, up, cell, cell, _QUERIES)
     for i, middle in enumerate(middles):
-        yield Cell(f"{name} kv {i}", middle - _CELL / 2, up - 50, _CELL, _CELL, _KEYS)
+        yield Cell(f"{name} kv {i}", middle - cell / 2, up - 50, cell, cell, _KEYS)
     if isinstance(heads, Latent):
-        width = heads.n_heads * _STEP - (_STEP - _CELL)
+        width = heads.n_heads * step - (step - cell)
         for middle in middles:
             yield Wire([(middle, up - 50), (middle, up - 66)])
         yield Cell(f"{name} latent", x, up - 78, width, 12, _LATENT, f"{heads.kept_width} numbers for all heads")

@@ -42,7 +42,7 @@ class Number(NamedTuple):
                 if self.step == 1
                 else f"a multiple of {self.step:g}"
             )
-            raise UserError(f"{self.name} is {text!r}; allowed: {kind} from {self.low:,g} to {self.high:,g}")
+            raise UserError(f"{self.name} is {text!r}; allowed: {kind} from {_text(self.low)} to {_text(self.high)}")
         return int(value) if self._is_whole else value
 
     def can_show(self, value: Any) -> bool:
@@ -67,6 +67,10 @@ class Number(NamedTuple):
     @property
     def _is_whole(self) -> bool:
         return self.step >= 1
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
 
 class Word(NamedTuple):

@@ -69,13 +69,14 @@ _TOKENS = Number("tokens", "Positions shown", 128, 16, 4096, 16)
 _FARTHEST = Number("farthest", "Longest distance", 8192, 64, 1_048_576, 0)
 _AGAINST = Number("against", "Theta to compare with", 500_000, 100, 100_000_000, 0)
 
-_N_HEADS = Number("n_heads", "Query heads", 8, 1, 16, 1, "model.attention.n_heads")
+_N_HEADS = Number("n_heads", "Query heads", 8, 1, 128, 1, "model.attention.n_heads")
+_FEW_HEADS = _N_HEADS._replace(label="Heads", high=16)
 _MAX_BIAS = Number("max_bias", "Maximum bias", 8.0, 1, 16, 0.5, f"{_POSITION}.max_bias")
 _DISTANCE = Number("distance", "Longest distance", 64, 16, 1024, 16)
 
 _HEADS = (
     _N_HEADS,
-    Number("n_kv_heads", "KV heads of grouped-query attention", 2, 1, 16, 1, "model.attention.n_kv_heads"),
+    Number("n_kv_heads", "KV heads of grouped-query attention", 2, 1, 128, 1, "model.attention.n_kv_heads"),
     Number("head_dim", "Head dimension", 64, 8, 256, 2, "model.attention.head_dim"),
     Number("kv_rank", "Rank of latent attention", 128, 16, 1024, 16, "model.attention.kv_rank"),
 )
@@ -124,7 +125,7 @@ def pictures() -> Mapping[str, Drawing]:
         "activation": Drawing(curves.one_activation, (_ACTIVATION, _MLP, _CLAMP, _OFFSET, _REACH)),
         "rotation": Drawing(curves.rotations, (*_ROPE, _TOKENS)),
         "rotation-products": Drawing(curves.rotated_products, (*_ROPE, _FARTHEST, _AGAINST)),
-        "alibi": Drawing(curves.alibi_biases, (_N_HEADS, _MAX_BIAS, _DISTANCE)),
+        "alibi": Drawing(curves.alibi_biases, (_FEW_HEADS, _MAX_BIAS, _DISTANCE)),
         "t5": Drawing(curves.t5_bias_buckets, _T5),
         "head-sharing": Drawing(head_sharing, _HEADS),
         "decoding-intensity": Drawing(decoding_intensity),
