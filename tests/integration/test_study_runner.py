@@ -22,12 +22,12 @@ from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
+from archlab.evidence.results import read_results, record
 from archlab.pricing.work import training_flops
 from archlab.report.study.arms import level_rows
 from archlab.report.study.factors import factor_rows, pairs
 from archlab.report.study.grids import aligned, sweep, sweep_rows
 from archlab.report.study.page import render, write_page
-from archlab.evidence.results import read_results, record
 from archlab.report.study.sizes import line_rows, over_sizes, size_rows
 from archlab.report.study.tables import factor_table, size_table, sweep_table
 from archlab.study import folder as study_folder

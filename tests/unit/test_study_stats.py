@@ -406,8 +406,8 @@ def test_the_level_of_the_smallest_effect_relaxes_with_what_others_found() -> No
 
 def test_answer_of_a_ladder() -> None:
     text = sample_study.ladder().answer
-    assert text.startswith("At 1.21M parameters and 1M tokens, Pre-norm bought 1.1")
-    assert "RoPE 0.7" in text
+    assert text.startswith("At 1.21M parameters and 1M tokens, Pre-norm lowered the loss by 1.1")
+    assert "RoPE by 0.7" in text
     assert "(3 paired seeds, each Holm p ≤ 0.0" in text
     assert re.search(
         r"RMSNorm, No biases and GQA are not distinguishable from the steps before them \(3 paired seeds; smallest "
@@ -477,7 +477,7 @@ def test_answer_of_an_outcome_without_a_better_direction() -> None:
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", better="neither").answer
     assert "GEGLU differs from SwiGLU by -0." in text
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "previous", better="neither").answer
-    assert "GEGLU changed it by -0." in text
+    assert "GEGLU changed the loss by -0." in text
 
 
 def test_answer_of_an_outcome_for_which_higher_is_better() -> None:

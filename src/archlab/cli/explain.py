@@ -12,7 +12,7 @@ from archlab.config.core import trust
 from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import Registered, file_of, kind_of
 from archlab.console import console
-from archlab.evidence.claims import cited, claims, sources
+from archlab.evidence.claims import cited, claims, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.look_up import UsersKinds, look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
@@ -111,6 +111,7 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
         **topic.model_dump(mode="json", by_alias=True),
         "papers": [effect.model_dump(mode="json") for effect in published(topic, entries)],
         "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],
+        "mistakes": [mistake.model_dump(mode="json") for mistake in mistakes_about(name)],
         "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
         "price": {_KEYS[heading]: price.model_dump() for heading, price in by_heading.items()} or None,
@@ -139,6 +140,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         "papers": map(published_line, published(topic, entries)),
         "here": map(measured_line, measured(name, entries)),
         "claims": map(in_a_line, entries),
+        "errors": (f"“{mistake.said}” In fact: {mistake.fact}" for mistake in mistakes_about(name)),
     }
     for label, texts in evidence.items():
         for n, text in enumerate(texts):

@@ -65,6 +65,23 @@ class Publication(Base):
         return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 
+class Pair(Base):
+    """Two published numbers that can be subtracted: with a choice, and without it. Each comes from a single run."""
+
+    topics: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
+    """Names of the topics that the comparison is about."""
+    of: Line
+    """The two models that are compared, such as `RMSNorm vs LayerNorm`."""
+    what: Line
+    """Name of the quantity."""
+    better: Literal["lower", "higher"]
+    """Direction in which the quantity is better."""
+    value: float
+    """Number with the choice."""
+    reference: float
+    """Number of the model that it is compared with."""
+
+
 class Effect(Base):
     """A result that a publication reports."""
 
@@ -74,6 +91,8 @@ class Effect(Base):
     """The quantity that was measured, and the models that were compared."""
     found: Line
     """Published numbers, in words."""
+    pairs: Annotated[tuple[Pair, ...], Field(strict=False)] = ()
+    """Numbers in `found` that a chart can compare. Empty if there are none."""
     scale: Line | None = None
     """Size of the models or of their data. null if it is not stated or does not apply."""
     read: Literal["in the paper's text", "in a secondary source", "read from a plot"]
@@ -181,6 +200,8 @@ class Mistake(Base):
     """The wrong statement."""
     fact: Line
     """The correct statement."""
+    topics: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
+    """Names of the topics that the error is about."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
     """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md)."""
 
@@ -211,6 +232,11 @@ def margins() -> dict[Unit, Margin]:
 def mistakes() -> list[Mistake]:
     """Return the common errors. Errors about architecture come first, then errors about parameters, FLOPs and bytes."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
+
+
+def mistakes_about(topic: str) -> list[Mistake]:
+    """Return the common errors about the topic with this name."""
+    return [mistake for mistake in mistakes() if topic in mistake.topics]
 
 
 def cited(keys: Iterable[str]) -> list[Publication]:

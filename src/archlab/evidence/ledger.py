@@ -150,11 +150,11 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _topics_of(comparison: Compared) -> set[str]:
-    return _topics_of_study(comparison.study).get(comparison.arm, set())
+    return topics_of_arms(comparison.study).get(comparison.arm, set())
 
 
 @cache
-def _topics_of_study(study: str) -> dict[str, set[str]]:
+def topics_of_arms(study: str) -> dict[str, set[str]]:
     """Map each arm of a study to the topics that explain its changes.
 
     If the study crosses factors, the contrasts that measure the average effect of one level are also included. They are

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
-from archlab.evidence.claims import cited, claims
+from archlab.evidence.claims import Mistake, cited, claims, mistakes_about
 from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.look_up import explaining
 from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
@@ -49,6 +49,8 @@ class TopicEntry(NamedTuple):
     """Effects of the topic in archlab's own runs."""
     claims: list[tuple[int, str, str]]
     """Number and name of each claim about the topic, and archlab's verdict with its caveat."""
+    mistakes: list[Mistake]
+    """Common errors about the topic."""
     sources: str
     """Citations of the topic's sources, separated by semicolons."""
 
@@ -147,5 +149,6 @@ def topic_entry(name: str, topic: Topic) -> TopicEntry:
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],
         claims=[(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries],
+        mistakes=mistakes_about(name),
         sources="; ".join(source.located for source in cited(topic.sources)),
     )
