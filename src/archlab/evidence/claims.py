@@ -157,8 +157,16 @@ class Mistake(Base):
     """The wrong statement."""
     fact: Line
     """The correct statement."""
+    topics: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
+    """Names of the topics that the error is about."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md)."""
+    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md), or from
+    computing an example."""
+    try_it: Annotated[Line, Field(alias="try")]
+    """Command whose output shows the fact: a command of archlab, or `python -c` with one line of code."""
+    shows: Annotated[dict[Line, Line], Field(min_length=1)]
+    """Sentences about the output of the command, each mapped to a Python expression for the same statement, as in
+    `Topic.shows`. For `python -c`, the name `printed` is the printed text."""
 
 
 _Read = TypeVar("_Read")
@@ -181,6 +189,11 @@ def claims() -> dict[int, Claim]:
 def mistakes() -> list[Mistake]:
     """Return the common errors. Errors about architecture come first, then errors about parameters, FLOPs and bytes."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
+
+
+def mistakes_about(topic: str) -> list[Mistake]:
+    """Return the common errors about the topic with this name."""
+    return [mistake for mistake in mistakes() if topic in mistake.topics]
 
 
 def cited(keys: Iterable[str]) -> list[Publication]:
