@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from answers import false_sentences
 from archlab.atlas.models import AtlasRow
 from archlab.atlas.models import rows as make_rows
 from archlab.cli.app import main, make_app
@@ -27,7 +28,6 @@ from archlab.evidence.usage import in_words, usage, values
 from archlab.study.authoring import SCHEMAS
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
-from answers import false_sentences
 from plugin_state import as_a_new_process
 from schema_classes import classes_in, kind_names
 
@@ -271,6 +271,14 @@ def base(preset: str) -> dict[str, Any]:
         ("pruning", "other-depth"),
         ("LoRA", "lora"),
         ("distillation", "distillation"),
+        ("masked lm", "masked"),
+        ("transformer-xl", "transformer-xl"),
+        ("extrapolation", "extrapolation"),
+        ("length generalization", "extrapolation"),
+        ("pipeline parallel", "parallelism"),
+        ("FSDP", "parallelism"),
+        ("vanishing gradient", "residual-stream"),
+        ("mean subtraction", "centering"),
     ],
 )
 def test_what_people_type(typed: str, name: str):

@@ -170,7 +170,6 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab ledger", "All claims, and what our runs found."),
         ("archlab ledger 3", "One claim in full."),
         ("archlab ledger mistakes", "Common errors, each with the fact and a command that shows it."),
-        ("archlab ledger --html ledger.html", "A page that shows every prediction next to its result."),
     ),
     "import": (
         ("archlab import HuggingFaceTB/SmolLM2-135M --out runs/smollm", "Download a model of the Hugging Face hub."),

@@ -66,4 +66,7 @@ def attention_intensity(config: Config, name: PassName, texts: int, context: int
 def intensity_table() -> list[tuple[str, ...]]:
     """Return the rows of the table of intensities. The first row is the heading."""
     heading = (f"{MODEL}, {CONTEXT:,} tokens", *KV_HEADS)
-    return [heading, *((row, *(f"{float(f'{value:.3g}'):,g}" for value in values)) for row, values in intensities().items())]
+    return [
+        heading,
+        *((row, *(f"{float(f'{value:.3g}'):,g}" for value in values)) for row, values in intensities().items()),
+    ]
