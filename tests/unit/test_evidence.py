@@ -605,7 +605,7 @@ def test_the_ledger_in_the_terminal(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["ledger"]) == 0
     table = capsys.readouterr().out
-    assert "Gemma 2 has QK-norm" in table
+    assert "archlab ledger mistakes" in table
     assert max(map(len, table.splitlines())) <= 80
     heads = [line for line in table.splitlines() if re.match(r" ?\d+ \w", line)][: len(claims())]
     assert [head.split()[0] for head in heads] == [str(number) for number in claims()]

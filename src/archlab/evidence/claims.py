@@ -203,7 +203,13 @@ class Mistake(Base):
     topics: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
     """Names of the topics that the error is about."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md)."""
+    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md), or from
+    computing an example."""
+    try_it: Annotated[Line, Field(alias="try")]
+    """Command whose output shows the fact: a command of archlab, or `python -c` with one line of code."""
+    shows: Annotated[dict[Line, Line], Field(min_length=1)]
+    """Sentences about the output of the command, each mapped to a Python expression for the same statement, as in
+    `Topic.shows`. For `python -c`, the name `printed` is the printed text."""
 
 
 _Read = TypeVar("_Read")

@@ -6,7 +6,7 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.evidence.claims import Effect, Publication, margins, sources
+from archlab.evidence.claims import Effect, Publication, cited, margins, mistakes, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.rankings import Agreement
@@ -373,3 +373,26 @@ def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[
     line.stylize(style, _NUMBER, end)
     yield line
     yield from map(Text, others)
+
+
+def listed_mistakes(width: int) -> Iterator[str]:
+    """Yield the common errors in lines of at most `width` columns. Commands are never wrapped, so that they can be
+    copied."""
+    for mistake in mistakes():
+        cited_by = ", ".join(dict.fromkeys(source.cited for source in cited(mistake.sources)))
+        yield from _labeled("said", mistake.said, width)
+        yield from _labeled("but", f"{mistake.fact}{f' ({cited_by})' if cited_by else ''}", width)
+        yield f"{'see':<{_LABEL}}{mistake.try_it}"
+        for sentence in mistake.shows:
+            yield from _labeled("", sentence, width)
+        yield ""
+
+
+_LABEL = 6
+"""Width of the column of labels."""
+
+
+def _labeled(label: str, text: str, width: int) -> list[str]:
+    folded = TextWrapper(width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
+    folded.break_on_hyphens = False
+    return folded.wrap(text)
