@@ -35,6 +35,7 @@ def text_of(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, _ in topics()])
 def test_every_choice_has_a_screen_also_with_a_model(client: TestClient, name: str):
     answer = client.get(f"/choice/{name}?in=llama-3-8b&context=12")
