@@ -17,7 +17,7 @@ class Choice:
     field: str
     """Field of the atlas that holds the choice."""
     title: str
-    names: Mapping[Value, str] = field(default_factory=dict)
+    names: Mapping[Value, str] = field(default_factory=dict, hash=False)
     """Names of those options that are called otherwise than the value of the field. Values may share a name."""
     doubted: str | None = None
     """Field of the config that holds the choice. Models whose value is only assumed are left out."""

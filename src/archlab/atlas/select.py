@@ -14,9 +14,10 @@ from archlab.errors import UserError
 
 Value = str | float | None
 
-_ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
+ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
+"""Fields that are published facts, and do not follow from the config."""
 FIELDS = (
-    *_ABOUT,
+    *ABOUT,
     *(name for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields) if name not in ("about", "tricks")),
 )
 """Fields for conditions and sorting. Their values are numbers, words or Booleans."""
@@ -66,7 +67,7 @@ class Filter(NamedTuple):
 
 def value_of(row: AtlasRow, field: str) -> Value:
     """Return the value of one of FIELDS, or None if the value is unknown or the model has no such component."""
-    return getattr(row.about if field in _ABOUT else row, field)
+    return getattr(row.about if field in ABOUT else row, field)
 
 
 def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None) -> list[AtlasRow]:

@@ -125,13 +125,17 @@ class Proportion:
     name: str
     title: str
     caption: str
-    of: Callable[[AtlasRow], float | None]
-    """Function that computes the proportion from a row of the atlas. If it returns None, the chart leaves the model
-    out."""
+    field: str
+    """Field of the atlas that holds the proportion."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
     guides: tuple[float, ...] = ()
     """Value of the rule of thumb, or the two ends of its range. Empty if there is no rule of thumb."""
+
+    def of(self, row: AtlasRow) -> float | None:
+        """Return the proportion of a model. None if the model has none: the chart leaves it out."""
+        value = value_of(row, self.field)
+        return None if value is None else float(value)
 
 
 _WIDTHS = (
@@ -139,15 +143,15 @@ _WIDTHS = (
 )
 
 SHAPES = (
-    Proportion("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
+    Proportion("wide", "d_ff / d_model", _WIDTHS, "d_ff_over_d",
           lambda v: f"{v:.3g}", (1, 2, 4, 8, 16, 32, 64), (8 / 3, 4)),
     Proportion("aspect", "d_model / layers", "Wide models are at the top, deep ones at the bottom.",
-          lambda r: r.d_over_layers, lambda v: f"{v:.0f}", (25, 50, 100, 200), (100, 200)),
+          "d_over_layers", lambda v: f"{v:.0f}", (25, 50, 100, 200), (100, 200)),
     Proportion("heads-width", "heads · head_dim / d_model",
           "Width of all queries together divided by the width of the residual stream.",
-          lambda r: r.heads_over_d, lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
+          "heads_over_d", lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
     Proportion("vocabulary", "Vocabulary", "Number of rows of the embedding.",
-          lambda r: r.vocab_size, lambda v: count(int(v)), (32e3, 64e3, 128e3, 256e3)),
+          "vocab_size", lambda v: count(int(v)), (32e3, 64e3, 128e3, 256e3)),
 )  # fmt: skip
 
 
