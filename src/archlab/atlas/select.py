@@ -101,7 +101,8 @@ def fields_of(conditions: Sequence[str], sort: str | None) -> list[str]:
 def condition(field: str, values: Sequence[Value], rows: Sequence[AtlasRow]) -> str:
     """Return the condition that only models with one of these values meet."""
     written = [value if isinstance(value, str) else to_yaml_line(value) for value in values]
-    begun = {value_of(row, field) for row in rows if _condition(f"{field}={'|'.join(written)}", rows).holds(row)}
+    begins_with = _condition(f"{field}={'|'.join(written)}", rows)
+    begun = {value_of(row, field) for row in rows if begins_with.holds(row)}
     return f"{field}{'=' if begun <= {*values} else '=='}{'|'.join(written)}"
 
 

@@ -250,7 +250,7 @@ _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + '
 """Vega expression that formats model sizes, such as 1e9 as `1B`."""
 
 Box = tuple[float, float, float, float]
-"""Left, right, upper and lower edges of a rectangle, in pixels."""
+"""Left, right, upper and lower edges of a rectangle."""
 
 
 def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
@@ -306,7 +306,7 @@ def _named(
         half = _LETTER * len(dot["model"]) / 2
         for side in (1, -1):
             box = _around(x + side * (_GAP + half), y, half, _LINE / 2)
-            if box[0] >= 0 and box[1] <= _SIZES_WIDTH and not any(_meet(box, other) for other in (*taken, *others)):
+            if box[0] >= 0 and box[1] <= _SIZES_WIDTH and not any(meet(box, other) for other in (*taken, *others)):
                 taken.append(box)
                 yield dot, side
                 break
@@ -324,5 +324,6 @@ def _around(x: float, y: float, half_width: float, half_height: float) -> Box:
     return x - half_width, x + half_width, y - half_height, y + half_height
 
 
-def _meet(a: Box, b: Box) -> bool:
+def meet(a: Box, b: Box) -> bool:
+    """Return whether two rectangles overlap."""
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]

@@ -57,7 +57,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/yaml/{name:path}": lambda request: _yaml(request, root),
         "/flatten/{name:path}": lambda request: _flatten(request, root),
         "/models": lambda request: _models(request, root),
-        "/models/{name:path}": lambda request: _model(request.path_params["name"], root),
+        "/models/{name:path}": lambda request: _model(request.path_params["name"]),
         "/choices": lambda _: page("choices", chapters=chapters()),
         "/choice/{name:path}": lambda request: _choice(request.path_params["name"]),
         "/search": lambda request: _search(request.query_params.get("q", "")),
@@ -149,9 +149,9 @@ def _models(request: Request, root: Path) -> Response:
     return answer
 
 
-def _model(name: str, root: Path) -> Response:
+def _model(name: str) -> Response:
     try:
-        return page("model", shown=model_page(name, root), linked=linked)
+        return page("model", shown=model_page(name), linked=linked)
     except NotInAtlasError as error:
         return RedirectResponse(error.address, 303)
 

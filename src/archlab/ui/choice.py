@@ -82,7 +82,7 @@ def _named_places() -> Iterator[tuple[Result, list[str]]]:
         words = [name, topic.title, *topic.aliases, *spellings().get(name, ())]
         yield Result(topic.title, "choice", f"/choice/{quote(name)}"), words
     for name in (*presets(), *facts()):
-        yield Result(name, "model", f"/m/{quote(name)}"), [name]
+        yield Result(name, "model", f"/models/{quote(name)}"), [name]
     for name in studies():
         yield Result(name, "study", f"/studies/new?from={quote(name)}"), [name]
     for path in field_help():

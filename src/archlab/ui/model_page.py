@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -16,13 +16,12 @@ from archlab.config.about import About
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import find_preset, presets
-from archlab.errors import UserError
 from archlab.evidence.look_up import explaining
 from archlab.evidence.usage import values as published_values
 from archlab.exchange.configs import hint_for
 from archlab.report.drawings.block import block_diagram
-from archlab.ui.configs import UnknownNameError, load
-from archlab.ui.models import X, ModelsView, published
+from archlab.ui.configs import UnknownNameError
+from archlab.ui.models import ModelsView, X, conditions_of, published, published_rows
 from archlab.ui.scatter import shown
 
 _NUMBERS: Mapping[str, str] = {
@@ -96,14 +95,14 @@ class ModelPage:
     commands: list[str]
 
 
-def model_page(name: str, root: Path) -> ModelPage:
+def model_page(name: str) -> ModelPage:
     """Return the page of a published model.
 
     Raise NotInAtlasError if the name is another spelling, or that of a preset of archlab's own, and UnknownNameError if
     it is unknown.
     """
     if name in published():
-        return _page(published()[name], root)
+        return _page(name)
     if about := unpublished().get(name):
         return ModelPage(name, about, CERTAINTIES[about.certainty], None, Markup(), [], [], [], [], [])
     if (file := find_preset(name)) is None:
@@ -113,9 +112,10 @@ def model_page(name: str, root: Path) -> ModelPage:
     raise NotInAtlasError(f"/{'m' if is_own else 'models'}/{found}")
 
 
-def _page(row: AtlasRow, root: Path) -> ModelPage:
-    name, about = row.preset, row.about
-    shape = load(name, {}, root)
+@cache
+def _page(name: str) -> ModelPage:
+    row, config = published()[name]
+    about = row.about
     commands = [
         f"archlab list presets --filter preset=={name} --json",
         f"archlab show {name}",
@@ -127,24 +127,24 @@ def _page(row: AtlasRow, root: Path) -> ModelPage:
         about=about,
         origin=CERTAINTIES[about.certainty],
         row=row,
-        diagram=Markup(block_diagram(shape.config, about.name, remark=about.part)),
+        diagram=Markup(block_diagram(config, about.name, remark=about.part)),
         choices=_choices(row),
         numbers=_numbers(row),
-        settings=_settings(flatten(resolved(shape.config)), about),
-        relatives=[other for other in published().values() if other.family == row.family and other != row],
+        settings=_settings(flatten(resolved(config)), about),
+        relatives=[other for other in published_rows() if other.family == row.family and other != row],
         commands=commands if about.buildable else commands[:2],
     )
 
 
 def _choices(row: AtlasRow) -> list[Fact]:
-    everything = [*published().values()]
+    everything = published_rows()
     facts: list[Fact] = []
     for choice in CHOICES:
         if (option := choice.of(row)) == NOTHING:
             continue
         doubt = " (unverified)" if choice.doubted and row.about.doubts(choice.doubted) else ""
         n = sum(choice.of(other) == option for other in everything)
-        address = ModelsView((choice.condition(option, everything),)).address
+        address = ModelsView((conditions_of(choice)[option],)).address
         facts.append(Fact(choice.title, option + doubt, f"{n} of {len(everything)} models", address))
     return facts
 
@@ -154,7 +154,7 @@ def _numbers(row: AtlasRow) -> list[Fact]:
     for field, label in _NUMBERS.items():
         if (value := value_of(row, field)) is None:
             continue
-        known = [other for other in map(lambda model: value_of(model, field), published().values()) if other is not None]
+        known = [other for other in (value_of(model, field) for model in published_rows()) if other is not None]
         below = sum(float(other) < float(value) for other in known)
         equal = sum(other == value for other in known) - 1
         doubt = " (unverified)" if row.about.doubts(f"about.{field}") else ""
@@ -165,7 +165,9 @@ def _numbers(row: AtlasRow) -> list[Fact]:
 
 
 def _exact(field: str, value: Value) -> str:
-    return f"{value:,}" if isinstance(value, int) and 1000 <= value < 10**6 and field != "context" else shown(field, value)
+    return (
+        f"{value:,}" if isinstance(value, int) and 1000 <= value < 10**6 and field != "context" else shown(field, value)
+    )
 
 
 def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from archlab.atlas.adoption import CHOICES, Choice, adoption, kinds
-from archlab.atlas.models import AtlasRow, PublishedModel, row, rows
-from archlab.atlas.select import ABOUT, Value, condition, fields_of, select, value_of
+from archlab.atlas.models import AtlasRow, PublishedModel, entries, row
+from archlab.atlas.select import ABOUT, Value, fields_of, select, value_of
 from archlab.atlas.words import NOTHING
 from archlab.config.about import About
 from archlab.config.problems import choose
+from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.report.atlas import SHAPES
-from archlab.ui.configs import load, overrides_in
+from archlab.report.atlas import SHAPES, Box, meet
+from archlab.ui.configs import load, overrides_in, path_below
 from archlab.ui.scatter import AXES, Axis, Place, axis_of, guides, places, shown
 
 X, Y, COLOR = "size", "d_ff_over_d", "heads"
@@ -27,9 +28,8 @@ X, Y, COLOR = "size", "d_ff_over_d", "heads"
 _MOST_NAMES = 30
 """Maximum number of chosen models whose names are shown in the chart."""
 
-_LETTER, _LINE, _MIDDLE = 1.1, 5.0, 60.0
-"""Width of a letter and height of a line, in percent of the chart. Names of models beyond `_MIDDLE` percent are on the
-left side of their dots."""
+_LETTER, _LINE = 0.85, 4.0
+"""Width of a letter and height of a line, in percent of the chart on a screen of 1280 pixels. Phones show no names."""
 
 _SETTINGS = ("x", "y", "color", "sort", "mine", "add")
 _CHANGES = re.compile(r"\s+(?=(?:model|train)\.[\w.]+=)")
@@ -37,9 +37,15 @@ _CHANGES = re.compile(r"\s+(?=(?:model|train)\.[\w.]+=)")
 
 
 @cache
-def published() -> dict[str, AtlasRow]:
-    """Return the row of each published model by name of its preset, sorted by year."""
-    return {row.preset: row for row in rows()}
+def published() -> dict[str, tuple[AtlasRow, Config]]:
+    """Return the row and the config of each published model by name of its preset, sorted by year."""
+    return {entry.preset: (row(entry), entry.config) for entry in entries()}
+
+
+@cache
+def published_rows() -> list[AtlasRow]:
+    """Return the rows of all published models, sorted by year."""
+    return [row for row, _ in published().values()]
 
 
 @dataclass(frozen=True)
@@ -197,16 +203,29 @@ class Scatter:
     @property
     def named(self) -> list[tuple[Dot, int]]:
         """Models whose name the chart shows, if few are chosen, with the side of the dot (1: right, -1: left). A name
-        that would cover another one is left out."""
+        that would cover a dot or another name is left out."""
+        if len(self.chosen) > _MOST_NAMES:
+            return []
         found = list[tuple[Dot, int]]()
-        taken = list[tuple[float, float, float]]()
-        for dot in self.chosen if len(self.chosen) <= _MOST_NAMES else ():
-            width, side = _LETTER * len(dot.row.about.name), 1 if dot.place.left < _MIDDLE else -1
-            left, right = sorted((dot.place.left, dot.place.left + side * width))
-            if not any(abs(dot.place.top - top) < _LINE and left < end and start < right for start, end, top in taken):
-                taken.append((left, right, dot.place.top))
-                found.append((dot, side))
+        for dot in self.chosen:
+            dots = [_box(*other.place, 1) for other in self.chosen if other is not dot]
+            taken = [*dots, *(_name_box(*one) for one in found)]
+            for side in (1, -1):
+                name = _name_box(dot, side)
+                if name[0] >= 0 and name[1] <= 100 and not any(meet(name, other) for other in taken):
+                    found.append((dot, side))
+                    break
         return found
+
+
+def _name_box(dot: Dot, side: int) -> Box:
+    half = _LETTER * len(dot.row.about.name) / 2
+    return _box(dot.place.left + side * (half + 1.2), dot.place.top, half)
+
+
+def _box(x: float, y: float, half_width: float) -> Box:
+    """Return a rectangle of the height of a line, in percent of the chart."""
+    return x - half_width, x + half_width, y - _LINE / 2, y + _LINE / 2
 
 
 @dataclass(frozen=True)
@@ -235,12 +254,12 @@ def models_screen(view: ModelsView, root: Path) -> ModelsScreen:
     panels = [_panel(view, choice, years, mine) for choice in CHOICES]
     colors = next(panel for panel in panels if panel.choice.field == view.color)
     return ModelsScreen(
-        view, chosen, len(published()), _years(view, years), panels, _scatter(view, chosen, colors, mine), mine
+        view, chosen, len(published_rows()), _years(view, years), panels, _scatter(view, chosen, colors, mine), mine
     )
 
 
 def _chosen(view: ModelsView) -> list[AtlasRow]:
-    return select([*published().values()], view.conditions, view.sort or None)
+    return select(published_rows(), view.conditions, view.sort or None)
 
 
 def _is_about(text: str, field: str) -> bool:
@@ -249,7 +268,7 @@ def _is_about(text: str, field: str) -> bool:
 
 def _years(view: ModelsView, chosen: set[int]) -> list[Year]:
     selected = Counter(row.about.year for row in _chosen(view.without("year")))
-    totals = Counter(row.about.year for row in published().values())
+    totals = Counter(row.about.year for row in published_rows())
     return [
         Year(year, selected[year], totals[year], view.toggled(f"year={year}").address, year in chosen)
         for year in range(min(totals), max(totals) + 1)
@@ -259,12 +278,12 @@ def _years(view: ModelsView, chosen: set[int]) -> list[Year]:
 def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None) -> Panel:
     """Return the adoption of a choice among the models that meet all conditions except those on the choice itself and
     on the year. The options and years that these exclude are marked."""
-    everything = [*published().values()]
+    everything = published_rows()
     own = tuple(text for text in view.conditions if _is_about(text, choice.field))
     allowed = {choice.of(row) for row in _chosen(ModelsView(own))}
     among = _chosen(replace(view, sort="").without(choice.field, "year"))
     colors = {option: index for index, option in enumerate(kinds(everything, choice))}
-    conditions = _conditions(choice)
+    conditions = conditions_of(choice)
     n_families = kinds([row for row in among if row.about.year in years], choice)
     options = [
         Option(
@@ -283,13 +302,14 @@ def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None)
 
 
 @cache
-def _conditions(choice: Choice) -> Mapping[str, str]:
-    everything = [*published().values()]
+def conditions_of(choice: Choice) -> Mapping[str, str]:
+    """Return the condition that selects each option of a choice."""
+    everything = published_rows()
     return {option: choice.condition(option, everything) for option in kinds(everything, choice)}
 
 
 def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: Mine | None) -> Scatter:
-    everything = [*published().values()]
+    everything = published_rows()
     x, y = (
         axis_of(field, [*(value_of(row, field) for row in everything), mine.value(field) if mine else None])
         for field in (view.x, view.y)
@@ -322,8 +342,8 @@ def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: 
 def _mine(text: str, root: Path) -> Mine:
     """Return the row of the user's config. A config of the user has no published facts, such as a year."""
     name, *changes = _CHANGES.split(text.strip())
-    if not changes and (known := published().get(name)):
-        return Mine(text, known, True)
+    if not changes and name in published() and path_below(name, root) is None:
+        return Mine(text, published()[name][0], True)
     fields = overrides_in((field, value) for field, _, value in (change.partition("=") for change in changes))
     shape = load(name, fields, root)
     about = About(

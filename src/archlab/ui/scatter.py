@@ -26,7 +26,7 @@ _SPREAD = 0.76
 
 _MOST_TICKS = 6
 
-_PHONE, _MOST_LINES = 40, 3
+_PHONE, _MOST_LINES = 30, 3
 """Number of letters in a line of labels on a phone, and the maximum number of lines."""
 
 
