@@ -7,26 +7,33 @@ import torch
 from archlab.config.core.merge import Raw
 from archlab.config.io import build_config, overlay
 from archlab.config.model_schema import ModelConfig
-from archlab.config.problems import Problem
+from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.exchange.configs import on_start, read_config, without_start
+from archlab.exchange.configs import find_folder, on_start, read_config, without_start
 from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
 from archlab.training.start_weights import open_start
 from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
 from archlab.transplant.plan import plan
-from archlab.transplant.weights import Architecture, ChosenLayers, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, ChosenLayers, Weights, stored
 
 _OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train.lora": None}
 """Settings without a meaning for the training of the base, which begins from random weights."""
 
 
 def base_of(study: StudyConfig) -> Raw:
-    """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names."""
+    """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names.
+
+    Raise ConfigError, with the field, if there are no such weights, and UserError if a config cannot be read.
+    """
     if not isinstance(study.start, str):
         return overlay(read_config(study.base), study.set, Config)
+    try:
+        find_folder(study.start)
+    except UserError as error:
+        raise ConfigError([Problem("start", str(error))], "the study") from None
     base = on_start(without_start(read_config(study.base), study.base), study.start)
     return overlay(overlay(base, {"train.start": study.start}, Config), study.set, Config)
 
@@ -83,5 +90,5 @@ def _unread(model: ModelConfig) -> Weights:
     """Return the weights of a model without their values."""
     with torch.device("meta"):
         tensors = Decoder(model, seed=None).state_dict()
-    lazy = {name: LazyTensor(tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
+    lazy = {name: stored(name, x.shape, lambda x=x: x) for name, x in tensors.items()}
     return Weights(Architecture.of(model), lazy)

@@ -22,8 +22,10 @@ from archlab.evidence.topics import chapters
 from archlab.pricing.units import plural
 from archlab.report.atlas import linked, table_parts
 from archlab.report.html import inlined
+from archlab.report.ledger.words import in_short
+from archlab.study.study_file import scales_of
+from archlab.ui import choice
 from archlab.ui import workbench as bench
-from archlab.ui.choice import explain, search
 from archlab.ui.choices import all_fields
 from archlab.ui.compare import compare, study_text
 from archlab.ui.configs import UnknownNameError
@@ -59,7 +61,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/models": lambda request: _models(request, root),
         "/models/{name:path}": lambda request: _model(request.path_params["name"]),
         "/choices": lambda _: page("choices", chapters=chapters()),
-        "/choice/{name:path}": lambda request: _choice(request.path_params["name"]),
+        "/choice/{name:path}": lambda request: _choice(request, root),
         "/search": lambda request: _search(request.query_params.get("q", "")),
         "/fields": _fields,
         **{f"/{name}": lambda _, name=name: Response(inlined(name), media_type="text/css") for name in _STYLES},
@@ -156,12 +158,15 @@ def _model(name: str) -> Response:
         return RedirectResponse(error.address, 303)
 
 
-def _choice(name: str) -> Response:
-    return page("choice", explained=explain(name), base=BASE, context=CONTEXT)
+def _choice(request: Request, root: Path) -> Response:
+    shown = choice.screen(request.path_params["name"], request.query_params.multi_items(), root)
+    answer = page("choice", **shown._asdict(), base=BASE, context=CONTEXT, verdict=in_short, scales=scales_of)
+    answer.headers["HX-Replace-Url"] = shown.address
+    return answer
 
 
 def _search(text: str) -> Response:
-    return page("search", text=text, results=search(text))
+    return page("search", text=text, results=choice.search(text))
 
 
 def _compare(request: Request, root: Path) -> Response:
