@@ -282,8 +282,8 @@ def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None)
     own = tuple(text for text in view.conditions if _is_about(text, choice.field))
     allowed = {choice.of(row) for row in _chosen(ModelsView(own))}
     among = _chosen(replace(view, sort="").without(choice.field, "year"))
-    colors = {option: index for index, option in enumerate(kinds(everything, choice))}
     conditions = conditions_of(choice)
+    colors = {option: index for index, option in enumerate(conditions)}
     n_families = kinds([row for row in among if row.about.year in years], choice)
     options = [
         Option(
