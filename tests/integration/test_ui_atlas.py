@@ -234,9 +234,7 @@ def test_the_page_has_the_facts_of_the_command(client: TestClient, capsys: pytes
     assert all(note in text for note in row["about"]["notes"])
     assert all(field in text for field in row["about"]["unverified"])
     assert all(trick in text for trick in row["tricks"])
-    facts_shown = {
-        label: value for label, value in re.findall(r'<th scope="row">([^<]*)</th><td[^>]*>([^<]*)</td>', page)
-    }
+    facts_shown = dict(re.findall(r'<th scope="row">([^<]*)</th><td[^>]*>([^<]*)</td>', page))
     assert facts_shown["Layers"] == str(row["n_layers"])
     assert facts_shown["Width (d_model)"] == f"{row['d_model']:,}"
     assert facts_shown.get("Query and KV heads", NOTHING) == row["heads"]
