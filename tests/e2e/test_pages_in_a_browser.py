@@ -155,6 +155,21 @@ def test_a_heading_sorts_by_value_and_unknown_values_are_last(opened: Opener) ->
 
 
 @pytest.mark.slow
+def test_a_phone_sorts_with_a_menu(opened: Opener) -> None:
+    page = opened("atlas", PHONE)
+    page.get_by_label("Sort by").select_option("d/L")
+    values = page.locator("#models tbody td[data-label='d/L']").evaluate_all(
+        "cells => cells.map(c => +c.dataset.number)"
+    )
+    assert values == sorted(values)
+    page.get_by_role("button", name="Reverse").click()
+    turned = page.locator("#models tbody td[data-label='d/L']").evaluate_all(
+        "cells => cells.map(c => +c.dataset.number)"
+    )
+    assert turned == sorted(values, reverse=True)
+
+
+@pytest.mark.slow
 def test_a_dot_leads_to_its_model(opened: Opener) -> None:
     """The model is shown even if the filter hides it."""
     page = opened("atlas")

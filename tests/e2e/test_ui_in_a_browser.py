@@ -3,16 +3,14 @@ meets."""
 
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
+from ui_server import Laboratory, served
 
 from browsers import needs_browser
 
@@ -22,6 +20,11 @@ SCREENS = [
     "/m/llama-3-8b",
     "/m/t5-small",
     "/vs/llama-3-8b/gemma-2-9b",
+    "/models",
+    "/models?heads=GQA&year=2024&x=position&y=mixers&mine=llama-3-8b",
+    "/models/deepseek-v3",
+    "/models/t5-11b",
+    "/models/gpt-4",
     "/choices",
     "/choice/swiglu",
     "/choice/rope",
@@ -32,45 +35,16 @@ SCREENS = [
 ]
 
 
-class Laboratory:
-    """A running server, and a browser that has opened its first link."""
-
-    def __init__(self, folder: Path, browser: Browser) -> None:
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "archlab", "ui", "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout
-        self.link = self.process.stdout.readline().split()[-1]
-        self.home = self.link.partition("/?")[0]
-        self.context = browser.new_context()
-        page = self.context.new_page()
-        page.goto(self.link)
-        assert page.url == f"{self.home}/m/llama-3-8b"
-        page.close()
-
-
 @pytest.fixture(scope="module")
 def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    laboratory = Laboratory(tmp_path_factory.mktemp("lab"), browser)
-    yield laboratory
-    laboratory.process.send_signal(signal.SIGINT)
-    assert laboratory.process.wait(90) == 0
+    with served(tmp_path_factory.mktemp("lab"), browser) as laboratory:
+        yield laboratory
 
 
 @pytest.fixture
 def page(lab: Laboratory) -> Iterator[Page]:
-    """Return a page that must log no error, and must send no request to another host."""
-    page = lab.context.new_page()
-    problems = list[str]()
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    hosts = set[str]()
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-    yield page
-    page.close()
-    assert problems == []
-    assert hosts - {urlsplit(lab.home).netloc, ""} == set()
+    with lab.page() as page:
+        yield page
 
 
 @pytest.mark.parametrize("path", SCREENS)

@@ -12,6 +12,7 @@ import vl_convert
 import archlab
 from archlab.atlas import models
 from archlab.atlas import select as select_module
+from archlab.atlas.adoption import CHOICES, counted, kinds
 from archlab.atlas.inspect import choices
 from archlab.atlas.models import AtlasRow
 from archlab.atlas.select import select
@@ -25,7 +26,7 @@ from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.report.atlas import CHOICES, MLP_KINDS, counted, kinds, linked, render, search_words, shares, table_cells
+from archlab.report.atlas import MLP_KINDS, linked, render, search_words, shares, table_cells
 from html_page import Page
 from published import ENTRIES, add_half_a_model
 
@@ -276,6 +277,10 @@ def test_list_as_json(capsys):
         (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
         (["norm!=RMSNorm", "year=2025"], None, ["command-a-111b"]),
         (["n_heads=null"], None, ["mamba-2-2.7b"]),
+        (["heads=MQA|MLA", "year=2019|2025"], None, ["gemma-3-1b", "gemma-3-270m", "kimi-k2", "moonlight-16b-a3b"]),
+        (["reach=local", "reach!=local+full|local+both sides"], None, ["mistral-7b-v0.1", "phi-3-mini-3.8b"]),
+        (["reach==Local", "year!=2022|2023"], None, ["phi-3-mini-3.8b"]),
+        (["n_heads==71|null"], None, ["falcon-7b", "mamba-2-2.7b"]),
     ],
 )
 def test_models_are_chosen_and_sorted(conditions, sort, chosen):
@@ -302,19 +307,23 @@ def test_every_field_can_be_sorted_by_and_unknown_values_are_last(field):
         (["--sort", "-siz"], "--sort: unknown field 'siz'; did you mean size? allowed: "),
         (
             ["--filter", "year=>3"],
-            "--filter: cannot read 'year=>3'; allowed: a field, one of = != < <= > >=, and a value",
+            "--filter: cannot read 'year=>3'; allowed: a field, one of = != < <= > >= ==, and a value",
         ),
         (["--filter", "year=new"], "--filter: 'year=new': year must be a number, true or false; found 'new'"),
         (["--filter"], "--filter has no value; allowed: conditions"),
         (
             ["--filter", "year"],
-            "--filter: cannot read 'year'; allowed: a field, one of = != < <= > >=, and a value, as in 'year>=2024'",
+            "--filter: cannot read 'year'; allowed: a field, one of = != < <= > >= ==, and a value, as in 'year>=2024'",
         ),
         (
             ["--filter", "norm<RMSNorm"],
             "--filter: 'norm<RMSNorm': < does not work with norm, whose values are words; allowed: = and !=",
         ),
         (["--filter", "year>null"], "--filter: 'year>null': > does not work with null; allowed: = and !="),
+        (
+            ["--filter", "year>2016|2017"],
+            "--filter: 'year>2016|2017': > does not work with alternatives; allowed: = and !=",
+        ),
         (["--filter", "year>2016", "year<2016"], "--filter: no model meets year>2016 year<2016; "),
     ],
 )
@@ -532,7 +541,7 @@ def test_the_filter_finds_models_by_their_choices():
 def test_shares_of_a_year_add_up(page):
     specs = json.loads(page.data["specs"])
     for choice in CHOICES:
-        data = specs[choice.name]["datasets"].popitem()[1]
+        data = specs[choice.field]["datasets"].popitem()[1]
         for year in {bar["year"] for bar in data}:
             assert sum(bar["share"] for bar in data if bar["year"] == year) == pytest.approx(1)
 
@@ -540,7 +549,7 @@ def test_shares_of_a_year_add_up(page):
 def test_a_family_counts_once():
     """Checked by hand: one of Gemma 3's four sizes has a single KV head, and Qwen3's two sizes have groups."""
     names = ("gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "qwen3-8b", "qwen3-32b")
-    heads = next(choice for choice in CHOICES if choice.name == "heads")
+    heads = next(choice for choice in CHOICES if choice.field == "heads")
     some = [ROWS[name] for name in names]
     drawn = shares(some, heads).to_dict()
     bars = drawn["datasets"].popitem()[1]
@@ -634,7 +643,7 @@ def test_a_page_of_one_model(name):
 
 
 def test_a_stand_in_is_not_counted():
-    norm = next(choice for choice in CHOICES if choice.name == "norm")
+    norm = next(choice for choice in CHOICES if choice.field == "norm")
     known: list[AtlasRow] = counted(list(ROWS.values()), norm)
     assert ROWS["lamda-137b"] not in known
     assert ROWS["llama-3-8b"] in known

@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 from archlab.atlas.models import AtlasRow
 from archlab.config.core.base import whole_number
-from archlab.config.core.yaml_text import parse_yaml
+from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
 from archlab.config.io import begins
 from archlab.config.problems import choose
 from archlab.errors import UserError
 
 Value = str | float | None
 
-_ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
+ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
+"""Fields that are published facts, and do not follow from the config."""
 FIELDS = (
-    *_ABOUT,
+    *ABOUT,
     *(name for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields) if name not in ("about", "tricks")),
 )
 """Fields for conditions and sorting. Their values are numbers, words or Booleans."""
@@ -31,7 +32,10 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 """Comparison function for each operator in a condition."""
 
-_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
+SIGNS = (*COMPARE, "==")
+"""Operators in a condition. `==` compares the whole text, and `=` its beginning."""
+
+_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|<=|>=|==|=|<|>)\s*(.+?)\s*")
 
 
 class Filter(NamedTuple):
@@ -39,7 +43,8 @@ class Filter(NamedTuple):
 
     field: str
     sign: str
-    value: Value
+    values: tuple[Value, ...]
+    """Alternatives for `=`, `==` and `!=`, otherwise one number."""
 
     def holds(self, row: AtlasRow) -> bool:
         """Return whether a model meets the condition.
@@ -48,18 +53,21 @@ class Filter(NamedTuple):
         `=llama` matches llama-3.
         """
         value = value_of(row, self.field)
-        if self.value is None:
-            return (value is None) == (self.sign == "=")
-        if value is None:
+        if value is None and None not in self.values:
             return False
-        if isinstance(value, str):
-            return begins(value, str(self.value)) == (self.sign == "=")
-        return COMPARE[self.sign](value, self.value)
+        if self.sign in ("=", "==", "!="):
+            return any(self._matches(value, wanted) for wanted in self.values) == (self.sign != "!=")
+        return COMPARE[self.sign](value, self.values[0])
+
+    def _matches(self, value: Value, wanted: Value) -> bool:
+        if isinstance(value, str) and wanted is not None:
+            return value.lower() == str(wanted).lower() if self.sign == "==" else begins(value, str(wanted))
+        return value == wanted
 
 
 def value_of(row: AtlasRow, field: str) -> Value:
     """Return the value of one of FIELDS, or None if the value is unknown or the model has no such component."""
-    return getattr(row.about if field in _ABOUT else row, field)
+    return getattr(row.about if field in ABOUT else row, field)
 
 
 def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None) -> list[AtlasRow]:
@@ -90,22 +98,35 @@ def fields_of(conditions: Sequence[str], sort: str | None) -> list[str]:
     return list(dict.fromkeys(fields + [match[1] for text in conditions if (match := _CONDITION.fullmatch(text))]))
 
 
+def condition(field: str, values: Sequence[Value], rows: Sequence[AtlasRow]) -> str:
+    """Return the condition that only models with one of these values meet."""
+    written = [value if isinstance(value, str) else to_yaml_line(value) for value in values]
+    begins_with = _condition(f"{field}={'|'.join(written)}", rows)
+    begun = {value_of(row, field) for row in rows if begins_with.holds(row)}
+    return f"{field}{'=' if begun <= {*values} else '=='}{'|'.join(written)}"
+
+
 def _condition(text: str, rows: Sequence[AtlasRow]) -> Filter:
     parts = _CONDITION.fullmatch(text)
     if not parts or parts[3][:1] in ("=", "<", ">"):
-        form = f"a field, one of {' '.join(COMPARE)}, and a value, as in 'year>=2024'"
+        form = f"a field, one of {' '.join(SIGNS)}, and a value, as in 'year>=2024'"
         raise UserError(f"--filter: cannot read {text!r}; allowed: {form}")
-    field, sign, written = _field(parts[1], "--filter"), parts[2], parts[3]
-    value = whole_number(parse_yaml(written, f"--filter {text!r}"))
+    field, sign, written = _field(parts[1], "--filter"), parts[2], parts[3].split("|")
+    values = [whole_number(parse_yaml(one.strip(), f"--filter {text!r}")) for one in written]
     is_word = any(isinstance(value_of(row, field), str) for row in rows)
-    if value is None or is_word:
-        if sign not in ("=", "!="):
-            operand = "null" if value is None else f"{field}, whose values are words"
-            raise UserError(f"--filter: {text!r}: {sign} does not work with {operand}; allowed: = and !=")
-        return Filter(field, sign, None if value is None else written)
-    if not isinstance(value, int | float):
-        raise UserError(f"--filter: {text!r}: {field} must be a number, true or false; found {written!r}")
-    return Filter(field, sign, value)
+    is_order = sign not in ("=", "==", "!=")
+    if is_order and (is_word or None in values or len(values) > 1):
+        operand = f"{field}, whose values are words" if is_word else "null" if None in values else "alternatives"
+        raise UserError(f"--filter: {text!r}: {sign} does not work with {operand}; allowed: = and !=")
+    if not is_word and (wrong := [one for one, value in zip(written, values, strict=True) if not _is_number(value)]):
+        raise UserError(f"--filter: {text!r}: {field} must be a number, true or false; found {wrong[0]!r}")
+    if is_word:
+        values = [None if value is None else one.strip() for one, value in zip(written, values, strict=True)]
+    return Filter(field, sign, tuple(values))
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def _field(name: str, option: str) -> str:

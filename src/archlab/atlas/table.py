@@ -23,6 +23,14 @@ MORE_FIELDS = {"head_dim", "heads_over_d", "active_parameters", "context", "lang
 FIGURES = ("size", "ff/d", "d/L", "vocab", *MORE)
 """Headings of numeric columns, which are right-aligned."""
 
+SORTED_BY = {
+    "model": "name", "year": "year", "size": "size", "norm": "norm", "position": "position", "MLP": "activation",
+    "h/kv": "n_heads", "ff/d": "d_ff_over_d", "d/L": "d_over_layers", "vocab": "vocab_size", "head": "head_dim",
+    "h/d": "heads_over_d", "active": "active_parameters", "context": "context", "lang": "languages", "drop": "dropout",
+    "decay": "weight_decay",
+}  # fmt: skip
+"""Field by which each column is sorted, by its heading."""
+
 LEGEND = (
     "h/kv: query and KV heads; MLA: all heads share one latent; d/L: d_model / layers;",
     "ff/d: d_ff / d_model; for a mixture, all experts of a token together.",
@@ -39,6 +47,13 @@ LEGEND_OF_MARKS = (
 
 MARKS = {"verified": "", "secondary": " *", "from memory": " ~"}
 """Mark after a model's name for each level of certainty."""
+
+CERTAINTIES = {
+    "verified": "from a published config or the text of the paper",
+    "secondary": "from transcriptions by others",
+    "from memory": "not checked against a source",
+}
+"""Origin of the config of a model for each level of certainty."""
 
 _SHORT = {"LayerNorm": "LN", "RMSNorm": "RMS"}
 

@@ -53,7 +53,7 @@ def usage(conditions: Sequence[str]) -> Usage:
     models, uncertain, years = list[str](), list[str](), Counter[int]()
     known = [entry for entry in _entries() if all(_is_known(x.path, entry) for x in parsed)]
     for entry in known:
-        if not any(_holds(parsed, entry, layer) for layer in distinct_layers(entry.config.model)):
+        if not any(_holds(parsed, entry, layer) for layer in _layers()[entry.preset]):
             continue
         if entry.about.doubts(*fields):
             uncertain.append(entry.preset)
@@ -88,8 +88,7 @@ def values(path: str) -> dict[str, list[str]]:
     first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():
-        layers = distinct_layers(entry.config.model)
-        for value in dict.fromkeys(_text(_value(path, entry, layer)) for layer in layers):
+        for value in dict.fromkeys(_text(_value(path, entry, layer)) for layer in _layers()[entry.preset]):
             if value is not None:
                 found.setdefault(value, []).append(entry.preset)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
@@ -98,6 +97,12 @@ def values(path: str) -> dict[str, list[str]]:
 @cache
 def _entries() -> list[PublishedModel]:
     return entries()
+
+
+@cache
+def _layers() -> dict[str, list[LayerConfig]]:
+    """Map each preset to the distinct layers of its model."""
+    return {entry.preset: [*distinct_layers(entry.config.model)] for entry in _entries()}
 
 
 def _parse(text: str) -> LayerCondition:

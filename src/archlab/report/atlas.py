@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import altair as alt
 from markupsafe import Markup, escape
 
+from archlab.atlas.adoption import CHOICES, Choice, adoption, kinds
 from archlab.atlas.models import AtlasRow, unpublished
+from archlab.atlas.select import value_of
 from archlab.atlas.table import (
     FIGURES,
     HEADINGS,
@@ -21,13 +23,14 @@ from archlab.atlas.table import (
     LEGEND_OF_MORE,
     MARKS,
     MORE,
+    SORTED_BY,
     cells,
     count,
     more,
     remarks,
     without_architecture,
 )
-from archlab.atlas.words import BOTH_SIDES, NOTHING
+from archlab.atlas.words import NOTHING
 from archlab.files import write_page
 from archlab.report.charts.marks import DASHED, chart_of, color, layered, tooltip
 from archlab.report.html import render_page
@@ -41,7 +44,7 @@ def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
 def render(rows: Sequence[AtlasRow]) -> str:
     choices = [(choice, n_families) for choice in CHOICES if (n_families := kinds(rows, choice))]
     shapes = [proportion for proportion in SHAPES if any(row.size and proportion.of(row) for row in rows)]
-    charts = {chart.name: shares(rows, chart) for chart, _ in choices}
+    charts = {choice.field: shares(rows, choice) for choice, _ in choices}
     charts |= {chart.name: shape(rows, chart) for chart in shapes}
     charts |= {f"{chart.name}-by-size": by_size(rows, chart) for chart in shapes}
     return render_page(
@@ -51,16 +54,23 @@ def render(rows: Sequence[AtlasRow]) -> str:
         choices=choices,
         shapes=shapes,
         mlps=MLP_KINDS,
-        headings=("year", *HEADINGS[1:], *MORE),
-        figures=FIGURES,
-        legend=" ".join((*LEGEND, *LEGEND_OF_MORE)),
-        cells=table_cells,
-        words=search_words,
-        marks=MARKS,
-        remarks=remarks,
-        linked=linked,
-        without=without_architecture(unpublished()),
+        **table_parts(),
     )
+
+
+def table_parts() -> dict[str, Any]:
+    """Return the variables of the macro `models_table`."""
+    return {
+        "headings": ("year", *HEADINGS[1:], *MORE),
+        "figures": FIGURES,
+        "legend": " ".join((*LEGEND, *LEGEND_OF_MORE)),
+        "cells": table_cells,
+        "words": search_words,
+        "marks": MARKS,
+        "remarks": remarks,
+        "linked": linked,
+        "without": without_architecture(unpublished()),
+    }
 
 
 class TableCell(NamedTuple):
@@ -74,12 +84,9 @@ class TableCell(NamedTuple):
 def table_cells(row: AtlasRow) -> list[TableCell]:
     """Return the cells of a model after its name: its year, and one cell for each of HEADINGS and MORE."""
     about = row.about
-    numbers = {
-        "size": row.size, "h/kv": row.n_heads, "ff/d": row.d_ff_over_d, "d/L": row.d_over_layers,
-        "vocab": row.vocab_size, "head": row.head_dim, "h/d": row.heads_over_d,
-        "active": row.active_parameters or about.published_active, "context": row.context, "lang": about.languages,
-        "drop": about.dropout, "decay": about.weight_decay,
-    }  # fmt: skip
+    values = {heading: value_of(row, field) for heading, field in SORTED_BY.items()}
+    values["active"] = row.active_parameters or about.published_active
+    numbers = {heading: value for heading, value in values.items() if not isinstance(value, str)}
     texts = zip((*HEADINGS[1:], *MORE), (*cells(row)[1:], *more(row)), strict=True)
     return [
         TableCell(str(about.year), about.year),
@@ -112,62 +119,23 @@ _SPREAD = 0.62
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Architectural choice. Its chart shows the fraction of model families that chose each option, per year."""
-
-    name: str
-    title: str
-    of: Callable[[AtlasRow], str]
-    field: str | None = None
-    """Field of the config that holds the choice. Models whose value is only assumed are left out."""
-
-
-CHOICES = (
-    Choice("norm", "Norm", lambda row: row.norm, "norm.kind"),
-    Choice("placement", "Place of the norm", lambda row: row.placement, "norm.placement"),
-    Choice("position", "Positions", lambda row: _POSITIONS.get(row.position, row.position), "position.kind"),
-    Choice("activation", "MLP", lambda row: row.activation),
-    Choice("gated", "Gate in the MLP", lambda row: NOTHING if row.gated is None else _GATES[row.gated]),
-    Choice(
-        "feed_forward", "Dense MLPs or mixtures of experts", lambda row: _MLPS.get(row.feed_forward, row.feed_forward)
-    ),
-    Choice("mixers", "Token mixing", lambda row: row.mixers),
-    Choice("heads", "Query and KV heads", lambda row: row.heads),
-    Choice("reach", "Context that the layers see", lambda row: _REACHES.get(row.reach, row.reach)),
-    Choice("biases", "Biases", lambda row: _BIASES[row.biases]),
-    Choice("block", "Attention and MLP", lambda row: row.block),
-    Choice("tied", "Embedding and head", lambda row: "tied" if row.tied else "untied"),
-)
-
-_POSITIONS = {"T5": "relative", "Shaw": "relative", "TransfoXL": "relative"}
-_GATES = ("without", "with")
-_MLPS = {"dense+mixture": "both"}
-_REACHES = {
-    "full": "everything earlier",
-    "local": "a window",
-    "local+full": "a window or everything earlier",
-    BOTH_SIDES: "both sides",
-    f"local+{BOTH_SIDES}": "a window or both sides",
-    "state": "a state",
-    "state+full": "a state or everything",
-}
-_BIASES = {"all": "everywhere", "some": "in some places", "none": "none"}
-
-
-@dataclass(frozen=True)
 class Proportion:
     """Ratio or size in a model. Its chart has one dot per model and a mark at the median of each year."""
 
     name: str
     title: str
     caption: str
-    of: Callable[[AtlasRow], float | None]
-    """Function that computes the proportion from a row of the atlas. If it returns None, the chart leaves the model
-    out."""
+    field: str
+    """Field of the atlas that holds the proportion."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
     guides: tuple[float, ...] = ()
     """Value of the rule of thumb, or the two ends of its range. Empty if there is no rule of thumb."""
+
+    def of(self, row: AtlasRow) -> float | None:
+        """Return the proportion of a model. None if the model has none: the chart leaves it out."""
+        value = value_of(row, self.field)
+        return None if value is None else float(value)
 
 
 _WIDTHS = (
@@ -175,47 +143,25 @@ _WIDTHS = (
 )
 
 SHAPES = (
-    Proportion("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
+    Proportion("wide", "d_ff / d_model", _WIDTHS, "d_ff_over_d",
           lambda v: f"{v:.3g}", (1, 2, 4, 8, 16, 32, 64), (8 / 3, 4)),
     Proportion("aspect", "d_model / layers", "Wide models are at the top, deep ones at the bottom.",
-          lambda r: r.d_over_layers, lambda v: f"{v:.0f}", (25, 50, 100, 200), (100, 200)),
+          "d_over_layers", lambda v: f"{v:.0f}", (25, 50, 100, 200), (100, 200)),
     Proportion("heads-width", "heads · head_dim / d_model",
           "Width of all queries together divided by the width of the residual stream.",
-          lambda r: r.heads_over_d, lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
+          "heads_over_d", lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
     Proportion("vocabulary", "Vocabulary", "Number of rows of the embedding.",
-          lambda r: r.vocab_size, lambda v: count(int(v)), (32e3, 64e3, 128e3, 256e3)),
+          "vocab_size", lambda v: count(int(v)), (32e3, 64e3, 128e3, 256e3)),
 )  # fmt: skip
 
 
-def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
-    """Map each option to the number of families that chose it for at least one model size. The options are in order of
-    appearance."""
-    choices = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
-    return dict(Counter(kind for _, kind in choices))
-
-
-def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
-    """Return the models to which the choice applies, and for which the chosen option is known."""
-    known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
-    return [row for row in known if choice.of(row) != NOTHING]
-
-
 def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
-    """Return a chart with one bar per year, divided into the fractions of families that chose each option.
-
-    A family counts once per year, no matter how many model sizes it has. If the choice differs between its sizes, each
-    size counts as a fraction of the family.
-    """
-    options, known = list(kinds(rows, choice)), counted(rows, choice)
-    sizes = Counter((row.about.year, row.family) for row in known)
-    totals = Counter(year for year, _ in sizes)
-    n_families: defaultdict[tuple[int, str], float] = defaultdict(float)
-    for row in known:
-        n_families[row.about.year, choice.of(row)] += 1 / sizes[row.about.year, row.family]
+    """Return a chart with one bar per year, divided into the fractions of families that chose each option."""
+    options = list(kinds(rows, choice))
     data = [
-        {"year": str(year), "kind": kind, "order": options.index(kind), "share": n / totals[year],
-         "text": f"{year}: {n:.3g} of {totals[year]}"}
-        for (year, kind), n in sorted(n_families.items())
+        {"year": str(part.year), "kind": part.option, "order": options.index(part.option), "share": part.share,
+         "text": part.text}
+        for part in adoption(rows, choice)
     ]  # fmt: skip
     share = alt.Y("share:Q", stack="zero", scale=alt.Scale(domain=[0, 1]))
     return (
@@ -304,7 +250,7 @@ _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + '
 """Vega expression that formats model sizes, such as 1e9 as `1B`."""
 
 Box = tuple[float, float, float, float]
-"""Left, right, upper and lower edges of a rectangle, in pixels."""
+"""Left, right, upper and lower edges of a rectangle."""
 
 
 def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
@@ -360,7 +306,7 @@ def _named(
         half = _LETTER * len(dot["model"]) / 2
         for side in (1, -1):
             box = _around(x + side * (_GAP + half), y, half, _LINE / 2)
-            if box[0] >= 0 and box[1] <= _SIZES_WIDTH and not any(_meet(box, other) for other in (*taken, *others)):
+            if box[0] >= 0 and box[1] <= _SIZES_WIDTH and not any(meet(box, other) for other in (*taken, *others)):
                 taken.append(box)
                 yield dot, side
                 break
@@ -378,5 +324,6 @@ def _around(x: float, y: float, half_width: float, half_height: float) -> Box:
     return x - half_width, x + half_width, y - half_height, y + half_height
 
 
-def _meet(a: Box, b: Box) -> bool:
+def meet(a: Box, b: Box) -> bool:
+    """Return whether two rectangles overlap."""
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]

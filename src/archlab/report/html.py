@@ -34,17 +34,25 @@ def render_page(
     distinct colors. `values` are the template's variables. Everything that the template prints is escaped, and a
     missing variable is an error.
     """
-    colors = colors or {mode: PALETTES[mode].distinct for mode in MODES}
+    colors = colors or _DISTINCT
     return (
         _environment()
         .get_template(f"{template}.html.jinja")
         .render(
             specs={name: _full_width(chart) for name, chart in (charts or {}).items() if chart is not None},
             themes={mode: vega_theme(mode, colors[mode]) for mode in MODES},
-            colors=list(zip(*(colors[mode] for mode in MODES), strict=True)),
+            colors=_in_pairs(colors),
             **values,
         )
     )
+
+
+_DISTINCT: Mapping[Mode, Sequence[str]] = {mode: PALETTES[mode].distinct for mode in MODES}
+
+
+def _in_pairs(colors: Mapping[Mode, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the colors of each category, one for each mode."""
+    return list(zip(*(colors[mode] for mode in MODES), strict=True))
 
 
 def sentence(title: str) -> str:
@@ -86,6 +94,7 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
         finalize=_printed,
     )
     environment.globals |= {
+        "colors": _in_pairs(_DISTINCT),
         "inline": inlined,
         "sentence": sentence,
         "typeset": typeset,

@@ -14,10 +14,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from archlab.atlas.table import SORTED_BY
 from archlab.config.core.text import visible
 from archlab.errors import user_message
 from archlab.evidence.price import BASE, CONTEXT
 from archlab.evidence.topics import chapters
+from archlab.pricing.units import plural
+from archlab.report.atlas import linked, table_parts
 from archlab.report.html import inlined
 from archlab.report.ledger.words import in_short
 from archlab.study.study_file import scales_of
@@ -29,10 +32,16 @@ from archlab.ui.configs import UnknownNameError
 from archlab.ui.guard import MOST_FIELDS, Guard
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.screens import Lab
+from archlab.ui.model_page import NotInAtlasError, model_page
+from archlab.ui.models import ModelsView, models_screen
 from archlab.ui.pages import page
+from archlab.ui.scatter import AXES
 
 FIRST = "/m/llama-3-8b"
 """Screen that `archlab ui` opens."""
+
+_STYLES = ("report.css", "atlas.css")
+"""Style sheets that screens share with the pages that commands write."""
 
 Answer = Callable[[Request], Response]
 Action = Callable[[Request, Mapping[str, str]], Response]
@@ -49,11 +58,13 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/study/{names:path}": lambda request: PlainTextResponse(study_text(_names(request), root)),
         "/yaml/{name:path}": lambda request: _yaml(request, root),
         "/flatten/{name:path}": lambda request: _flatten(request, root),
+        "/models": lambda request: _models(request, root),
+        "/models/{name:path}": lambda request: _model(request.path_params["name"]),
         "/choices": lambda _: page("choices", chapters=chapters()),
         "/choice/{name:path}": lambda request: _choice(request, root),
         "/search": lambda request: _search(request.query_params.get("q", "")),
         "/fields": _fields,
-        "/report.css": lambda _: Response(inlined("report.css"), media_type="text/css"),
+        **{f"/{name}": lambda _, name=name: Response(inlined(name), media_type="text/css") for name in _STYLES},
     }
     lab = Lab(root, processes)
     screens |= {
@@ -129,6 +140,22 @@ def _workbench(request: Request, root: Path) -> Response:
     answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines, locks=bench.LOCKS)
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer
+
+
+def _models(request: Request, root: Path) -> Response:
+    screen = models_screen(ModelsView.of(request.query_params.multi_items()), root)
+    answer = page(
+        "models", screen=screen, view=screen.view, sorted_by=SORTED_BY, axes=AXES, plural=plural, **table_parts()
+    )
+    answer.headers["HX-Push-Url"] = screen.view.address
+    return answer
+
+
+def _model(name: str) -> Response:
+    try:
+        return page("model", shown=model_page(name), linked=linked)
+    except NotInAtlasError as error:
+        return RedirectResponse(error.address, 303)
 
 
 def _choice(request: Request, root: Path) -> Response:

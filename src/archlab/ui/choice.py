@@ -125,7 +125,7 @@ def _named_places() -> Iterator[tuple[Result, list[str]]]:
         words = [claim.name, f"claim {number}", claim.statement]
         yield Result(f"{number}. {claim.name}", "claim", f"/choice/{quote(name)}#claim-{number}"), words
     for name in (*presets(), *facts()):
-        yield Result(name, "model", f"/m/{quote(name)}"), [name]
+        yield Result(name, "model", f"/models/{quote(name)}"), [name]
     for name in studies():
         yield Result(name, "study", f"/studies/new?from={quote(name)}"), [name]
     for path in field_help():

@@ -85,33 +85,40 @@ function addFilter(form) {
   reveal();
 }
 
-function addSorting(table) {
+function addSorting(table, form) {
   const headings = [...table.tHead.rows[0].cells];
+  const menu = form.querySelector("select"); // for phones, which show no headings
   const key = (body, column) => {
     const cell = body.rows[0].cells[column];
     return cell.dataset.number === undefined ? cell.textContent.trim() : Number(cell.dataset.number);
   };
   const compare = (a, b) => (typeof a === typeof b && typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+  const sort = (column) => {
+    const turn = headings[column].getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    for (const other of headings) other.removeAttribute("aria-sort");
+    headings[column].setAttribute("aria-sort", turn > 0 ? "ascending" : "descending");
+    const known = [], unknown = [];
+    for (const body of table.tBodies) (["", "-"].includes(key(body, column)) ? unknown : known).push(body);
+    known.sort((a, b) => turn * compare(key(a, column), key(b, column)));
+    table.append(...known, ...unknown);
+    menu.value = column;
+  };
   for (const [column, heading] of headings.entries()) {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);
     heading.append(button);
-    button.addEventListener("click", () => {
-      const turn = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      for (const other of headings) other.removeAttribute("aria-sort");
-      heading.setAttribute("aria-sort", turn > 0 ? "ascending" : "descending");
-      const known = [], unknown = [];
-      for (const body of table.tBodies) (["", "-"].includes(key(body, column)) ? unknown : known).push(body);
-      known.sort((a, b) => turn * compare(key(a, column), key(b, column)));
-      table.append(...known, ...unknown);
-    });
+    button.addEventListener("click", () => sort(column));
+    menu.add(new Option(heading.textContent, column));
   }
+  menu.selectedIndex = -1;
+  menu.addEventListener("change", () => sort(menu.value));
+  form.querySelector("button").addEventListener("click", () => menu.value && sort(menu.value));
 }
 
 for (const form of document.querySelectorAll("form[data-filters]")) {
   addFilter(form);
-  addSorting(document.getElementById(form.dataset.filters));
+  addSorting(document.getElementById(form.dataset.filters), form);
 }
 addEventListener("beforeprint", () => {
   for (const hidden of document.querySelectorAll("details:not([open])")) {

@@ -1,0 +1,184 @@
+"""Page of a published model: its facts with their sources, how sure each of them is, and its diagram."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from archlab.atlas.adoption import CHOICES
+from archlab.atlas.models import AtlasRow, unpublished
+from archlab.atlas.select import Value, value_of
+from archlab.atlas.table import CERTAINTIES
+from archlab.atlas.words import NOTHING
+from archlab.config.about import About
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.config.identity import flatten, resolved
+from archlab.config.io import find_preset, presets
+from archlab.evidence.look_up import explaining
+from archlab.evidence.usage import values as published_values
+from archlab.exchange.configs import hint_for
+from archlab.report.drawings.block import block_diagram
+from archlab.ui.configs import UnknownNameError
+from archlab.ui.models import ModelsView, X, conditions_of, published, published_rows
+from archlab.ui.scatter import shown
+
+_NUMBERS: Mapping[str, str] = {
+    "size": "Parameters",
+    "active_parameters": "Active parameters",
+    "d_model": "Width (d_model)",
+    "n_layers": "Layers",
+    "d_ff": "Hidden width (d_ff)",
+    "n_heads": "Query heads",
+    "n_kv_heads": "KV heads",
+    "head_dim": "Head dimension",
+    "n_experts": "Experts per layer",
+    "n_active_experts": "Active experts",
+    "vocab_size": "Vocabulary",
+    "context": "Context in tokens",
+    "d_ff_over_d": "d_ff / d_model",
+    "d_over_layers": "d_model / layers",
+    "heads_over_d": "heads · head_dim / d_model",
+    "dropout": "Dropout",
+    "weight_decay": "Weight decay",
+    "languages": "Languages of the text",
+}
+"""Label of each number of the page by its field in the atlas."""
+
+
+class NotInAtlasError(Exception):
+    """The model has another page, `address`."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+class Fact(NamedTuple):
+    """Fact about a model, compared with the other published models."""
+
+    label: str
+    value: str
+    compared: str
+    address: str
+    """Screen that shows the comparison."""
+
+
+class Setting(NamedTuple):
+    """Field of the resolved config."""
+
+    field: str
+    value: str
+    n_models: str
+    """Number of published models with the same value. Empty for fields that are not counted."""
+    is_doubted: bool
+    topic: str
+    """Topic that explains the field, or the field."""
+
+
+@dataclass(frozen=True)
+class ModelPage:
+    """Everything that the page shows. Parts that follow from the architecture are empty if it is not published."""
+
+    name: str
+    about: About
+    origin: str
+    """Origin of the config."""
+    row: AtlasRow | None
+    diagram: Markup
+    choices: list[Fact]
+    numbers: list[Fact]
+    settings: list[Setting]
+    relatives: list[AtlasRow]
+    """Other sizes of the family."""
+    commands: list[str]
+
+
+def model_page(name: str) -> ModelPage:
+    """Return the page of a published model.
+
+    Raise NotInAtlasError if the name is another spelling, or that of a preset of archlab's own, and UnknownNameError if
+    it is unknown.
+    """
+    if name in published():
+        return _page(name)
+    if about := unpublished().get(name):
+        return ModelPage(name, about, CERTAINTIES[about.certainty], None, Markup(), [], [], [], [], [])
+    if (file := find_preset(name)) is None:
+        raise UnknownNameError(f"unknown model {name!r}{hint_for(name)}")
+    found = file.name.removesuffix(".yaml")
+    is_own = found in presets() and found not in published()
+    raise NotInAtlasError(f"/{'m' if is_own else 'models'}/{found}")
+
+
+@cache
+def _page(name: str) -> ModelPage:
+    row, config = published()[name]
+    about = row.about
+    commands = [
+        f"archlab list presets --filter preset=={name} --json",
+        f"archlab show {name}",
+        f"archlab check {name}",
+        f"archlab draw {name} --out diagram.svg",
+    ]
+    return ModelPage(
+        name=name,
+        about=about,
+        origin=CERTAINTIES[about.certainty],
+        row=row,
+        diagram=Markup(block_diagram(config, about.name, remark=about.part)),
+        choices=_choices(row),
+        numbers=_numbers(row),
+        settings=_settings(flatten(resolved(config)), about),
+        relatives=[other for other in published_rows() if other.family == row.family and other != row],
+        commands=commands if about.buildable else commands[:2],
+    )
+
+
+def _choices(row: AtlasRow) -> list[Fact]:
+    everything = published_rows()
+    facts: list[Fact] = []
+    for choice in CHOICES:
+        if (option := choice.of(row)) == NOTHING:
+            continue
+        doubt = " (unverified)" if choice.doubted and row.about.doubts(choice.doubted) else ""
+        n = sum(choice.of(other) == option for other in everything)
+        address = ModelsView((conditions_of(choice)[option],)).address
+        facts.append(Fact(choice.title, option + doubt, f"{n} of {len(everything)} models", address))
+    return facts
+
+
+def _numbers(row: AtlasRow) -> list[Fact]:
+    facts: list[Fact] = []
+    for field, label in _NUMBERS.items():
+        if (value := value_of(row, field)) is None:
+            continue
+        known = [other for other in (value_of(model, field) for model in published_rows()) if other is not None]
+        below = sum(float(other) < float(value) for other in known)
+        equal = sum(other == value for other in known) - 1
+        doubt = " (unverified)" if row.about.doubts(f"about.{field}") else ""
+        text = f"above {below} of {len(known) - 1} others" + (f", equal to {equal}" if equal else "")
+        address = ModelsView(x="year" if field == X else X, y=field, mine=row.preset).address
+        facts.append(Fact(label, _exact(field, value) + doubt, text, address))
+    return facts
+
+
+def _exact(field: str, value: Value) -> str:
+    return (
+        f"{value:,}" if isinstance(value, int) and 1000 <= value < 10**6 and field != "context" else shown(field, value)
+    )
+
+
+def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:
+    settings: list[Setting] = []
+    for path, value in values.items():
+        if not path.startswith("model."):
+            continue
+        text = to_yaml_line(value)
+        counted = {} if path.endswith(".pattern") else published_values(path)
+        doubted = about.doubts(path.removeprefix("model."))
+        topic = next(explaining({path: value}, values), path)
+        n_models = str(len(counted[text])) if text in counted else ""
+        settings.append(Setting(path, text, n_models, doubted, topic))
+    return settings

@@ -1,0 +1,52 @@
+"""`archlab ui` as a process, and pages of a browser that has opened its first link."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page
+
+
+class Laboratory:
+    """A running server, and a browser that has opened its first link."""
+
+    def __init__(self, folder: Path, browser: Browser) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "archlab", "ui", "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout
+        self.link = self.process.stdout.readline().split()[-1]
+        self.home = self.link.partition("/?")[0]
+        self.context = browser.new_context()
+        page = self.context.new_page()
+        page.goto(self.link)
+        assert page.url == f"{self.home}/m/llama-3-8b"
+        page.close()
+
+    @contextmanager
+    def page(self) -> Iterator[Page]:
+        """Open a page that must log no error, and must send no request to another host."""
+        page = self.context.new_page()
+        problems = list[str]()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        hosts = set[str]()
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        yield page
+        page.close()
+        assert problems == []
+        assert hosts - {urlsplit(self.home).netloc, ""} == set()
+
+
+@contextmanager
+def served(folder: Path, browser: Browser) -> Iterator[Laboratory]:
+    """Start the server in a folder, and stop it as Ctrl-C does."""
+    laboratory = Laboratory(folder, browser)
+    yield laboratory
+    laboratory.process.send_signal(signal.SIGINT)
+    assert laboratory.process.wait(90) == 0
