@@ -140,7 +140,6 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         "papers": map(published_line, published(topic, entries)),
         "here": map(measured_line, measured(name, entries)),
         "claims": map(in_a_line, entries),
-        "errors": (f"“{mistake.said}” In fact: {mistake.fact}" for mistake in mistakes_about(name)),
     }
     for label, texts in evidence.items():
         for n, text in enumerate(texts):
