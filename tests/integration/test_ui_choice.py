@@ -207,7 +207,9 @@ def test_a_claim_can_be_replayed_at_the_smoke_scale(client: TestClient):
         assert "<textarea" in form.text
 
 
-def test_common_errors_are_shown_here_and_in_the_terminal(client: TestClient, capsys: pytest.CaptureFixture[str]):
+def test_common_errors_are_shown_here_and_in_the_json_of_explain(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+):
     html = text_of(client.get("/choice/gqa").text)
     assert "Llama 2 uses grouped-query attention.” In fact: Only the 34B and 70B models do." in html
     assert "Llama 2 uses" not in client.get("/choice/rope").text

@@ -34,7 +34,7 @@ class Explained(NamedTuple):
     """Name of the topic, and the topic. None for fields and chapters."""
     entry: TopicEntry | None
     forests: list[Forest]
-    """What archlab measured and what publications report about the topic."""
+    """Plots of the results about the topic: those of archlab and those of publications."""
     claims: list[LedgerEntry]
     fields: list[FieldHelp]
     topics: dict[str, Topic]

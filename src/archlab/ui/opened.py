@@ -64,7 +64,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class CostThere:
-    """What a choice costs in a model."""
+    """Cost of a choice in a model."""
 
     name: str
     makes: bool
