@@ -1,8 +1,8 @@
 """Adoption of architectural choices: the number of model families that chose each option, year by year."""
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from archlab.atlas.models import AtlasRow
@@ -10,14 +10,14 @@ from archlab.atlas.select import Value, condition, value_of
 from archlab.atlas.words import BOTH_SIDES, NOTHING
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """Architectural choice, for example the kind of norm."""
 
     field: str
     """Field of the atlas that holds the choice."""
     title: str
-    names: Mapping[Value, str] = field(default_factory=dict, hash=False)
+    names: Mapping[Value, str] = dataclasses.field(default_factory=dict, hash=False)
     """Names of those options that are called otherwise than the value of the field. Values may share a name."""
     doubted: str | None = None
     """Field of the config that holds the choice. Models whose value is only assumed are left out."""
