@@ -35,6 +35,7 @@ from archlab.config.training import resolve_train
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
+from archlab.hf.rope import without_idle_scalings
 from archlab.model.decoder import Decoder
 from archlab.training import loop as training
 from archlab.training import train as loop
@@ -282,9 +283,10 @@ def built(index: int, change: Change) -> Config | str:
 
 
 def meaning(config: Config) -> Any:
-    """Return a value that is equal for configs with the same meaning."""
-    outside = resolve(config.model).model_copy(update={"layers": None})
-    return outside, layer_configs(config.model), config.train
+    """Return a value that is equal for configs with the same meaning. A scaling by 1 means no scaling."""
+    model = without_idle_scalings(config.model)
+    outside = resolve(model).model_copy(update={"layers": None})
+    return outside, layer_configs(model), config.train
 
 
 @torch.no_grad()

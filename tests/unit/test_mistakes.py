@@ -66,8 +66,8 @@ def test_a_topic_shows_its_errors_on_every_page(name: str, capsys: pytest.Captur
     assert topic_entry(name, TOPICS[name]).mistakes == own
     assert main(["explain", name]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert all(f"Said: {mistake.said} But: {mistake.fact}" in said for mistake in own)
-    assert said.count("Said: ") == len(own)
+    assert all(f"“{mistake.said}” In fact: {mistake.fact}" in said for mistake in own)
+    assert said.count("In fact: ") == len(own)
 
 
 def decoder(*overrides: str, d_model: int = 16, n_layers: int = 3) -> Decoder:

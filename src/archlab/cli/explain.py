@@ -112,7 +112,6 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
         **topic.model_dump(mode="json", by_alias=True),
         "papers": [effect.model_dump(mode="json") for effect in published(topic, entries)],
         "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],
-        "mistakes": [mistake.model_dump(mode="json") for mistake in mistakes_about(name)],
         "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
         "price": {_KEYS[heading]: price.model_dump() for heading, price in by_heading.items()} or None,
@@ -145,7 +144,6 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         "papers": map(published_line, published(topic, entries)),
         "here": map(measured_line, measured(name, entries)),
         "claims": map(in_a_line, entries),
-        "errors": (f"“{mistake.said}” In fact: {mistake.fact}" for mistake in mistakes_about(name)),
     }
     for label, texts in evidence.items():
         for n, text in enumerate(texts):
@@ -157,7 +155,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     for n, sentence in enumerate(topic.shows):
         yield from _labeled("" if n else "shows", sentence, width)
     for n, mistake in enumerate(mistakes_about(name)):
-        yield from _labeled("" if n else "errors", f"Said: {mistake.said} But: {mistake.fact}", width)
+        yield from _labeled("" if n else "errors", f"“{mistake.said}” In fact: {mistake.fact}", width)
 
 
 def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:

@@ -140,8 +140,9 @@ def open_data(config: DataConfig, vocab_size: int, field: str = "data.path") -> 
         recipe = _Recipe(corpus, config.held_out, vocab_size, _tokenizer_file(config), config.reserve)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold, config.excluded_folds)
     if (file := _tokenizer_file(config)) and (path / MANIFEST).is_file():
+        tokenizer = bpe.load(file)
         with at(field):
-            bpe.check_same(bpe.load(file), data.tokenizer, str(config.tokenizer), str(path))
+            bpe.check_same(tokenizer, data.tokenizer, str(config.tokenizer), str(path))
     if data.manifest.vocab_size > vocab_size:
         special = special_ids(data.tokenizer, data.manifest.vocab_size, data.document_tokens)
         mask, n_sentinels = special.mask is not None, len(special.sentinels)

@@ -163,8 +163,9 @@ class _Subject:
         trained = _is_trained(folder)
         if trained and data.tokenizer:
             tokenizer = load(data.tokenizer, data.special.documents[0])
+            own = load_tokenizer(folder)
             with at(config.data.field):
-                check_same(load_tokenizer(folder), tokenizer, source, config.data.named)
+                check_same(own, tokenizer, source, config.data.named)
         if trained and is_run_folder(folder):
             _check_held_out(source, config, data)
         return cls(source, config, folder, trained)

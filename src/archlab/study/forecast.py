@@ -8,7 +8,6 @@ from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, without_teacher
-from archlab.infer.speed import rehearse, seconds_of, uncompiled
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import Format
 from archlab.pricing.pass_time import ideal, predicted, untimed
@@ -117,6 +116,8 @@ def rehearsed_clock(config: Config) -> Clock | None:
 
     The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.
     """
+    from archlab.infer.speed import rehearse, seconds_of, uncompiled  # loads torch
+
     flops = _flops_per_step(config)
     if flops > _LARGEST:
         return None

@@ -1,8 +1,10 @@
-"""Trained weights from which all arms of a study begin."""
+"""Trained weights from which all arms of a study begin.
+
+Functions import what loads torch, because only studies with such weights need it.
+"""
 
 from collections.abc import Iterator, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from archlab.config.core.merge import Raw
 from archlab.config.io import build_config, overlay
@@ -11,13 +13,11 @@ from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, on_start, read_config, without_start
-from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StartTraining, StudyConfig
-from archlab.training.start_weights import open_start
-from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
-from archlab.transplant.plan import plan
-from archlab.transplant.weights import Architecture, ChosenLayers, Weights, stored
+
+if TYPE_CHECKING:
+    from archlab.transplant.weights import ChosenLayers, Weights
 
 _OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train.lora": None}
 """Settings without a meaning for the training of the base, which begins from random weights."""
@@ -54,8 +54,14 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
         for arm in arms:
             teacher = arm.config.train.teacher
             if teacher and not (teacher.path or arm.config.train.start):
+                from archlab.training.teacher_weights import NO_TEACHER
+
                 yield Problem(f"{section_of(study, arm.name)}.train.teacher.path", NO_TEACHER)
         return
+    from archlab.training.start_weights import open_start
+    from archlab.training.teacher_weights import teacher_problems
+    from archlab.transplant.plan import plan
+
     try:
         config = start_config(study)
         weights = _unread(config.model) if config else open_start(str(study.start)).weights
@@ -78,16 +84,23 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
                 yield Problem(f"{section_of(study, arm.name)}.{problem.path}", problem.message)
 
 
-def _chosen(config: Config) -> ChosenLayers | None:
+def _chosen(config: Config) -> "ChosenLayers | None":
     """Return the trained layers of an arm. Those that training will choose are replaced by the first ones."""
+    from archlab.transplant.weights import ChosenLayers
+
     layers = config.train.start_layers
     if layers is None:
         return None
     return ChosenLayers(tuple(range(config.model.n_layers)) if layers == "similar" else layers)
 
 
-def _unread(model: ModelConfig) -> Weights:
+def _unread(model: ModelConfig) -> "Weights":
     """Return the weights of a model without their values."""
+    import torch
+
+    from archlab.model.decoder import Decoder
+    from archlab.transplant.weights import Architecture, Weights, stored
+
     with torch.device("meta"):
         tensors = Decoder(model, seed=None).state_dict()
     lazy = {name: stored(name, x.shape, lambda x=x: x) for name, x in tensors.items()}

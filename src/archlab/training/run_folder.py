@@ -175,8 +175,9 @@ class RunFolder:
         why = "contains a model with another config; to begin from its weights, choose another folder with --out"
         self._refuse(refused, why)
         if tokenizer and any((self.path / name).is_file() for name in (TOKENIZER, IMPORTED)):
+            own = self.tokenizer()
             with at(config.data.field):
-                check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
+                check_same(own, load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
 
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
         """Return the step from which the run with the settings `old` can be extended to the longer run with `new`.

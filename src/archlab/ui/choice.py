@@ -1,7 +1,7 @@
 """One topic or field: its explanation, as on a page of the lecture, and a search over everything by name."""
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -22,6 +22,10 @@ from archlab.ui.play import Play, play
 _MOST_RESULTS = 20
 
 
+_MOST_KEPT = 256
+"""Number of explanations that are kept for the next request. Their statistics take most of its time."""
+
+
 class Explained(NamedTuple):
     """Explanation of a topic, or of the fields or the chapter that a word names."""
 
@@ -29,24 +33,29 @@ class Explained(NamedTuple):
     topic: tuple[str, Topic] | None
     """Name of the topic, and the topic. None for fields and chapters."""
     entry: TopicEntry | None
+    forests: list[Forest]
+    """What archlab measured and what publications report about the topic."""
+    claims: list[LedgerEntry]
     fields: list[FieldHelp]
     topics: dict[str, Topic]
     command: str
 
 
+@lru_cache(_MOST_KEPT)
 def explain(text: str) -> Explained:
     """Return the explanation of a topic, a chapter or a field. Raise UserError if the word is unknown."""
     command = f"archlab explain {text}"
     match look_up(text):
         case Chapter() as chapter:
-            return Explained(chapter.title, None, None, [], chapter.topics, command)
+            return Explained(chapter.title, None, None, [], [], [], chapter.topics, command)
         case (str() as name, Topic() as topic):
             entry = topic_entry(name, topic)._replace(here=[], claims=[])  # they have parts of the screen of their own
-            return Explained(topic.title, (name, topic), entry, [], {}, command)
+            judged = ledger(chosen=map(claims().__getitem__, topic.claims))
+            return Explained(topic.title, (name, topic), entry, forests(name, judged), judged, [], {}, command)
         case UsersKinds():
             raise UnknownNameError(f"{text}: a kind of a plug-in; `{command}` explains it in a terminal")
         case fields:
-            return Explained(text, None, None, fields, {}, command)
+            return Explained(text, None, None, [], [], fields, {}, command)
 
 
 class Screen(NamedTuple):
@@ -54,9 +63,6 @@ class Screen(NamedTuple):
 
     explained: Explained
     play: Play | None
-    forests: list[Forest]
-    """What archlab measured and what publications report about the topic."""
-    claims: list[LedgerEntry]
     opened: Opened | None
     there: CostThere | None
     address: str
@@ -68,15 +74,14 @@ def screen(name: str, query: list[tuple[str, str]], root: Path) -> Screen:
     explained, opened = explain(name), Opened.of(query, root)
     path, of_model = f"/choice/{quote(name)}", opened.query if opened else {}
     if explained.topic is None:
-        return Screen(explained, None, [], [], opened, None, path)
-    found, topic = explained.topic
-    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
+        return Screen(explained, None, opened, None, path)
+    _, topic = explained.topic
     there = cost_there(topic, opened, root) if opened else None
     texts = {key: value for key, value in query if key != "in" and key not in of_model}
     values = opened.values if opened else {}
     of_both = {**topic.fields, **values} if there and there.makes else {**values, **topic.fields}
     played = play(topic, texts, of_both)
-    return Screen(explained, played, forests(found, entries), entries, opened, there, played.address(path, of_model))
+    return Screen(explained, played, opened, there, played.address(path, of_model))
 
 
 class Result(NamedTuple):

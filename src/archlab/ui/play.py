@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from archlab.config.problems import nearest
@@ -89,7 +90,8 @@ def _all_drawn(drawings: Mapping[str, Drawing], values: Mapping[str, Any]) -> li
 
 @lru_cache(_MOST_KEPT)
 def _drawn(name: str, values: tuple[tuple[str, Any], ...]) -> Shown:
-    picture = pictures()[name](**dict(values))
+    with debug_mode(False):  # Altair's checks of all points take longer than the drawing
+        picture = pictures()[name](**dict(values))
     if isinstance(picture, str):
         return Shown(Markup(picture), "")
     return Shown(Markup(still(picture, name)), picture.to_dict(validate=False)["description"])

@@ -13,6 +13,9 @@ from archlab.report.charts.palette import PALETTES, Palette, vega_theme
 _WIDTH = 440
 """Width of the chart in pixels. A page scales it: text stays legible on a phone, and is not too large on a desktop."""
 
+_BETWEEN_COLUMNS = 40
+"""Space between the columns of a legend in pixels. Fonts of a browser can be wider than those that measure labels."""
+
 
 def still(chart: alt.LayerChart, name: str) -> str:
     """Return the chart as an `<svg>` element with the colors of both light and dark mode.
@@ -24,6 +27,7 @@ def still(chart: alt.LayerChart, name: str) -> str:
     spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") not in pointers and not _is_filtered(layer)]
     spec["width"], spec["autosize"] = _WIDTH, {"type": "fit-x", "contains": "padding"}
     spec["config"] = vega_theme("light", PALETTES["light"].distinct)
+    spec["config"]["legend"]["columnPadding"] = _BETWEEN_COLUMNS
     svg = vl_convert.vegalite_to_svg(json.dumps(spec).replace("containerSize()[0]", str(_WIDTH)))
     return _own(svg, name, spec["description"])
 

@@ -184,6 +184,9 @@ def rotations(head_dim: int, tokens: int, **settings: Any) -> alt.LayerChart:
         f"Cosine of the angle by which RoPE turns a few of the {n // 2} pairs of a head with {head_dim} dimensions, "
         f"with {_in_words(rope, head_dim)}. Pair 0 is the fastest."
     )
+    _, amplitude = frequencies(rope, head_dim, tokens)
+    if amplitude != 1:
+        description += f" The scaling multiplies all cosines by {amplitude:.3g}."
     return lines(points, _x("position"), y, description)
 
 
