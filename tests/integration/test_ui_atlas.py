@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote
@@ -170,7 +170,7 @@ def test_bars_count_families_without_the_conditions_on_their_choice_and_year(fee
     compared = [row for row in ROWS if not feed_forward or row.feed_forward == "mixture"]
     for year, parts in panel.years.items():
         by_family = families(compared, year)
-        shares = Counter[str]()
+        shares: defaultdict[str, float] = defaultdict(float)
         for kinds in by_family.values():
             for kind in kinds:
                 shares[kind] += 1 / len(kinds) / len(by_family)
