@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote
@@ -167,16 +167,16 @@ def test_bars_count_families_without_the_conditions_on_their_choice_and_year(fee
     conditions = ("heads=GQA", "year=2024", *filter(None, [feed_forward]))
     screen = models_screen(ModelsView(conditions), Path())
     panel = next(panel for panel in screen.panels if panel.choice.field == "heads")
-    among = [row for row in ROWS if not feed_forward or row.feed_forward == "mixture"]
+    compared = [row for row in ROWS if not feed_forward or row.feed_forward == "mixture"]
     for year, parts in panel.years.items():
-        by_family = families(among, year)
-        shares = Counter[str]()
+        by_family = families(compared, year)
+        shares: defaultdict[str, float] = defaultdict(float)
         for kinds in by_family.values():
             for kind in kinds:
                 shares[kind] += 1 / len(kinds) / len(by_family)
         assert {part.option: part.share for part in parts} == pytest.approx(dict(shares))
         assert all(part.is_chosen == (part.option == "GQA" and year == 2024) for part in parts)
-    counted = Counter(row.about.year for row in among if row.heads == "GQA")
+    counted = Counter(row.about.year for row in compared if row.heads == "GQA")
     assert {year.year: year.n for year in screen.years} == {year.year: counted[year.year] for year in screen.years}
 
 

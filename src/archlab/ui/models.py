@@ -281,10 +281,10 @@ def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None)
     everything = published_rows()
     own = tuple(text for text in view.conditions if _is_about(text, choice.field))
     allowed = {choice.of(row) for row in _chosen(ModelsView(own))}
-    among = _chosen(replace(view, sort="").without(choice.field, "year"))
+    compared = _chosen(replace(view, sort="").without(choice.field, "year"))
     conditions = conditions_of(choice)
     colors = {option: index for index, option in enumerate(conditions)}
-    n_families = kinds([row for row in among if row.about.year in years], choice)
+    n_families = kinds([row for row in compared if row.about.year in years], choice)
     options = [
         Option(
             name, n_families.get(name, 0), color, view.toggled(conditions[name]).address,
@@ -293,7 +293,7 @@ def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None)
         for name, color in colors.items()
     ]  # fmt: skip
     bars: dict[int, list[Part]] = {year: [] for year in sorted({row.about.year for row in everything})}
-    for part in sorted(adoption(among, choice), key=lambda part: colors[part.option]):
+    for part in sorted(adoption(compared, choice), key=lambda part: colors[part.option]):
         address = view.toggled(conditions[part.option], f"year={part.year}").address
         is_chosen = part.option in allowed and part.year in years
         text = f"{part.option}, {part.text} families"
