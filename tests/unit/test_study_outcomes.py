@@ -55,8 +55,7 @@ from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
-from archlab.training.evaluate import DocumentScore
-from archlab.training.summary import PROBES, RunSummary
+from archlab.training.summary import PROBES, DocumentScore, RunSummary
 from archlab.training.train import train
 from tiny import config, write_text
 
@@ -420,7 +419,7 @@ def test_the_intensity_of_decoding_is_flops_over_bytes():
 def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest.MonkeyPatch):
     found = study(arms={"a": {}, "twice": {"model.n_layers": 4}})
     designed = arms(found)
-    monkeypatch.setattr("archlab.study.forecast.seconds_of", lambda step, steps: [0.5, 0.25])
+    monkeypatch.setattr("archlab.infer.speed.seconds_of", lambda step, steps: [0.5, 0.25])
     clock = rehearsed_clock(designed[0].config)
     assert clock
     steps = resolve_train(designed[0].config).steps

@@ -8,7 +8,6 @@ from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, without_teacher
-from archlab.infer.speed import rehearse, seconds_of, uncompiled
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import Format
 from archlab.pricing.pass_time import ideal, predicted, untimed
@@ -118,6 +117,8 @@ def rehearsed_clock(config: Config) -> Clock | None:
     flops = _flops_per_step(config)
     if flops > _LARGEST:
         return None
+    from archlab.infer.speed import rehearse, seconds_of, uncompiled  # loads torch, which other clocks do not need
+
     per_flop = min(seconds_of(rehearse(uncompiled(config)).step, STEPS)) / flops
 
     def clock(other: Config) -> float:

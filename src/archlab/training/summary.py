@@ -3,16 +3,17 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
 from archlab.config.core.base import Base, Natural, NonNegative, Positive
 from archlab.data.batch import Measure
-from archlab.model.decoder import Decoder
-from archlab.model.lora import is_added
-from archlab.training.device import Device
 from archlab.training.spikes import SPIKE
+
+if TYPE_CHECKING:  # these modules load torch
+    from archlab.model.decoder import Decoder
+    from archlab.training.device import Device
 
 PROBES = "probes"
 """Key of a probe's values in a line of metrics."""
@@ -30,6 +31,17 @@ _NO_PROGRESS_MARGIN = 1.01
 
 A run that learned nothing ends very near its first loss, above or below it.
 """
+
+
+class DocumentScore(Base):
+    """Score of one document."""
+
+    begins: str
+    """First words of the document."""
+    bits: float
+    """Total bits of the document's tokens."""
+    bytes: int
+    """Length of the document's text in bytes."""
 
 
 class RunSummary(Base):
@@ -100,8 +112,8 @@ class RunSummary(Base):
 def summarize(
     metrics: Sequence[dict[str, Any]],
     why: str | None,
-    model: Decoder,
-    device: Device,
+    model: "Decoder",
+    device: "Device",
     mfu_per_speed: float,
     *,
     is_imported: bool,
@@ -111,6 +123,8 @@ def summarize(
     `why` is the reason if a loss or gradient was not finite, otherwise None. `is_imported` is true if the run began
     with published weights.
     """
+    from archlab.model.lora import is_added  # loads torch, which readers of a summary do not need
+
     whole = [m for m in metrics if "diverged" not in m]
     steps, updates, evaluations = ([m for m in whole if key in m] for key in ("grad_norm", "lr", "held_out_loss"))
     if why is None and evaluations:
