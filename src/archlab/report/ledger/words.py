@@ -98,6 +98,11 @@ def in_short(entry: LedgerEntry) -> str:
     return f"{_verdict_sentence(entry)} But: {entry.claim.caveat_in_short}."
 
 
+def numbered(entries: Iterable[LedgerEntry]) -> list[tuple[int, str, str]]:
+    """Return the number and name of each claim, and its verdict with its caveat."""
+    return [(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries]
+
+
 def _verdict_sentence(entry: LedgerEntry) -> str:
     numbers = counts(entry.found[0]).replace(" as claimed", " predictions as claimed", 1)
     return f"Verdict: {verdicts(entry).replace(chr(10), ', ')}{numbers and f' ({numbers})'}."

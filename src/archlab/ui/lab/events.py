@@ -1,0 +1,27 @@
+"""Parts of pages that the server sends again whenever they change (server-sent events)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def live(request: Request, part: Callable[[], Markup]) -> StreamingResponse:
+    """Return an answer that sends the part now and after each change, until the browser leaves."""
+    return StreamingResponse(_events(request, part), media_type="text/event-stream")
+
+
+async def _events(request: Request, part: Callable[[], Markup]) -> AsyncIterator[str]:
+    last = Markup()
+    while not await request.is_disconnected():
+        text = await run_in_threadpool(part)
+        if text != last:
+            data = "\n".join(f"data: {line}" for line in text.splitlines())
+            yield f"{data}\n\n"
+            last = text
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
