@@ -22,6 +22,9 @@ LONGEST_QUERY = 8_192
 MOST_FIELDS = 100
 """Maximum number of fields in a query or a posted form."""
 
+LONGEST_HEADERS = 32_768
+"""Maximum length of all headers in bytes."""
+
 LONGEST_BODY = 65_536
 """Maximum length of a posted form in bytes."""
 
@@ -79,6 +82,8 @@ class Guard:
             return PlainTextResponse("this server does not answer for this host name; see archlab ui --host", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("allowed methods: GET, HEAD, POST", 405)
+        if sum(len(name) + len(value) for name, value in headers.raw) > LONGEST_HEADERS:
+            return PlainTextResponse(f"the headers are too long; allowed: {LONGEST_HEADERS:,} bytes", 431)
         if len(request.url.query) > LONGEST_QUERY:
             return PlainTextResponse(f"the query is too long; allowed: {LONGEST_QUERY:,} bytes", 414)
         if request.url.query.count("&") >= MOST_FIELDS:
