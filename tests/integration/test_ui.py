@@ -340,6 +340,21 @@ def test_the_page_of_a_run_grows_with_its_metrics(client: TestClient):
     assert ends == [606.0, 606.0]
 
 
+def test_a_study_that_another_process_trains_is_running(client: TestClient):
+    run = begun(Path("x/runs/0123"))
+    Path("x/study.yaml").write_text(
+        "question: q\nbase: tiny-llama\narms: {a: {}, b: {model.norm.kind: layernorm}}\nbudget: {tokens: 20K}\nseeds: 2\n"
+    )
+    assert ">not finished</td>" in client.get("/studies").text
+    assert "Resume" in client.get("/studies/of/x").text
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert ">running</td>" in client.get("/studies").text
+        page = client.get("/studies/of/x").text
+    assert "another process is training it" in page
+    assert "Resume" not in page
+
+
 def test_a_damaged_run_is_a_message(client: TestClient):
     begun(Path("runs/one"), steps=10)
     with Path("runs/one/metrics.jsonl").open("a") as metrics:

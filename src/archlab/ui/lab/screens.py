@@ -22,7 +22,7 @@ from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live
 from archlab.ui.lab.plan import checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
-from archlab.ui.lab.runs import RunList
+from archlab.ui.lab.runs import RunList, is_trained
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
@@ -122,6 +122,7 @@ class Lab:
             state=state,
             problem=problem,
             is_running=is_running,
+            is_elsewhere=not is_running and is_trained(folder),
             output=[visible(line) for line in self._processes.output(folder)],
             colors=line_colors(len(state.rows)) if state else [],
             quoted=quote(str(folder)),
@@ -143,7 +144,7 @@ class Lab:
         ]
 
     def _status(self, folder: Path) -> str:
-        if self._processes.is_running(folder):
+        if self._processes.is_running(folder) or is_trained(folder):
             return "running"
         return "finished" if has_summary(folder) else "not finished"
 

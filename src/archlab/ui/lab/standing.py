@@ -73,6 +73,7 @@ def standing(folder: Path) -> Standing:
         for color, arm in enumerate(study.arms)
         for state in compared[arm.name].values()
     ]
+    measure = next((state.measure for state in states.values()), "")
     per_seed = _seconds_per_seed(ended, len(study.arms))
     return Standing(
         str(folder),
@@ -80,7 +81,7 @@ def standing(folder: Path) -> Standing:
         seeds,
         rows,
         [(run.label, _cell(states.get(run.name))) for run in runs.before],
-        chart("Held-out score", curves),
+        chart(f"Held-out {measure.replace('_', ' ')}", curves),
         machine_load(),
         is_finished,
         read_summary(folder).answer if is_finished else "",
