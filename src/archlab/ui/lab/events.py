@@ -1,6 +1,7 @@
 """Parts of pages that the server sends again whenever they change (server-sent events)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 from markupsafe import Markup
@@ -9,6 +10,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 _SECONDS_BETWEEN_LOOKS = 1.0
+"""Shortest pause after which a part is made again."""
+
+_LARGEST_SHARE = 0.1
+"""Largest share of the time in which a part is made, because the machine is training."""
 
 
 def live(request: Request, part: Callable[[], Markup]) -> StreamingResponse:
@@ -19,9 +24,11 @@ def live(request: Request, part: Callable[[], Markup]) -> StreamingResponse:
 async def _events(request: Request, part: Callable[[], Markup]) -> AsyncIterator[str]:
     last = Markup()
     while not await request.is_disconnected():
+        since = time.monotonic()
         text = await run_in_threadpool(part)
+        taken = time.monotonic() - since
         if text != last:
             data = "\n".join(f"data: {line}" for line in text.splitlines())
             yield f"{data}\n\n"
             last = text
-        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        await asyncio.sleep(max(_SECONDS_BETWEEN_LOOKS, taken / _LARGEST_SHARE))
