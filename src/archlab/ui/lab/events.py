@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-_SECONDS_BETWEEN_LOOKS = 1.0
-"""Shortest pause after which a part is made again."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
+"""Limits of the time in seconds after which a part is made again."""
 
 _LARGEST_SHARE = 0.1
 """Largest share of the time in which a part is made, because the machine is training."""
@@ -31,4 +31,4 @@ async def _events(request: Request, part: Callable[[], Markup]) -> AsyncIterator
             data = "\n".join(f"data: {line}" for line in text.splitlines())
             yield f"{data}\n\n"
             last = text
-        await asyncio.sleep(max(_SECONDS_BETWEEN_LOOKS, taken / _LARGEST_SHARE))
+        await asyncio.sleep(min(max(_SHORTEST_PAUSE, taken / _LARGEST_SHARE), _LONGEST_PAUSE))
