@@ -234,6 +234,7 @@ def links_of(page: str) -> list[str]:
         ("/m/gpt-2?model.layers={a: {attention.window: 64}, b: {}, pattern: [a, b]}", "check"),
         ("/vs/gpt-2/gpt-2?b.model.n_layers=6&a.model.norm.eps=1e-6", "diff"),
         ("/vs/llama-3-8b/gemma-2-9b", "diff"),
+        ("/vs/llama-3-8b/gemma-2-9b/gpt-2", "cost"),
         ("/runs/of/runs/one", "report"),
     ],
 )
@@ -243,7 +244,7 @@ def test_a_screen_saves_the_page_that_its_command_writes(client: TestClient, scr
     (command,) = [command for command in commands_of(page) if command.startswith(f"archlab {verb} ")]
     assert main([*shlex.split(command)[1:], "--out" if verb == "report" else "--html", "written.html"]) == 0
     kind = {"report": "run"}.get(verb, verb)
-    (address,) = [link for link in links_of(page) if link.startswith(f"/save/{kind}/")]
+    (address,) = [link for link in links_of(page) if re.match(rf"/save/{kind}s?/", link)]
     saved = client.get(address)
     assert saved.content == Path("written.html").read_bytes()
     assert re.fullmatch(r'attachment; filename="[\w.-]+\.html"', saved.headers["content-disposition"])
@@ -296,6 +297,7 @@ def test_configs_are_compared_only_if_they_differ(client: TestClient):
     for names in ("gpt-2", "gpt-2/gpt-2", "gpt-2/llama-3-8b/gpt-2", "gpt-2/llama-3-8b/gemma-2-9b/mistral-7b"):
         assert client.get(f"/vs/{names}").status_code == 422
     assert client.get("/save/diff/gpt-2/llama-3-8b/gemma-2-9b").status_code == 422
+    assert client.get("/save/costs/gpt-2/llama-3-8b?a.model.n_layers=6").status_code == 422
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.run_screens import RunScreens
 from archlab.ui.lab.screens import Lab
 from archlab.ui.pages import page
-from archlab.ui.saved import SavedPage, check_page, cost_page, diff_page
+from archlab.ui.saved import SavedPage, check_page, cost_page, costs_page, diff_page
 
 FIRST = "/m/llama-3-8b"
 """Screen that `archlab ui` opens."""
@@ -68,6 +68,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
     }
     pages: dict[str, Callable[[Request], SavedPage]] = {
         "/cost/{name:path}": lambda request: cost_page(_view(request), root),
+        "/costs/{names:path}": lambda request: costs_page(_compared(request), root),
         "/check/{name:path}": lambda request: check_page(_view(request), root),
         "/diff/{names:path}": lambda request: diff_page(_compared(request), root),
         "/study/{folder:path}": lab.saved,

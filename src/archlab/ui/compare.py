@@ -40,8 +40,8 @@ SIZES = frozenset({
 })  # fmt: skip
 """Last parts of the fields that are sizes. A study of a small model does not take them over."""
 
-_CONTEXT = 8192
-"""Tokens of the sequence for which costs are compared."""
+_LONGEST = 8192
+"""Maximum number of tokens of the sequence for which costs are compared."""
 
 
 _Costs = tuple[float, float, float]
@@ -102,20 +102,21 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     first, *others = configs
     flat = [flatten(resolved(config)) for config in configs]
     fields = dict.fromkeys(path for other in others for path in diff(first, other) if path.startswith("model."))
-    costs = [_costs(config) for config in configs]
+    context = compared_context(configs)
+    costs = [_costs(config, context) for config in configs]
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, variants[0], costs[0], root))
+        groups.setdefault(section, []).append(_row(path, flat, variants[0], costs[0], context, root))
     titles = [variant.title for variant in variants]
     return Comparison(
         compared,
         titles,
         _diagrams(titles, configs),
-        _numbers(configs, costs),
+        _numbers(configs, costs, context),
         groups,
         _known(fields, flat[-1]),
-        _commands(variants),
+        _commands(variants, context),
     )
 
 
@@ -154,12 +155,12 @@ def study_text(compared: ComparedConfigs, root: Path) -> str:
     return template(StudyConfig.model_validate(values).model_dump(mode="json", exclude_unset=True))
 
 
-def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, root: Path) -> Row:
+def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:
     values = [_text(config.get(path)) for config in flat]
     counted = published_values(path) if not path.endswith(".pattern") else {}
     models = [f"{len(counted[value])}" if value in counted else "" for value in values]
     changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
-    effect = "" if changed is None else _effect(first, path, changed, before, root)
+    effect = "" if changed is None else _effect(first, path, changed, before, context, root)
     return Row(path, values, models if any(models) else [], effect, _topic(path, changed))
 
 
@@ -169,11 +170,11 @@ def _text(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else to_yaml_line(value)
 
 
-def _effect(variant: Variant, path: str, value: Any, before: _Costs, root: Path) -> str:
+def _effect(variant: Variant, path: str, value: Any, before: _Costs, context: int, root: Path) -> str:
     """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes."""
     try:
         overrides = {**variant.overrides, path: to_yaml_line(value)}
-        after = _costs(load(variant._replace(overrides=overrides), root).config)
+        after = _costs(load(variant._replace(overrides=overrides), root).config, context)
     except UserError:
         return "only together with other choices"
     labels = ("parameters", "cache", "FLOPs")
@@ -181,11 +182,16 @@ def _effect(variant: Variant, path: str, value: Any, before: _Costs, root: Path)
     return ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
 
 
-def _costs(config: Config) -> _Costs:
+def compared_context(configs: Sequence[Config]) -> int:
+    """Return the tokens of the sequence for which costs are compared. All of the configs can read it."""
+    return min(_LONGEST, *(config.model.max_seq_len for config in configs))
+
+
+def _costs(config: Config, context: int) -> _Costs:
     """Return the parameters, the bytes of cache and states, and the forward FLOPs per token."""
     model = config.model
-    state = kv_cache_bytes(model, _CONTEXT) + recurrent_bytes(model)
-    return parameters(model).total, state, forward_flops(model, _CONTEXT, source=_CONTEXT * bool(model.encoder)).total
+    state = kv_cache_bytes(model, context) + recurrent_bytes(model)
+    return parameters(model).total, state, forward_flops(model, context, source=context * bool(model.encoder)).total
 
 
 def _topic(path: str, value: Any) -> str:
@@ -206,12 +212,12 @@ def _known(fields: Mapping[str, None], config: Mapping[str, Any]) -> list[Known]
     ]
 
 
-def _numbers(configs: Sequence[Config], costs: Sequence[_Costs]) -> list[tuple[str, list[str]]]:
+def _numbers(configs: Sequence[Config], costs: Sequence[_Costs], context: int) -> list[tuple[str, list[str]]]:
     active = [count(parameters(config.model).active) for config in configs]
     return [
         ("Parameters", [count(total) for total, *_ in costs]),
         ("Active parameters", active),
-        (f"KV cache and states at {_CONTEXT:,} tokens", [binary(state) for _, state, _ in costs]),
+        (f"KV cache and states at {context:,} tokens", [binary(state) for _, state, _ in costs]),
         ("Forward FLOPs per token", [si(flops) for *_, flops in costs]),
     ]
 
@@ -222,7 +228,7 @@ def _diagrams(titles: Sequence[str], configs: Sequence[Config]) -> list[Markup]:
     return [Markup(svg) for svg in side_by_side(configs[0], titles[0], configs[1], titles[1])]
 
 
-def _commands(variants: Sequence[Variant]) -> list[str]:
+def _commands(variants: Sequence[Variant], context: int) -> list[str]:
     """Return the commands that print the differences from the first config, and the costs."""
     first, *others = variants
     diffs = [
@@ -231,8 +237,8 @@ def _commands(variants: Sequence[Variant]) -> list[str]:
     ]
     diffs = [f"{command} --model-only" for command in diffs]
     if any(variant.overrides for variant in variants):  # `archlab cost` would change the fields of all configs
-        return diffs + [f"archlab cost {variant.arguments} --context {_CONTEXT}" for variant in variants]
-    return [*diffs, f"archlab cost {' '.join(variant.arguments for variant in variants)} --context {_CONTEXT}"]
+        return diffs + [f"archlab cost {variant.arguments} --context {context}" for variant in variants]
+    return [*diffs, f"archlab cost {' '.join(variant.arguments for variant in variants)} --context {context}"]
 
 
 def _changes(side: str, variant: Variant) -> list[str]:
