@@ -1,6 +1,8 @@
 """The error type for mistakes in the input, and messages for all errors that are not bugs."""
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 OWN_CODE: set[str] = set()
 """Paths of the loaded plug-in files. If a plug-in raises an error, the message names the file and the line."""
@@ -11,6 +13,15 @@ class UserError(Exception):
 
     The message names the field or file, the value found and the allowed values.
     """
+
+
+@contextmanager
+def at(field: str) -> Iterator[None]:
+    """Begin the message of each UserError with the name of the field whose value is wrong."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{field}: {error}") from None
 
 
 def user_message(error: BaseException) -> str | None:

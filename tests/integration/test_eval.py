@@ -138,7 +138,7 @@ def test_a_run_that_has_read_the_held_out_text_is_refused_by_name(here, capsys, 
 def test_a_model_with_another_tokenizer_is_refused_by_name(here, capsys, text):
     train(config("model.vocab_size=290", data=text), here / "other", Callback())
     line = refused(capsys, "run", "hf", "other")
-    assert line.startswith(f"{text} has a different tokenizer than other; ")
+    assert line.startswith(f"data.path: {text} has a different tokenizer than other; ")
 
 
 def test_a_note_names_the_run_whose_text_is_another(here, capsys, text):

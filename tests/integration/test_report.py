@@ -197,8 +197,8 @@ def test_equivalence_is_said_in_page_and_table() -> None:
     assert far
     assert (near.verdict, far.verdict) == ("equivalent", "worse")
     assert (
-        f"within ±0.05 bits per byte: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}"
-        in text
+        f"within ±0.05 bits per byte: p {p_value(near.p_equivalent or 0)}, "
+        f"95% interval {interval(near.within_low, near.within_high)}" in text
     )
     assert "treats differences up to 0.05 bits per byte as too small to matter" in text
     assert "equivalent" in in_terminal(study)

@@ -22,6 +22,7 @@ from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
+from archlab.evidence.results import read_results, record
 from archlab.pricing.work import training_flops
 from archlab.report.study.arms import level_rows
 from archlab.report.study.factors import factor_rows, pairs
@@ -296,6 +297,16 @@ def test_tuning_averages_over_its_seeds_which_are_never_the_comparisons(lab):
     summary = lab.run(tune={"train.lr": [0.1, 0.2, 0.3]}, tune_seeds=2, seeds=[1000, 1002], arms={"a": {}})
     assert summary.arms[0].tuned == {"train.lr": 0.2}
     assert sorted({seed for _, seed, _ in lab.ran}) == [1000, 1001, 1002, 1003]
+
+
+def test_a_study_whose_check_is_not_met_says_that_it_cannot_answer(lab):
+    lab.score = lambda config: 2.0 + config.train.seed / 100  # a mean of 2.005 over the seeds 0 and 1
+    check = {"because": "Only a model that has learned can lose."}
+    summary = lab.run(checks=[{**check, "arm": "a", "at_most": 2.0}, {**check, "arm": "b", "at_most": 2.01}])
+    assert summary.warnings == [
+        "the study cannot answer its question: loss on held-out text, a: 2.005 bits per byte; required: at most 2.000 "
+        "bits per byte. Only a model that has learned can lose."
+    ]
 
 
 def test_a_value_that_diverged_is_not_chosen(lab):
@@ -720,6 +731,30 @@ def test_a_rule_for_seeds_counts_contrasts_too(lab):
     firsts = [[values for seed, values in one.values.items() if seed < 5] for one in summary.contrasts]
     loudest = max(np.std(values, ddof=1) for values in firsts)
     assert len(summary.seeds) >= pairs_for(0.03, loudest, 4, 0.05 / 6) > 5
+
+
+def test_a_study_has_fewer_seeds_at_its_largest_size_and_its_lines_give_the_same_trends(lab):
+    """The trend uses the seeds that all sizes have in common. It is computed from the lines as from the runs."""
+    lab.score = lambda config: (
+        2.0
+        + config.train.seed / 100
+        + (config.model.norm.kind == LAYER) * config.model.d_model * (7 + config.train.seed) / 5e3
+    )
+    summary = lab.run(sizes=["100K", "200K", "300K"], seeds=4, largest_seeds=3)
+    assert {arm.name: arm.seeds for arm in summary.arms if "300K" in arm.name} == {
+        "a at 300K": [0, 1, 2],
+        "b at 300K": [0, 1, 2],
+    }
+    assert all(arm.seeds == [0, 1, 2, 3] for arm in summary.arms if "300K" not in arm.name)
+    assert len(lab.ran) == 2 * (4 + 4 + 3)
+    assert summary.warnings == []
+    (trend,) = summary.sizes
+    assert sorted(trend.values) == [0, 1, 2]
+    lines = list(record(summary, "own", "cpu", "2026-01-01"))
+    assert read_results("\n".join(lines)).trends() == [trend]
+    short = summary.arms[-1].model_copy(update={"seeds": [0, 1]})
+    with pytest.raises(UserError, match="runs of b at 300K are missing"):
+        list(record(summary.model_copy(update={"arms": [*summary.arms[:-1], short]}), "own", "cpu", "2026-01-01"))
 
 
 def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):

@@ -1,11 +1,13 @@
 """Weights from which a run begins: random ones, or those of a folder; the command prints them before the first step."""
 
 import json
+import math
 import re
 import shlex
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from archlab.cli import app
 from archlab.config.core.yaml_text import to_yaml
@@ -81,7 +83,7 @@ def test_a_published_model_brings_its_tokenizer_and_is_exported_again(here, caps
 def test_data_with_another_tokenizer_is_refused(here, capsys, text):
     assert app.main(["data", str(text), "--vocab-size", "290", "--out", "other"]) == 0
     lines, _ = refused(capsys, "run", "data.path=other", "--out", "b")
-    assert lines[-1].startswith(f"other has a different tokenizer than {here / 'run'}; make it with")
+    assert lines[-1].startswith(f"data.path: other has a different tokenizer than {here / 'run'}; make it with")
     lines, _ = refused(capsys, "run", "data.task={kind: recall, pairs: 2}", "--out", "b")
     assert "was trained on text, so its tokens have another meaning" in lines[-1]
 
@@ -321,6 +323,44 @@ def test_a_run_needs_its_weights_only_once(here, capsys):
     assert app.main(["train", "b", "--out", "b"]) == 0
     assert RunFolder(here / "b").summary().loss == loss
     assert app.main(["eval", "b"]) == 0
+
+
+def test_a_start_that_is_gone_is_refused_by_its_field(here, capsys, text):
+    """Also in a file, and if a run that has begun has no checkpoint of its own yet."""
+    (here / "gone.yaml").write_text(to_yaml({"train": {"start": "/nowhere", "tokens": 640}}))
+    (here / "teacher.yaml").write_text(to_yaml({"train": {"start": "run", "teacher": {"path": "/nowhere"}}}))
+    for command in (["gone.yaml"], ["tiny-llama", "train.start=/nowhere"]):
+        lines, _ = refused(capsys, *command, "--out", "b")
+        assert len(lines) == 1
+        assert lines[0].startswith("train.start: /nowhere: not a run folder (no config.yaml)")
+    lines, _ = refused(capsys, "teacher.yaml", *SHORT, f"data.path={text}", "--out", "b")
+    assert lines[-1].startswith("train.teacher.path: /nowhere: not a run folder")
+    with pytest.raises(RuntimeError, match="killed"):
+        train(config("train.start=run", data=text), here / "begun", KilledAtOnce())
+    shutil.rmtree(here / "run")
+    lines, _ = refused(capsys, "begun", "--out", "begun")
+    assert lines[-1].startswith("train.start: run: not a run folder")
+
+
+@pytest.mark.parametrize("field", ["data.path", "data.tokenizer"])
+def test_data_that_is_missing_is_refused_by_its_field(here, capsys, field):
+    lines, _ = refused(capsys, "run/config.yaml", f"{field}=/nowhere", "--out", "b")
+    assert lines[-1].startswith(f"{field}: /nowhere: no such file or folder")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(here, capsys, value):
+    tensors = load_file(here / "hf" / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = value
+    save_file(tensors, here / "hf" / "model.safetensors", metadata={"format": "pt"})
+    named = "hf: values of layers.1.mlp.up.weight are NaN or infinite; allowed: finite weights"
+    commands = (["convert", "hf", "model.head.tied=true"], ["import", "hf"], ["export", "hf", "--gguf"])
+    for command in commands:
+        assert app.main([*command, "--out", "b"]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == named
+    lines, _ = refused(capsys, "hf", "--out", "b", *SHORT)
+    assert lines[-1] == f"train.start: {here / named}"
+    assert not (here / "b").exists()
 
 
 def test_what_the_weights_have_read_is_not_held_out(here, capsys, text):

@@ -366,12 +366,13 @@ def test_a_damaged_run_is_a_message(client: TestClient):
     assert (answer.status_code, "damaged" in answer.text) == (200, True)
 
 
-def test_pages_of_runs_and_of_new_studies_do_not_load_torch(root: Path):
+def test_the_server_and_its_pages_of_runs_and_new_studies_do_not_load_torch(root: Path):
     begun(Path("runs/one"), steps=100)
     code = """
 import sys
 from pathlib import Path
-from archlab.ui.lab import plan, run_screens, runs, screens
+from archlab.ui import app
+from archlab.ui.lab import plan, runs
 assert runs.run_standing(Path("runs/one")).charts
 assert len(runs.RunList(Path()).runs()) == 1
 assert plan.plan(plan.checked(plan.first_text("", None), Path())).arms

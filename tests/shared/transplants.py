@@ -8,7 +8,7 @@ from torch import Tensor
 from archlab.config.schema import Config
 from archlab.model.decoder import Decoder
 from archlab.transplant.plan import Plan, plan, set_values
-from archlab.transplant.weights import Architecture, ChosenLayers, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, ChosenLayers, Weights, stored
 from tiny import config
 
 _DRAW = torch.Generator().manual_seed(0)
@@ -20,7 +20,7 @@ DECODER = ["model.vocab_size=60"]
 
 def weights_of(model: Decoder) -> Weights:
     """Return the weights of a model, which stay in memory."""
-    tensors = {name: LazyTensor(tuple(x.shape), lambda x=x: x) for name, x in model.state_dict().items()}
+    tensors = {name: stored(name, x.shape, lambda x=x: x) for name, x in model.state_dict().items()}
     return Weights(Architecture.of(model.config), tensors)
 
 

@@ -335,11 +335,6 @@ BROKEN_RULES = [
         "3.0 has no effect, because the scalenorm after the embedding cancels any factor; allowed: 1",
     ),
     (
-        ["model.position.scaling={kind: yarn, factor: 1, original_max_seq_len: 8}"],
-        "model.position.scaling.factor",
-        "1 changes nothing; allowed: more than 1, or 1 with an attention_factor other than 1",
-    ),
-    (
         [
             "model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"
         ],

@@ -19,19 +19,16 @@ from archlab.config.components.position import T5, Alibi, Rope
 from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.attention import head_sharing, visibility
-from archlab.report.drawings.pictures import (
+from archlab.report.drawings.attention import visibility
+from archlab.report.drawings.curves import (
     activation_points,
     alibi_points,
-    gradient_points,
-    intensity_points,
     load_points,
-    pictures,
     product_points,
     rotation_points,
     t5_points,
-    tiny_mixture,
 )
+from archlab.report.drawings.pictures import gradient_points, intensity_points, pictures
 from tests.reference.drawn import Picture
 
 LENGTH = 16
@@ -101,7 +98,7 @@ STACKS = {"encoder": "encoder × 3", "decoder": "decoder × 2", "decoder cross":
 """Name and title of each square."""
 
 
-X = torch.arange(-4, 4.05, 0.1, dtype=torch.float64)
+X = torch.linspace(-4, 4, 81, dtype=torch.float64)
 EXPECTED = {
     "relu": F.relu(X), "gelu": F.gelu(X), "gelu_tanh": F.gelu(X, approximate="tanh"), "silu": F.silu(X), "elu": F.elu(X),
     "selu": F.selu(X), "sigmoid": torch.sigmoid(X), "softplus": F.softplus(X), "relu_squared": X.clamp(min=0) ** 2,
@@ -129,12 +126,12 @@ def test_pairs_turn_by_theta_to_minus_their_share(pairing):
 
 
 def test_products_are_mean_cosines():
-    for name, line in in_lines(product_points()).items():
-        theta = float(name.removeprefix("theta ").replace(",", ""))
+    ropes = {str(theta): Rope(theta=theta) for theta in (1e4, 5e5)}
+    for name, line in in_lines(product_points(ropes, 64, 8192)).items():
+        theta = float(name)
         for distance, product in line.items():
             cosines = [math.cos(distance * theta ** (-2 * pair / 64)) for pair in range(32)]
-            # The mean over 256 random vectors.
-            assert abs(product - sum(cosines) / 32) < 0.05
+            assert math.isclose(product, sum(cosines) / 32, abs_tol=1e-12)
 
 
 def test_alibi_falls_by_a_power_of_two_per_head():
@@ -150,7 +147,7 @@ def test_t5_buckets_are_those_of_transformers():
 
 
 def test_query_heads_are_wired_to_the_heads_that_they_read():
-    svg = head_sharing()
+    svg = str(pictures()["head-sharing"]())
     root = ElementTree.fromstring(svg)
     texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
     kept = [int(found[1].replace(",", "")) for t in texts if (found := re.match(r"keeps ([\d,]+) numbers", t or ""))]
@@ -185,7 +182,7 @@ def test_post_norm_has_its_largest_gradients_last_and_pre_norm_first():
 
 
 def test_loads_are_shares_of_the_tokens():
-    shares = [point["share"] for point in load_points(tiny_mixture())]
+    shares = [point["share"] for point in load_points(experts=8, active=2, skew=0.3, seed=0)]
     assert len(shares) == 8
     assert math.isclose(sum(shares), 2, abs_tol=1e-6)
     assert all(math.isclose(share * 512, round(share * 512), abs_tol=1e-3) for share in shares)

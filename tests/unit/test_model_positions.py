@@ -341,6 +341,56 @@ def test_scaling_as_transformers_computes_it(name: str, length: int) -> None:
     assert ours_amplitude == pytest.approx(amplitude, rel=1e-12)
 
 
+IDLE: dict[str, Any] = {
+    "linear": position_schema.LinearScaling(factor=1.0),
+    "llama3": position_schema.Llama3Scaling(factor=1.0, original_max_seq_len=256),
+    "yarn": position_schema.Yarn(factor=1.0, original_max_seq_len=256),
+    "yarn, factor 1": position_schema.Yarn(factor=1.0, original_max_seq_len=256, attention_factor=1.0),
+    "proportional": position_schema.Proportional(turning=1.0),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+@pytest.mark.parametrize("length", [100, 900])
+def test_a_scaling_by_1_equals_no_scaling_bit_for_bit(name: str, length: int) -> None:
+    """transformers agrees up to rounding in float32."""
+    scaling = IDLE[name]
+    (expected, _), (found, amplitude) = ours(position_schema.NoScaling(), length), ours(scaling, length)
+    assert np.array_equal(found, expected)
+    assert amplitude == 1
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        rope_parameters={
+            "rope_type": scaling.kind,
+            "rope_theta": 5000.0,
+            "original_max_position_embeddings": 256,
+            "partial_rotary_factor": 1.0,
+            **scaling.model_dump(exclude={"kind", "original_max_seq_len", "turning"}, exclude_none=True),
+        },
+    )
+    inv_freq, amplitude = ROPE_INIT_FUNCTIONS[scaling.kind](config, "cpu", seq_len=length)
+    np.testing.assert_allclose(expected, inv_freq, rtol=3e-6)
+    assert amplitude == 1
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        position_schema.NoScaling(),
+        *IDLE.values(),
+        *(scaling for scaling, _ in SCALINGS.values()),
+        position_schema.DynamicNTK(factor=1.0, original_max_seq_len=256),
+        position_schema.Yarn(factor=1.0, original_max_seq_len=256, attention_factor=1.2),
+    ],
+    ids=repr,
+)
+def test_an_idle_scaling_changes_no_frequency(scaling: Any) -> None:
+    frequencies, amplitude = ours(scaling, 900)
+    assert scaling.is_idle == (amplitude == 1 and np.allclose(frequencies, PLAIN, rtol=1e-12))
+
+
 PLAIN = 5000.0 ** (-np.arange(16) / 16)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from archlab.report.charts.marks import dash_turns
 from archlab.report.charts.palette import MODES, PALETTES, Mode, colors
-from archlab.report.drawings.pictures import activation_curves
+from archlab.report.drawings import curves
 
 AA = 4.5
 _EYES = {
@@ -108,7 +108,7 @@ def test_words_on_pages_can_be_read():
 
 
 def test_curves_have_dashes_of_their_own_and_the_key_shows_them():
-    drawn = activation_curves().to_dict()["layer"][0]["encoding"]
+    drawn = curves.activation_curves(reach=4).to_dict()["layer"][0]["encoding"]
     names = drawn["color"]["scale"]["domain"]
     styles = list(zip(colors(len(names), "light"), map(tuple, drawn["strokeDash"]["scale"]["range"]), strict=True))
     assert len(set(styles)) == len(names) == 8

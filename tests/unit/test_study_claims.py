@@ -8,7 +8,6 @@ import sample_study
 from archlab.evidence.claims import claims, find_claim
 from archlab.evidence.ledger import about_study, ledger
 from archlab.evidence.look_up import explaining
-from archlab.report.ledger.words import verdict
 from archlab.report.study.claims import claims_of, explained, lines
 from archlab.report.study.page import render
 from archlab.study.record import StudySummary
@@ -28,9 +27,9 @@ def test_the_terminal_shows_the_claim_and_the_findings_of_the_ledger():
     (entry,) = ledger(chosen=[find_claim("gates")])
     assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
-    assert said[1] == "  predicted: glu better, bilinear better, reglu better, geglu better, swiglu better"
+    assert said[1] == "  predicted: swiglu better, geglu better, reglu better, bilinear better, glu better"
     assert said[2].startswith("  the ledger's run, at the studies' own scale: ")
-    assert said[2].endswith(f"verdict on the claim: {verdict(entry.found[0])}")
+    assert said[2].endswith(f"verdict on the claim: {entry.found[0].verdict}")
     assert said[-2] == f"  but: {claims()[4].caveat_in_short}"
     assert said[-1] == "  in full: archlab ledger 4"
 

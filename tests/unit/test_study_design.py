@@ -229,6 +229,9 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
         ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in 'seeds=\{until: "),
         ({"margin": 0}, "margin  0; allowed: more than 0"),
+        ({"checks": [{"arm": "a", "because": "b"}]}, "checks.*give exactly one of at_least and at_most"),
+        ({"checks": [{"arm": "a", "at_least": 1, "at_most": 2, "because": "b"}]}, "checks.*give exactly one"),
+        ({"checks": [{"arm": "a", "at_least": 1}]}, "because  missing"),
         ({"tune": {"train.lr": [0.1]}, "tune_seeds": 10**9}, "tune_seeds  1,000,000,000 runs"),
         (
             {"tune": {f"train.{name}": [0.1] * 1000 for name in ("lr", "weight_decay", "eps")}},
@@ -239,6 +242,24 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
 def test_a_study_file_with_a_mistake_is_refused(values, message):
     with pytest.raises(UserError, match=message):
         study(**{"arms": {"a": {}}, **values})
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ({"arm": "bse"}, r"checks.0.arm  unknown arm 'bse'; did you mean base\?"),
+        ({"arm": "base", "outcome": "bits"}, r"checks.0 +unknown outcome 'bits'; .*bits_per_byte"),
+        ({"arm": "base", "decides": ["accurcy"]}, r"checks.0 +unknown outcome 'accurcy'; did you mean accuracy\?"),
+    ],
+)
+def test_a_check_names_an_arm_and_outcomes_of_the_study(check, message):
+    with pytest.raises(UserError, match=message):
+        arms(
+            study(
+                arms={"base": {}, "other": {"model.norm.kind": "layernorm"}},
+                checks=[{**check, "at_most": 2, "because": "it has learned"}],
+            )
+        )
 
 
 def test_every_problem_of_a_study_is_reported_at_once(tmp_path):

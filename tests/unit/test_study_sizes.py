@@ -82,6 +82,9 @@ def test_parameters_are_matched_within_a_size():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"largest_seeds": 3}, "largest_seeds  3; allowed: up to the number of `seeds`"),
+        ({"largest_seeds": 1}, "largest_seeds  1; allowed: at least 2"),
+        ({"largest_seeds": 2, "sizes": []}, "largest_seeds  .*needs `sizes`"),
         ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: 2 to 6 parameter counts, each at least 10% larger than"),
         ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
         (

@@ -127,6 +127,19 @@ def test_equivalence_is_corrected_over_all_comparisons_in_a_family_of_its_own() 
     assert widths[1] / widths[0] == pytest.approx(stats.t.isf(ALPHA / 2, 4) / stats.t.isf(ALPHA, 4))
 
 
+def test_the_interval_of_equivalence_has_the_level_that_is_said() -> None:
+    """90% for one comparison. Holm's correction judges the most certain of two at half the level, so 95%."""
+    d = np.array(list(ARM.values())) - np.array(list(BASE.values()))
+    values: dict[str, dict[int, float | None]] = {"base": {**BASE}, "arm": {**ARM}, "gone": dict.fromkeys(BASE)}
+    for references, level in (({"arm": "base"}, 0.9), ({"arm": "base", "gone": "base"}, 0.95)):
+        found = compare(values, references, margin=0.06)["arm"]
+        expected = stats.t.interval(level, len(d) - 1, d.mean(), stats.sem(d))
+        assert found.within_confidence == pytest.approx(level)
+        assert (found.within_low, found.within_high) == pytest.approx(expected)
+        assert found.confidence == pytest.approx((1 + level) / 2)
+    assert compare(values, {"arm": "base"})["arm"].within_confidence is None
+
+
 def test_without_a_margin_nothing_is_equivalent() -> None:
     found = one({**BASE}, {**BASE})
     assert (found.margin, found.p_equivalent, found.within_low, found.verdict) == (
@@ -393,8 +406,8 @@ def test_the_level_of_the_smallest_effect_relaxes_with_what_others_found() -> No
 
 def test_answer_of_a_ladder() -> None:
     text = sample_study.ladder().answer
-    assert text.startswith("At 1.21M parameters and 1M tokens, Pre-norm bought 1.1")
-    assert "RoPE 0.7" in text
+    assert text.startswith("At 1.21M parameters and 1M tokens, Pre-norm lowered the loss by 1.1")
+    assert "RoPE by 0.7" in text
     assert "(3 paired seeds, each Holm p ≤ 0.0" in text
     assert re.search(
         r"RMSNorm, No biases and GQA are not distinguishable from the steps before them \(3 paired seeds; smallest "
@@ -442,7 +455,7 @@ def test_answer_of_equivalent_arms() -> None:
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.05).answer
     assert re.search(
         r"GEGLU and SwiGLU are equivalent within 0.05 bits per byte "
-        r"\(difference -?0.00\d \[-?0.0\d+, 0.0\d+\] over 5 paired seeds, Holm p [=<] 0.00\d\)\.",
+        r"\(difference -?0.00\d, 90% interval \[-?0.0\d+, 0.0\d+\] over 5 paired seeds, Holm p [=<] 0.00\d\)\.",
         text,
     )
     more = {**arms, "c": ("ReGLU", 2.601, {}), "d": ("far", 2.9, {})}
@@ -464,7 +477,7 @@ def test_answer_of_an_outcome_without_a_better_direction() -> None:
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", better="neither").answer
     assert "GEGLU differs from SwiGLU by -0." in text
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "previous", better="neither").answer
-    assert "GEGLU changed it by -0." in text
+    assert "GEGLU changed the loss by -0." in text
 
 
 def test_answer_of_an_outcome_for_which_higher_is_better() -> None:

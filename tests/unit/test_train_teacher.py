@@ -23,7 +23,7 @@ from archlab.training.loss import kl_divergence
 from archlab.training.step import StepResult, update
 from archlab.training.teacher import Teacher
 from archlab.training.world import ALONE
-from archlab.transplant.weights import Architecture, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, Weights, stored
 from tiny import config
 
 CPU = Device("cpu", torch.float32)
@@ -65,7 +65,7 @@ def test_at_a_high_temperature_logits_are_matched():
 
 
 def weights_of(model):
-    tensors = {name: LazyTensor(tuple(x.shape), x.clone) for name, x in model.state_dict().items()}
+    tensors = {name: stored(name, x.shape, x.clone) for name, x in model.state_dict().items()}
     return Weights(Architecture.of(model.config), tensors)
 
 

@@ -133,6 +133,32 @@ def test_chosen_layers_are_the_ones_that_were_named():
     torch.testing.assert_close(new(TOKENS), expected, rtol=1e-10, atol=1e-10)
 
 
+def test_a_layer_at_another_place_is_kept_and_a_left_out_one_is_dropped():
+    old = tiny_trained("model.n_layers=4")
+    _, made = tiny_received(old, "model.n_layers=3", layers=[0, 3, 2])
+    of_layer = [name for name in old.state_dict() if name.startswith("layers.1.")]
+    assert len(of_layer) == 9
+    assert [*made.dropped] == of_layer
+    assert {*made.kept} == {*made.tensors}
+    assert made.counts() == f"{3 + 3 * 9} kept, 9 dropped"
+
+
+def test_a_repeated_layer_is_kept_once():
+    _, made = tiny_received(tiny_trained(), "model.n_layers=3", layers=[0, 1, 1])
+    assert not made.dropped
+    assert {name for name in made.tensors if name not in made.kept} == {
+        name for name in made.tensors if name.startswith("layers.2.")
+    }
+
+
+def test_trained_layers_that_make_room_for_new_ones_are_kept():
+    old = tiny_trained()
+    _, made = tiny_received(old, "model.n_layers=4")
+    assert not made.dropped
+    assert sum(name.startswith("layers.") for name in made.kept) == 2 * 9
+    assert not any(name.startswith(("layers.1.", "layers.3.")) for name in made.kept)
+
+
 def test_all_layers_in_order_change_nothing():
     _, made = tiny_received(tiny_trained(), layers=[0, 1])
     assert not made.changes

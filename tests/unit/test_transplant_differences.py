@@ -264,11 +264,39 @@ def test_a_change_does_nothing_in_short_texts_and_something_in_longer_ones(name:
     assert gap(old, new, limit) < 1e-10 < gap(old, new, limit + 1)
 
 
-def test_scalings_by_1_are_exact_in_all_texts() -> None:
-    change = LONGROPE.replace(THREES, ONES)
-    old, new, made = transplanted([], overrides(change))
-    assert made.effect == "exact"
-    assert gap(old, new) < 1e-10
+IDLE = {
+    "LongRoPE": (LONGROPE.replace(THREES, ONES), 1e-10),
+    "position interpolation": ("position.scaling.kind=linear position.scaling.factor=1", 0),
+    "Llama 3 scaling": (LLAMA3.replace("factor=8.0", "factor=1"), 0),
+    "YaRN": (YARN.replace("factor=4.0", "factor=1"), 0),
+    "p-RoPE": ("position.scaling.kind=proportional position.scaling.turning=1", 0),
+}
+"""Scalings by 1, and the largest difference of the logits: none, or that of rounding."""
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_scalings_by_1_are_exact_in_all_texts(name: str) -> None:
+    scaling, largest = IDLE[name]
+    old, new, made = transplanted(["model.position.theta=100"], overrides(scaling))
+    assert [(change.name, change.effect) for change in made.changes] == [(name, "exact")]
+    assert "texts of up to" not in made.changes[0].detail
+    assert gap(old, new) <= largest
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "values"),
+    [
+        ("", "position.kind=none", "model.position.kind in layers 0 to 1: rope to none"),
+        (YARN, "position.kind=none", "model.position.kind in layers 0 to 1: rope to none"),
+        ("position.kind=alibi", YARN, "model.position.kind in layers 0 to 1: alibi to rope"),
+        ("position.kind=none", "", "model.position.kind in layers 0 to 1: none to rope"),
+        (QK_NORM, "", "model.attention.qk_norm.kind in layers 0 to 1: rmsnorm to none"),
+    ],
+)
+def test_another_kind_is_one_change(before: str, after: str, values: str) -> None:
+    """Fields of only one of the kinds, also those of sections inside it, are not listed as changes of their own."""
+    _, _, made = transplanted_to(overrides(before), overrides(after))
+    assert [change.detail for change in made.changes] == [values]
 
 
 @pytest.mark.parametrize(

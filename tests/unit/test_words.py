@@ -18,5 +18,15 @@ def test_no_word_has_two_meanings():
 
 
 def test_a_topic_is_explained_under_its_chinese_name():
-    for word, name in {"旋转位置编码": "rope", "分组查询注意力": "gqa", "QKV": "attention"}.items():
+    found = {
+        "旋转位置编码": "rope",
+        "分组查询注意力": "gqa",
+        "QKV": "attention",
+        "中心化": "centering",
+        "长度外推": "extrapolation",
+        "流水线并行": "parallelism",
+        "梯度消失": "residual-stream",
+        "算术强度": "arithmetic-intensity",
+    }
+    for word, name in found.items():
         assert look_up(word) == (name, dict(topics())[name])

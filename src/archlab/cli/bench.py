@@ -91,7 +91,8 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
     how = "compiled" if speed.compiled else "not compiled"
     print(f"{speed.tokens_per_second:,.1f} tokens per second ({speed.dtype}, {how})")
     print(f"on {speed.device}, {speed.threads} threads")
-    print(f"{speed.used:.0%} {limit} ({si(speed.limit)} {unit})")
+    used = "an unknown share" if speed.used is None else f"{speed.used:.0%}"
+    print(f"{used} {limit} ({si(speed.limit)} {unit})")
     print_table(
         ("kind of operation", "share of the time"),
         [(kind, f"{share:.1%}") for kind, share in speed.time_by_kind.items()],

@@ -170,7 +170,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "ledger": (
         ("archlab ledger", "All claims, and what our runs found."),
         ("archlab ledger 3", "One claim in full."),
-        ("archlab ledger --html ledger.html", "A page that shows every prediction next to its result."),
+        ("archlab ledger mistakes", "Common errors, each with the fact and a command that shows it."),
     ),
     "import": (
         ("archlab import HuggingFaceTB/SmolLM2-135M --out runs/smollm", "Download a model of the Hugging Face hub."),

@@ -12,8 +12,9 @@ from archlab.config.core import trust
 from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import Registered, file_of, kind_of
 from archlab.console import console
-from archlab.evidence.claims import cited, claims, sources
+from archlab.evidence.claims import cited, claims, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
+from archlab.evidence.intensity import intensities, intensity_table
 from archlab.evidence.look_up import UsersKinds, look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
@@ -114,6 +115,8 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
         "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
         "price": {_KEYS[heading]: price.model_dump() for heading, price in by_heading.items()} or None,
+        "flops_per_byte": intensities() if topic.intensity else None,
+        "mistakes": [mistake.model_dump(mode="json", by_alias=True) for mistake in mistakes_about(name)],
     }
 
 
@@ -132,6 +135,8 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         yield from _price_lines(by_heading)
         if resized := equal_size(topic):
             yield from _labeled("", resized, width)
+    if topic.intensity:
+        yield from _intensity_lines()
     if topic.conditions:
         yield from _usage_lines(usage(topic.conditions), topic.counted, width)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
@@ -139,6 +144,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         "papers": map(published_line, published(topic, entries)),
         "here": map(measured_line, measured(name, entries)),
         "claims": map(in_a_line, entries),
+        "errors": (f"“{mistake.said}” In fact: {mistake.fact}" for mistake in mistakes_about(name)),
     }
     for label, texts in evidence.items():
         for n, text in enumerate(texts):
@@ -149,6 +155,8 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     yield from _labeled("try", topic.try_it, width)
     for n, sentence in enumerate(topic.shows):
         yield from _labeled("" if n else "shows", sentence, width)
+    for n, mistake in enumerate(mistakes_about(name)):
+        yield from _labeled("" if n else "errors", f"Said: {mistake.said} But: {mistake.fact}", width)
 
 
 def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
@@ -158,6 +166,12 @@ def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
         return
     for row, *cells in [(f"{BASE} at {CONTEXT} tokens", *by_heading), *rows]:
         yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+def _intensity_lines() -> Iterator[str]:
+    (corner, *names), *rows = intensity_table()
+    for row, *cells in [(f"FLOPs per byte, {corner}", *names), *rows]:
+        yield f"{_INDENT}{row:<42}" + "".join(f"{cell:>9}" for cell in cells)
 
 
 def _usage_lines(used: Usage, counted: str, width: int) -> Iterator[str]:

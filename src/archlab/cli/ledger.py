@@ -11,6 +11,9 @@ from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.report.ledger import words
 from archlab.report.ledger.words import listed
 
+_MISTAKES = "mistakes"
+"""Argument that lists common errors in place of claims."""
+
 
 @long_output
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
@@ -19,7 +22,8 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
     Parameters
     ----------
     claim
-        Number or name of one claim, to show it in full. Without a claim, all claims and common errors are listed.
+        Number or name of one claim, to show it in full; or "mistakes", to list common errors. Without a claim, all
+        claims are listed.
     html
         Write all claims as a page to this file. The page shows every prediction next to its result.
     json
@@ -33,20 +37,25 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
             raise UserError(f"--html writes a page of all claims; leave out {claim!r}")
         print(write_ledger(ledger(), html))
         return
+    if claim == _MISTAKES:
+        if json:
+            print_json(_mistakes_as_json())
+        else:
+            _print_mistakes()
+        return
     entries = ledger() if claim is None else ledger(chosen=[find_claim(claim)])
     if json:
-        print_json(_as_json(entries, with_mistakes=claim is None))
+        listed_mistakes = _mistakes_as_json() if claim is None else {}
+        values = {"claims": [entry.model_dump(mode="json") for entry in entries], **listed_mistakes}
+        print_json(values | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}})
     elif claim is None:
         _print_all(entries)
     else:
         _print_one(entries[0])
 
 
-def _as_json(entries: list[LedgerEntry], *, with_mistakes: bool) -> dict[str, object]:
-    values: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
-    if with_mistakes:
-        values["mistakes"] = [mistake.model_dump(mode="json") for mistake in mistakes()]
-    return values | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
+def _mistakes_as_json() -> dict[str, object]:
+    return {"mistakes": [mistake.model_dump(mode="json", by_alias=True) for mistake in mistakes()]}
 
 
 def _print_all(entries: list[LedgerEntry]) -> None:
@@ -56,11 +65,13 @@ def _print_all(entries: list[LedgerEntry]) -> None:
     out.print(f"{words.scale(entries)} {words.INTERVALS} One claim in full: archlab ledger {entries[0].claim.number}")
     for note in filter(None, map(words.has_changed, entries)):
         out.print(f"note: {note}")
-    out.print("\nCommon errors")
-    for mistake in mistakes():
-        out.print(f"\nSaid: {mistake.said}")
-        sources_of_fact = ", ".join(source.cited for source in cited(mistake.sources))
-        out.print(f"But:  {mistake.fact}" + (f" ({sources_of_fact})" if sources_of_fact else ""))
+    out.print(f"\n{len(mistakes())} common errors, each with the correct fact: archlab ledger {_MISTAKES}")
+
+
+def _print_mistakes() -> None:
+    out = console()
+    for line in words.listed_mistakes(out.width):
+        out.print(line, soft_wrap=True)
 
 
 def _print_one(entry: LedgerEntry) -> None:
@@ -76,7 +87,9 @@ def _print_one(entry: LedgerEntry) -> None:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
     for result in entry.found:
-        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict(result)}")
+        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict_here(entry, result)}")
+        if summary := words.found_here(result):
+            out.print(f"{summary}.")
         if result.judged:
             print_table(words.EXPECTED, map(words.expected, result.judged))
         for reason in words.untested(result):

@@ -49,6 +49,7 @@ def _train(config: str, overrides: Sequence[str], out: Path) -> int:
     from archlab.cli.implied_start import with_start
     from archlab.training.callback import Printing
     from archlab.training.train import train
+    from archlab.training.utilization import mfu_text
 
     with collected_notes() as notes:
         overrides = with_start(config, overrides, out)
@@ -70,7 +71,7 @@ def _train(config: str, overrides: Sequence[str], out: Path) -> int:
         print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1
     print(f"{summary.result} after {summary.tokens:,} tokens")
-    print(f"{summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, {summary.dtype} on {summary.device}")
+    print(f"{summary.tokens_per_second:,.0f} tok/s, {mfu_text(summary.mfu)}, {summary.dtype} on {summary.device}")
     print(out)
     return 0
 

@@ -3,6 +3,7 @@ values."""
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import accumulate
@@ -23,26 +24,27 @@ from archlab.digests import DIGESTS
 from archlab.errors import UserError
 
 
-def presets() -> dict[str, Traversable]:
+def presets() -> Mapping[str, Traversable]:
     """Return the config files of the presets, by name in alphabetical order."""
     return _yaml_files("presets")
 
 
-def facts() -> dict[str, Traversable]:
+def facts() -> Mapping[str, Traversable]:
     """Return the files of published models that archlab cannot build, by name in alphabetical order."""
     return _yaml_files("facts")
 
 
-def studies() -> dict[str, Traversable]:
+def studies() -> Mapping[str, Traversable]:
     return _yaml_files("studies")
 
 
-def devices() -> dict[str, Traversable]:
+def devices() -> Mapping[str, Traversable]:
     """Return the files that describe hardware devices, by name in alphabetical order."""
     return _yaml_files("devices")
 
 
-def _yaml_files(folder: str) -> dict[str, Traversable]:
+@cache
+def _yaml_files(folder: str) -> Mapping[str, Traversable]:
     files = (resources.files("archlab") / "library" / folder).iterdir()
     return dict(sorted((f.name.removesuffix(".yaml"), f) for f in files if f.name.endswith(".yaml")))
 

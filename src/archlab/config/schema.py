@@ -256,9 +256,14 @@ class DataConfig(Settings):
         return self.fold, *self.excluded_folds
 
     @property
+    def field(self) -> str:
+        """Name of the field that says which data is read."""
+        return "data.mixture" if self.mixture else "data.path"
+
+    @property
     def named(self) -> str:
         """Name of the data for messages."""
-        return "data.mixture" if self.mixture else self.path
+        return self.field if self.mixture else self.path
 
 
 class Config(Settings):

@@ -51,6 +51,8 @@ class ChatEncoder:
     tokenizer: Tokenizer
     seq_len: int | None
     """Length of the windows that every conversation must fit into; None if conversations may have any length."""
+    unread: set[str] = field(default_factory=set)
+    """Names of lists beside the messages, such as `tools`, that the template does not read."""
     _longest: LongestText = field(default_factory=lambda: LongestText(where="", tokens=0))
     _counted: int = 0
     _ends: set[int] = field(default_factory=set)
@@ -93,13 +95,20 @@ class ChatEncoder:
         self.corpus.omissions.add(Path(piece.name.rpartition(":")[0]), piece.name, str(error))
 
     def _rendered(self, piece: Piece) -> _Rendered:
-        messages = json.loads(piece.text)
+        conversation = json.loads(piece.text)
+        messages = conversation if isinstance(conversation, list) else conversation.pop("messages")
+        beside = {} if isinstance(conversation, list) else conversation
         for n, message in enumerate(messages, 1):
             if name := self._special_names.search(message["content"]):
                 raise _InvalidConversationError(
                     f"message {n} contains {name[0]}, a special token of the tokenizer; remove it from the text"
                 )
-        text, places = self.template.render_with_responses(messages)
+        if name := self._special_names.search(json.dumps(beside, ensure_ascii=False)):
+            raise _InvalidConversationError(
+                f"{' or '.join(beside)} contain {name[0]}, a special token of the tokenizer; remove it from the text"
+            )
+        self.unread.update(name for name in beside if not self.template.reads(name))
+        text, places = self.template.render_with_responses(messages, beside)
         if not any(begin < end for begin, end in places):
             raise _InvalidConversationError("the chat template writes no text for the responses")
         return _Rendered(piece, text, places)
@@ -142,7 +151,7 @@ class ChatEncoder:
     def _special_names(self) -> re.Pattern[str]:
         names = (self.tokenizer.id_to_token(int(i)) for i in self._special)
         longest_first = sorted((name for name in names if name), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)))
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     @cached_property
     def _not_spelled(self) -> str | None:

@@ -147,7 +147,7 @@ def contents(file: SourceFile, template: RecordTemplate) -> Iterator[Content]:
     Raise EOFError, zlib.error or OSError if the file is damaged.
     """
     if file.kind == _LINES:
-        return _read_lines(file, template, partial(_values, template.fields))
+        return _read_lines(file, template, partial(_values, template))
     if file.kind in _TABLES:
         return _read_table(file, template)
     if isinstance(template, TextTemplate):
@@ -214,8 +214,7 @@ def _decode(data: bytes | bytearray, is_python: bool) -> str:
 def _read_lines(
     file: SourceFile, template: RecordTemplate, values: Callable[[int, bytes], list[object] | None]
 ) -> Iterator[Content]:
-    """Yield a document for each line in which `values` finds the values of the fields. It returns None for a line
-    without a record."""
+    """Yield a document for each line. `values` returns those of the fields, or None for a line without a record."""
     with _opened(file.path) as lines:
         for number in count(1):
             line, where = lines.readline(LONGEST_LINE + 1), f"{file.path}, line {number}"
@@ -233,7 +232,7 @@ def _read_lines(
                 return
 
 
-def _values(fields: Sequence[str], _: int, line: bytes) -> list[object] | None:
+def _values(template: RecordTemplate, _: int, line: bytes) -> list[object] | None:
     if not line.strip():
         return None
     try:
@@ -242,7 +241,7 @@ def _values(fields: Sequence[str], _: int, line: bytes) -> list[object] | None:
         raise InvalidRecordError("not valid UTF-8") from None
     except (ValueError, RecursionError):
         raise InvalidRecordError("not valid JSON") from None
-    return [_value(record, field) for field in fields]
+    return [*(_value(record, field) for field in template.fields), *map(record.get, template.optional)]
 
 
 def _with_unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -310,11 +309,11 @@ class _Columns:
 def _read_table(file: SourceFile, template: RecordTemplate) -> Iterator[Content]:
     arrow, number = _pyarrow(file.path, "parquet"), 0
     try:
-        for row in _rows(file.path, template.fields):
+        for row in _rows(file.path, template):
             number += 1
             try:
-                values = [_plain(value, field) for value, field in zip(row, template.fields, strict=True)]
-                yield Document(f"{file.name}:{number}", *template.texts(values))
+                values = (_plain(row.get(field), field) for field in (*template.fields, *template.optional))
+                yield Document(f"{file.name}:{number}", *template.texts([*values]))
             except InvalidRecordError as error:
                 yield Invalid(f"{file.path}, row {number}", str(error))
     except InvalidRecordError as error:
@@ -326,25 +325,30 @@ def _read_table(file: SourceFile, template: RecordTemplate) -> Iterator[Content]
         yield Invalid(str(file.path), f"{what}: {_first_line(error)}")
 
 
-def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _rows(path: Path, template: RecordTemplate) -> Iterator[dict[str, Any]]:
     from pyarrow import OSFile, compute, ipc, parquet
 
     if path.suffix == ".parquet":
         about = parquet.ParquetFile(path)
-        columns = [_steps(about.schema_arrow, field) for field in fields]
-        batches = _batches(path, about.metadata, sorted({".".join(column) for column in columns}))
+        columns = _columns(about.schema_arrow, template)
+        batches = _batches(path, about.metadata, sorted({*map(".".join, columns.values())}))
     else:
         batches = ipc.open_stream(OSFile(os.fspath(path)))
-        columns = [_steps(batches.schema, field) for field in fields]
+        columns = _columns(batches.schema, template)
     nested = compute.struct_field  # pyright: ignore[reportAttributeAccessIssue] - created when pyarrow is imported
     for batch in batches:
-        tops = ((batch.column(top), below) for top, *below in columns)
-        yield from zip(*(nested(top, below) if below else top for top, below in tops), strict=True)
+        tops = ((batch.column(top), below) for top, *below in columns.values())
+        for row in zip(*(nested(top, below) if below else top for top, below in tops), strict=True):
+            yield dict(zip(columns, row, strict=True))
+
+
+def _columns(schema: Any, template: RecordTemplate) -> dict[str, list[str]]:
+    return {field: _steps(schema, field) for field in (*template.fields, *({*template.optional} & {*schema.names}))}
 
 
 def _plain(value: Any, field: str) -> object:
     try:
-        return value.as_py()
+        return None if value is None else value.as_py()
     except UnicodeDecodeError:
         raise InvalidRecordError(f"{field!r} is not valid UTF-8") from None
 

@@ -70,7 +70,7 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
         if not (expand_user(named.path) / MANIFEST).is_file():
             hint = "allowed: a folder made by `archlab data`, with the same --tokenizer as the others"
             raise UserError(f"{field}.path: {named.path} is not a data folder; {hint}")
-        folder = open_data(config.model_copy(update={"path": named.path}), vocab_size)
+        folder = open_data(config.model_copy(update={"path": named.path}), vocab_size, f"{field}.path")
         if (form := folder.manifest.form) != "text":
             hint = "folders of plain text; or this folder alone, as data.path"
             raise UserError(f"{field}.path: {named.path} is a folder of {form}; allowed: {hint}")

@@ -26,7 +26,7 @@ from archlab.data.shards import FORMAT, MANIFEST, ChatFacts, DataFolder, Manifes
 from archlab.data.split import SplitRule, choose_split, hash_share
 from archlab.data.template import TEXT, ChatFields, PairFields, RecordTemplate, TextTemplate
 from archlab.digests import sha256
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.files import cache_folder, expand_user, folder_atomic
 from archlab.hf.chat_template import ChatTemplate
 from archlab.hf.folder import CHAT_TEMPLATE, TOKENIZER, download, is_hub_id
@@ -115,8 +115,8 @@ def prepare(
     return _build(recipe, out, workers=workers, progress=progress)
 
 
-def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
-    """Open the data of a run: a data folder, or text.
+def open_data(config: DataConfig, vocab_size: int, field: str = "data.path") -> DataFolder:
+    """Open the data of a run: a data folder, or text. `field` is the field that names it.
 
     Text is encoded once, with a tokenizer of at most `vocab_size` tokens, and kept in the cache folder. Raise UserError
     if the fold, `held_out` or the vocabulary size does not match the data.
@@ -134,10 +134,14 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
             hint = "remove this setting, or make another folder with `archlab data --pairs`"
             raise UserError(f"data.pairs is {list(config.pairs)}, but {path} is a complete data folder; {hint}")
     else:
-        recipe = _Recipe(corpus_of(config), config.held_out, vocab_size, _tokenizer_file(config), config.reserve)
+        corpus = corpus_of(config)
+        with at(field):
+            list(corpus.files())
+        recipe = _Recipe(corpus, config.held_out, vocab_size, _tokenizer_file(config), config.reserve)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold, config.excluded_folds)
     if (file := _tokenizer_file(config)) and (path / MANIFEST).is_file():
-        bpe.check_same(bpe.load(file), data.tokenizer, str(config.tokenizer), str(path))
+        with at(field):
+            bpe.check_same(bpe.load(file), data.tokenizer, str(config.tokenizer), str(path))
     if data.manifest.vocab_size > vocab_size:
         special = special_ids(data.tokenizer, data.manifest.vocab_size, data.document_tokens)
         mask, n_sentinels = special.mask is not None, len(special.sentinels)
@@ -153,7 +157,13 @@ def _tokenizer_file(config: DataConfig) -> Path | None:
     if config.tokenizer is None:
         return None
     path = expand_user(config.tokenizer)
-    return download(config.tokenizer) if not path.exists() and is_hub_id(config.tokenizer) else path
+    if path.exists():
+        return path
+    if is_hub_id(config.tokenizer):
+        return download(config.tokenizer)
+    raise UserError(
+        f"data.tokenizer: {path}: no such file or folder; allowed: a tokenizer.json, its folder or a hub id"
+    )
 
 
 def corpus_of(config: DataConfig) -> Corpus:
@@ -345,6 +355,8 @@ def _written_with_template(chat: ChatEncoder, folder: Path) -> ChatFacts:
     for name, content in (files := chat.template.files({}, folder)).items():
         (folder / name).write_text(content, encoding="utf-8")
     facts = chat.facts({name: sha256(folder / name) for name in files})
+    for name in sorted(chat.unread):
+        note(f"some conversations have {name}, but the chat template does not write them")
     if chat.template.writes_date:
         note("the chat template can write the current date, so that the tokens depend on the day")
     if not facts.ends:

@@ -8,12 +8,14 @@ from typing import ClassVar, TypeAlias
 
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.hf.chat_template import ASSISTANT, ROLES
+from archlab.hf.chat_template import ASSISTANT, BESIDE_MESSAGES, ROLES
 
 _JSON = (
     (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
     (dict, "an object"),
 )  # fmt: skip
+_KWARGS = "chat_template_kwargs"
+"""Field of a record with further values for the chat template, in TRL."""
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
@@ -37,6 +39,8 @@ class TextTemplate:
     """Fixed text before the first value, between two values, and after the last value."""
     unit: ClassVar[str] = "texts"
     """Name of what the records contain, in the plural."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Names of fields that a record may lack. Their values, or None, follow those of `fields`."""
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
@@ -91,6 +95,7 @@ class PairFields:
 
     fields: tuple[str, str]
     unit: ClassVar[str] = "pairs"
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def texts(self, values: Sequence[object]) -> tuple[str, str]:
         """Return the source and the target. Raise InvalidRecordError if one of them is empty."""
@@ -107,23 +112,30 @@ class ChatFields:
     """Rule that turns a record into a conversation: one field holds its messages, or two fields hold a prompt and its
     response.
 
-    Each message is an object with a role and a content, as in the chat API of OpenAI.
+    Each message is an object with a role and a content, as in the chat API of OpenAI. A record may also have tools and
+    documents, which its chat template may write.
     """
 
     fields: tuple[str, ...]
     """Name of the field of the messages, or names of the fields of the prompt and the response."""
     unit: ClassVar[str] = "conversations"
+    optional: ClassVar[tuple[str, ...]] = (*BESIDE_MESSAGES, _KWARGS)
 
     def texts(self, values: Sequence[object]) -> tuple[str]:
-        """Return the messages as JSON. Raise InvalidRecordError if they are not a conversation with a response."""
+        """Return the conversation as JSON: an array of messages or, if the record has tools or documents, an object
+        with all of them. Raise InvalidRecordError if the messages are not a conversation with a response."""
+        *beside, others = values[len(self.fields) :]
+        if others not in (None, {}):
+            raise InvalidRecordError(f"the field {_KWARGS!r} is set; allowed beside messages: tools and documents")
+        named = {name: _objects(x, name) for name, x in zip(BESIDE_MESSAGES, beside, strict=True) if x is not None}
+        messages = self._messages(values[: len(self.fields)])
+        return (json.dumps({"messages": messages, **named} if named else messages, ensure_ascii=False),)
+
+    def _messages(self, values: Sequence[object]) -> list[dict[str, str]]:
         if len(self.fields) == 1:
-            messages = list(_messages(values[0], self.fields[0]))
-        else:
-            contents = (_prompt_or_response(value, field) for value, field in zip(values, self.fields, strict=True))
-            messages = [
-                {"role": role, "content": text} for role, text in zip(("user", ASSISTANT), contents, strict=True)
-            ]
-        return (json.dumps(messages, ensure_ascii=False),)
+            return list(_messages(values[0], self.fields[0]))
+        contents = (_prompt_or_response(value, field) for value, field in zip(values, self.fields, strict=True))
+        return [{"role": role, "content": text} for role, text in zip(("user", ASSISTANT), contents, strict=True)]
 
     def __str__(self) -> str:
         if len(self.fields) == 1:
@@ -139,6 +151,18 @@ def _prompt_or_response(value: object, field: str) -> str:
         hint = "to read messages, name one field that holds the whole conversation"
         raise InvalidRecordError(f"{field!r} is an array; expected a string ({hint})")
     return _not_empty(_checked(value, repr(field)), field, "in the prompt and in the response")
+
+
+def _objects(value: object, name: str) -> list[object]:
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        wrong = next(each for each in value if not isinstance(each, Mapping)) if isinstance(value, list) else value
+        verb = "contains" if isinstance(value, list) else "is"
+        raise InvalidRecordError(f"{name!r} {verb} {json_type(wrong)}; expected an array of objects")
+    try:
+        _checked(json.dumps(value, ensure_ascii=False), repr(name))
+    except (TypeError, ValueError) as error:
+        raise InvalidRecordError(f"{name!r} is not JSON: {error}") from None
+    return value
 
 
 def _messages(value: object, field: str) -> list[dict[str, str]]:

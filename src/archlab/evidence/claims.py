@@ -15,6 +15,7 @@ from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.evidence.topics import topics
+from archlab.study.outcomes.schema import Unit
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
 """Predicted result of comparing an arm with its reference.
@@ -64,6 +65,23 @@ class Publication(Base):
         return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 
+class Pair(Base):
+    """Two published numbers that can be subtracted: with a choice, and without it. Each comes from a single run."""
+
+    topics: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
+    """Names of the topics that the comparison is about."""
+    of: Line
+    """The two models that are compared, such as `RMSNorm vs LayerNorm`."""
+    what: Line
+    """Name of the quantity."""
+    better: Literal["lower", "higher"]
+    """Direction in which the quantity is better."""
+    value: float
+    """Number with the choice."""
+    reference: float
+    """Number of the model that it is compared with."""
+
+
 class Effect(Base):
     """A result that a publication reports."""
 
@@ -73,11 +91,23 @@ class Effect(Base):
     """The quantity that was measured, and the models that were compared."""
     found: Line
     """Published numbers, in words."""
+    pairs: Annotated[tuple[Pair, ...], Field(strict=False)] = ()
+    """Numbers in `found` that a chart can compare. Empty if there are none."""
     scale: Line | None = None
     """Size of the models or of their data. null if it is not stated or does not apply."""
     read: Literal["in the paper's text", "in a secondary source", "read from a plot"]
     """Origin of the numbers. Numbers that were read from a plot, for example, are less certain than numbers in the
     text."""
+
+
+class Margin(Base):
+    """Largest difference that is too small to matter, for all outcomes with one unit, in every claim."""
+
+    largest: Positive
+    is_relative: bool = False
+    """Whether `largest` is a share of the mean of the study's first arm. Otherwise, it has the unit of the outcome."""
+    because: Line
+    """Reason for the number, from published effects."""
 
 
 class Expectation(Base):
@@ -92,12 +122,15 @@ class Expectation(Base):
     """Name of the outcome that is compared. null means the primary outcome of the study."""
     verdict: Predicted
     """Predicted result of the comparison."""
-    margin: Positive | None = None
-    """Largest difference that counts as unimportant, in the outcome's unit. null means that the margin of the study is
-    used, which applies only to the study's primary outcome."""
-    untested: Line | None = None
-    """Reason why the study cannot test the prediction at the default scale. The verdict on the prediction is then
-    "undecided", whatever the runs show. null if the study can test the prediction."""
+    listed_later: bool = False
+    """Whether the comparison was listed after its result was known, because it is an instance of the statement."""
+
+
+class PrimaryExpectation(Expectation):
+    """The prediction that decides a claim."""
+
+    because: Line
+    """Reason why this comparison decides. It is written before the study is run."""
 
 
 class Ranking(Base):
@@ -128,8 +161,13 @@ class Claim(Base):
     """Published result in a few words, for a table. The verdict on the claim is about this result."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
     """Results that publications report about the claim."""
-    expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
-    """Predictions for archlab's studies. Empty if no study tests the claim yet."""
+    primary: PrimaryExpectation | None = None
+    """Prediction that decides the claim. null if no study tests the claim yet."""
+    instances: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """Other comparisons of which the statement says the result. If one shows the opposite, the claim is "mixed" at
+    best."""
+    described: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """Predictions that do not affect the verdict, such as consequences of the config and controls."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
     """Published orders of arms, which archlab compares with the order in its own runs. They do not affect the
     verdict."""
@@ -137,6 +175,11 @@ class Claim(Base):
     """Main point of `caveat` in a few words. It is shown next to every verdict on the claim."""
     caveat: Line
     """Reasons why results at a small scale may be misleading."""
+
+    @property
+    def expected(self) -> tuple[Expectation, ...]:
+        """All predictions, the primary one first."""
+        return (*([self.primary] if self.primary else []), *self.instances, *self.described)
 
     @property
     def studies(self) -> list[str]:
@@ -157,8 +200,16 @@ class Mistake(Base):
     """The wrong statement."""
     fact: Line
     """The correct statement."""
+    topics: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
+    """Names of the topics that the error is about."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md)."""
+    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md), or from
+    computing an example."""
+    try_it: Annotated[Line, Field(alias="try")]
+    """Command whose output shows the fact: a command of archlab, or `python -c` with one line of code."""
+    shows: Annotated[dict[Line, Line], Field(min_length=1)]
+    """Sentences about the output of the command, each mapped to a Python expression for the same statement, as in
+    `Topic.shows`. For `python -c`, the name `printed` is the printed text."""
 
 
 _Read = TypeVar("_Read")
@@ -178,9 +229,20 @@ def claims() -> dict[int, Claim]:
 
 
 @cache
+def margins() -> dict[Unit, Margin]:
+    """Return the margin of each unit for which a margin is defined."""
+    return _checked(dict[Unit, Margin], _raw("claims")["margins"])
+
+
+@cache
 def mistakes() -> list[Mistake]:
     """Return the common errors. Errors about architecture come first, then errors about parameters, FLOPs and bytes."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
+
+
+def mistakes_about(topic: str) -> list[Mistake]:
+    """Return the common errors about the topic with this name."""
+    return [mistake for mistake in mistakes() if topic in mistake.topics]
 
 
 def cited(keys: Iterable[str]) -> list[Publication]:

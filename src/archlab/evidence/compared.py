@@ -83,16 +83,20 @@ class Compared(Base):
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
+        if self.comparison.verdict == "equivalent" and (level := self.comparison.within_confidence):
+            text = f"{text}, {100 * level:.3g}% interval"
         if self.effects:
             first, other = (difference(value, self.outcome.unit) for value in self.effects)
             return f"{text} ({other} minus {first})"
         return text if self.share is None else f"{text} ({self.share:+.1%})"
 
 
-def compared(results: Results, outcome: str | None = None, margin: float | None = None) -> dict[str, Compared]:
-    """Return all comparisons, keyed by the name of the arm or contrast. `outcome` and `margin` are passed to
+def compared(
+    results: Results, outcome: str | None = None, margin: float | None = None, only: str | None = None
+) -> dict[str, Compared]:
+    """Return all comparisons, keyed by the name of the arm or contrast. `outcome`, `margin` and `only` are passed to
     `Results.compared`."""
-    measured = results.compared(outcome, margin)
+    measured = results.compared(outcome, margin, only)
     contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
     labels = {arm.name: arm.label for arm in results.about.arms}
     comparisons: dict[str, Compared] = {}

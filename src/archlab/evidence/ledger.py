@@ -11,7 +11,7 @@ from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
 from archlab.evidence.results import Results, ResultsHeader, RunInfo, committed, digest, results_name
 from archlab.evidence.topics import Topic, topics
-from archlab.evidence.verdicts import ClaimAtScale, judge
+from archlab.evidence.verdicts import ClaimAtScale, PrimaryFindings, judge, primary_findings
 from archlab.study.arm import Arm
 from archlab.study.comparisons import factor_contrasts
 from archlab.study.design import arms
@@ -34,8 +34,19 @@ def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim]
     """Return the ledger entries of the chosen claims. By default, all claims are returned in order of their numbers,
     and the verdicts use the results that come with archlab."""
     used = committed() if results is None else results
-    scales = sorted({ran.about.scale for ran in used.values()} - {AS_IT_STANDS})
-    return [_entry(claim, used, scales) for claim in (claims().values() if chosen is None else chosen)]
+    primaries = _committed_primaries() if results is None else _primaries(used)
+    return [_entry(claim, used, primaries) for claim in (claims().values() if chosen is None else chosen)]
+
+
+@cache
+def _committed_primaries() -> dict[str, PrimaryFindings]:
+    return _primaries(committed())
+
+
+def _primaries(results: Mapping[str, Results]) -> dict[str, PrimaryFindings]:
+    """Return the verdicts on the primary predictions of all claims at each scale, the default scale first."""
+    scales = (AS_IT_STANDS, *sorted({ran.about.scale for ran in results.values()} - {AS_IT_STANDS}))
+    return {scale: primary_findings(claims().values(), results, scale) for scale in scales}
 
 
 def about_study(study: str) -> list[LedgerEntry]:
@@ -68,8 +79,8 @@ def _of_study(entry: LedgerEntry, study: str) -> LedgerEntry:
     )
 
 
-def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) -> LedgerEntry:
-    judged = [judge(claim, results, scale) for scale in (AS_IT_STANDS, *scales)]
+def _entry(claim: Claim, results: Mapping[str, Results], primaries: Mapping[str, PrimaryFindings]) -> LedgerEntry:
+    judged = [judge(claim, results, scale, found) for scale, found in primaries.items()]
     missing = ("not run yet", "no study yet")
     found = [at_scale for at_scale in judged if at_scale.scale == AS_IT_STANDS or at_scale.verdict not in missing]
     names = (results_name(study, at_scale.scale) for at_scale in found for study in claim.studies)
@@ -139,11 +150,11 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _topics_of(comparison: Compared) -> set[str]:
-    return _topics_of_study(comparison.study).get(comparison.arm, set())
+    return topics_of_arms(comparison.study).get(comparison.arm, set())
 
 
 @cache
-def _topics_of_study(study: str) -> dict[str, set[str]]:
+def topics_of_arms(study: str) -> dict[str, set[str]]:
     """Map each arm of a study to the topics that explain its changes.
 
     If the study crosses factors, the contrasts that measure the average effect of one level are also included. They are

@@ -7,7 +7,7 @@ from typing import Any
 
 from archlab.atlas.models import entries
 from archlab.config.core.registry import Registered, kind_of, users_kinds
-from archlab.config.io import facts, presets
+from archlab.config.io import begins, facts, presets
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
@@ -111,8 +111,8 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
 
 
 def _unknown(text: str) -> list[FieldHelp]:
-    if command := _showing_models(text):
-        raise UserError(f"unknown topic {text!r}; to see the models of this name, type `{command}`")
+    if commands := list(_showing_models(text)):
+        raise UserError(f"{text!r} is a name of models, not of a topic; type {' or '.join(commands)}")
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
     raise UserError(
@@ -120,14 +120,17 @@ def _unknown(text: str) -> list[FieldHelp]:
     )
 
 
-def _showing_models(text: str) -> str:
-    """Return a command that shows the preset or the family of this name, or "" if there is none."""
-    known = (name for name in (*presets(), *facts()) if plain(name) == plain(text))
-    if name := next(known, None):
-        return f"archlab show {name}"
-    families = (entry.family for entry in entries() if plain(entry.family) == plain(text))
-    family = next(families, None)
-    return f"archlab list presets --filter family={family}" if family else ""
+def _showing_models(text: str) -> Iterator[str]:
+    """Yield the command that shows the preset of this name, and the one that lists the models of its family. Yield only
+    the second one if families begin with the name, as with `llama` or `gemma 2`."""
+    name = next((name for name in (*presets(), *facts()) if plain(name) == plain(text)), None)
+    if name:
+        yield f"`archlab show {name}`"
+    typed = re.sub(r"\s+", "-", text.strip().lower())
+    families = {entry.preset: entry.family for entry in entries()}
+    is_beginning = any(begins(family, text) for family in families.values())
+    if family := families.get(name or "") or (typed if is_beginning else None):
+        yield f"`archlab list presets --filter family={family}`"
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:

@@ -26,9 +26,9 @@ class Price(Base):
     active: int
     """Number of parameters that are used for one token."""
     flops: float
-    """FLOPs of the forward pass per token, in a sequence of CONTEXT tokens."""
+    """FLOPs of the forward pass per token."""
     state_bytes: int
-    """Bytes of the KV cache and of recurrent states in bfloat16, for decoding a sequence of CONTEXT tokens."""
+    """Bytes of the KV cache and of recurrent states in bfloat16, for decoding one sequence."""
 
 
 def prices(topic: Topic) -> dict[str, Price]:
@@ -42,7 +42,7 @@ def prices(topic: Topic) -> dict[str, Price]:
     compared = {"with it": topic.fields, "without": topic.against}
     if topic.resized:
         compared["equal size"] = topic.resized
-    return {name: _price(configured(change)) for name, change in compared.items()}
+    return {name: price(configured(change)) for name, change in compared.items()}
 
 
 def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
@@ -71,11 +71,12 @@ def configured(change: dict[str, Any]) -> Config:
     return build_config(overlay(raw, change, Config) if change else raw, (), f"{BASE} with {change}")
 
 
-def _price(config: Config) -> Price:
+def price(config: Config, context: int = CONTEXT) -> Price:
+    """Return the cost of a model in a sequence of `context` tokens.."""
     model, counted = config.model, parameters(config.model)
     return Price(
         parameters=counted.total,
         active=counted.active,
-        flops=forward_flops(model, CONTEXT).total,
-        state_bytes=kv_cache_bytes(model, CONTEXT, 1, 2) + recurrent_bytes(model, 1, 2),
+        flops=forward_flops(model, context).total,
+        state_bytes=kv_cache_bytes(model, context, 1, 2) + recurrent_bytes(model, 1, 2),
     )

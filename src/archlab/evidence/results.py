@@ -23,14 +23,15 @@ from archlab.config.io import studies
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
 from archlab.pricing.work import computed_training_flops
-from archlab.study.comparisons import effects, factor_contrasts, outcome_statistics
+from archlab.study.comparisons import effects, factor_contrasts, outcome_statistics, planned_trends, size_trends
 from archlab.study.design import arms
-from archlab.study.record import Heading, OutcomeStatistics, StudySummary
+from archlab.study.outcomes.schema import BY_SEED
+from archlab.study.record import Heading, OutcomeStatistics, SizeTrend, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
-from archlab.study.stats import Folds, Values
+from archlab.study.stats import Contrast, Estimate, Folds, Values, independent, pairwise, t_test
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
-_WITHOUT_EFFECT = {"question", "claim", "labels", "scales"}
+_WITHOUT_EFFECT = {"question", "claim", "labels", "scales", "checks"}
 
 
 class ArmOfResults(Base):
@@ -47,6 +48,10 @@ class ArmOfResults(Base):
     parameters: int
     tokens: int
     """Number of training tokens per run."""
+    size: int | None = None
+    """Parameter count to which the base was scaled. null if the study has one size."""
+    plain_label: str = ""
+    """Label without the size. Empty if the study has one size."""
 
 
 class ResultsHeader(Base):
@@ -93,28 +98,63 @@ class Results(Base):
     folds: dict[int, int]
     """Map each seed to its held-out fold of the corpus."""
 
-    def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
+    def compared(
+        self, outcome: str | None = None, margin: float | None = None, only: str | None = None
+    ) -> dict[str, OutcomeStatistics]:
         """Return the statistics of each arm and contrast. They include comparisons that are corrected for multiple
         testing.
 
         The statistics are the same as in the summary of the study. If `outcome` is None, the primary outcome is used.
-        If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. The result is
-        empty if the outcome was not measured.
+        If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. If `only` names
+        an arm or a contrast, it is the only comparison, and is not corrected. The result is empty if the outcome was
+        not measured.
         """
         if outcome is not None and outcome not in self.values:
             return {}
         heading = self.heading(outcome)
         is_primary = heading.name == self.about.outcomes[0].name
-        by_seed = heading.source not in ("timing", "config")
+        first, folds = self._design(heading)
         return outcome_statistics(
             heading,
             self.values[heading.name],
-            {arm.name: arm.reference for arm in self.about.arms if arm.reference},
+            {name: reference for name, reference in self._references().items() if only in (None, name)},
             margin or (self.about.margin if is_primary else None),
-            self.about.first if by_seed else None,
-            {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()},
-            self._shared_folds() if by_seed else None,
+            first,
+            {name: contrast for name, contrast in self._contrasts().items() if only in (None, name)},
+            folds,
         )
+
+    def trends(self, outcome: str | None = None) -> list[SizeTrend]:
+        """Return the trend of each arm over the model sizes. The list is empty if the study has one size, or if the
+        outcome was not measured."""
+        planned = planned_trends(self.about.arms)
+        if not planned or (outcome is not None and outcome not in self.values):
+            return []
+        heading = self.heading(outcome)
+        contrasts = {name: trend.change for name, trend in planned.items()}
+        first, folds = self._design(heading)
+        tested = outcome_statistics(
+            heading, self.values[heading.name], self._references(), None, first, contrasts, folds
+        )
+        return size_trends(planned, tested, folds)
+
+    def mean(self, outcome: str | None, arm: str) -> float | None:
+        """Return the mean of an arm, as in `compared`. Return None if no run has a value."""
+        heading = self.heading(outcome)
+        known = independent(self.values[heading.name][arm], self._design(heading)[1])
+        return fmean(known) if known else None
+
+    def t_test(self, outcome: str | None, name: str) -> Estimate | None:
+        """Return the test of one comparison, without a correction. Return None if it has fewer than two pairs."""
+        heading = self.heading(outcome)
+        contrast = {**pairwise(self._references()), **self._contrasts()}[name]
+        return t_test(self.values[heading.name], contrast, *self._design(heading))
+
+    def _references(self) -> dict[str, str]:
+        return {arm.name: arm.reference for arm in self.about.arms if arm.reference}
+
+    def _contrasts(self) -> dict[str, Contrast]:
+        return {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()}
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
         """Return the two effects that an interaction of two factors compares.
@@ -126,8 +166,7 @@ class Results(Base):
         if contrast is None or (outcome is not None and outcome not in self.values):
             return None
         heading = self.heading(outcome)
-        by_seed = heading.source not in ("timing", "config")
-        return effects(contrast, self.values[heading.name], self._shared_folds() if by_seed else None)
+        return effects(contrast, self.values[heading.name], self._design(heading)[1])
 
     @property
     def run_info(self) -> RunInfo:
@@ -142,6 +181,11 @@ class Results(Base):
     def heading(self, outcome: str | None) -> Heading:
         """Return the `Heading` of the outcome with this name, or of the primary outcome if the name is None."""
         return next(heading for heading in self.about.outcomes if outcome in (None, heading.name))
+
+    def _design(self, heading: Heading) -> tuple[list[int] | None, Folds]:
+        """Return the seeds that were run first and the shared folds. Both are None if the outcome has no value per
+        seed."""
+        return (self.about.first, self._shared_folds()) if heading.source in BY_SEED else (None, None)
 
     def _shared_folds(self) -> Folds:
         return self.folds if 1 < len(set(self.folds.values())) < len(self.folds) else None
@@ -193,13 +237,14 @@ def identified(summary: StudySummary) -> tuple[str, str]:
 
 
 def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator[str]:
-    """Yield the lines of a results file. Raise UserError if runs are missing, or if the study has several model
-    sizes."""
+    """Yield the lines of a results file. Raise UserError if runs are missing."""
     config = StudyConfig.model_validate(summary.study)
-    if unfinished := [arm.name for arm in summary.arms if len(arm.seeds) < len(summary.seeds)]:
+    sizes = {arm.name: arm.size for arm in arms(config)} if config.sizes else {}
+    wanted = {
+        arm.name: [seed for seed in summary.seeds if config.has_run(sizes.get(arm.name), seed)] for arm in summary.arms
+    }
+    if unfinished := [arm.name for arm in summary.arms if len(arm.seeds) < len(wanted[arm.name])]:
         raise UserError(f"{summary.name}: runs of {', '.join(unfinished)} are missing; run the study again")
-    if summary.sizes:
-        raise UserError(f"{summary.name}: the study has several sizes; only results of one size can be recorded")
     yield _line(_about(summary, config, study, scale, date).model_dump(mode="json"))
     outcomes = [_Outcome(summary.outcome, {arm.name: arm.values for arm in summary.arms})]
     outcomes += [_Outcome(o.outcome, {name: arm.values for name, arm in o.arms.items()}) for o in summary.others]
@@ -241,6 +286,7 @@ def results_files() -> dict[str, Traversable]:
 
 
 def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, date: str) -> ResultsHeader:
+    designed = {arm.name: arm for arm in arms(config)} if config.sizes else {}
     scaled = f"archlab study run {study}" + (f" --scale {scale}" if scale != AS_IT_STANDS else "")
     return ResultsHeader(
         study=study,
@@ -262,6 +308,8 @@ def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, d
                 tuned=arm.tuned,
                 parameters=arm.parameters,
                 tokens=arm.tokens,
+                size=designed[arm.name].size if arm.name in designed else None,
+                plain_label=designed[arm.name].plain_label if arm.name in designed else "",
             )
             for arm in summary.arms
         ],

@@ -62,6 +62,8 @@ class Topic(Base):
     measured: _Texts = ()
     """Comparisons in archlab's studies that are about the topic but cannot be found through `fields`. Each is written
     as `study/arm`, or as `study/contrast` if the study crosses factors."""
+    intensity: bool = False
+    """Whether the topic is shown with the arithmetic intensities of MHA, GQA and MQA."""
     pictures: _Texts = ()
     """Names of the pictures that explain the topic."""
     tested_by: _Texts = ()

@@ -11,6 +11,7 @@ from archlab.atlas.select import COMPARE
 from archlab.config.core.base import Base
 from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
 from archlab.config.layers import LayerConfig, distinct_layers
+from archlab.config.schema import Config
 from archlab.errors import UserError
 
 _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
@@ -68,6 +69,19 @@ def usage(conditions: Sequence[str]) -> Usage:
     )
 
 
+class _Model(NamedTuple):
+    """Config that is not in the atlas, so nothing else is known about it."""
+
+    config: Config
+    about: None = None
+
+
+def makes_choice(conditions: Sequence[str], config: Config) -> bool:
+    """Return whether a layer of the config meets all conditions, which are those of `usage`."""
+    parsed = [_parse(text) for text in conditions]
+    return any(_holds(parsed, _Model(config), layer) for layer in distinct_layers(config.model))
+
+
 @cache
 def values(path: str) -> dict[str, list[str]]:
     """Map each value of a field to the presets of the published models that use it. The most frequent value comes
@@ -94,14 +108,14 @@ def _parse(text: str) -> LayerCondition:
     return LayerCondition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
 
-def _holds(parsed: Sequence[LayerCondition], entry: PublishedModel, layer: LayerConfig) -> bool:
+def _holds(parsed: Sequence[LayerCondition], entry: PublishedModel | _Model, layer: LayerConfig) -> bool:
     return all(
         any(_compares(x.sign, _value(x.path, entry, layer), _wanted(value, entry, layer)) for value in x.wanted)
         for x in parsed
     )
 
 
-def _wanted(value: Any, entry: PublishedModel, layer: LayerConfig) -> Any:
+def _wanted(value: Any, entry: PublishedModel | _Model, layer: LayerConfig) -> Any:
     return _value(value, entry, layer) if isinstance(value, str) and _FIELD.fullmatch(value) else value
 
 
@@ -120,7 +134,7 @@ def _is_known(path: str, entry: PublishedModel) -> bool:
 _MISSING = object()
 
 
-def _value(path: str, entry: PublishedModel, layer: LayerConfig) -> Any:
+def _value(path: str, entry: PublishedModel | _Model, layer: LayerConfig) -> Any:
     root, *names = path.split(".")
     value: Any = entry.about if root == "about" else getattr(entry.config, root)
     if root == "model" and names[0] in LayerConfig.model_fields:

@@ -1,36 +1,45 @@
-"""Verdicts on claims, based on archlab's runs. Each prediction of a claim gets a verdict, and the verdict on the claim
-follows from these.
+"""Verdicts on claims, based on archlab's runs.
 
-A claim is "supported" if every prediction came true, and "contradicted" if the opposite of any prediction was found.
-Otherwise, it is "undecided", because a result of "not distinguishable" supports neither side. A prediction that the
-runs could not test is also undecided, which can only make the verdict on the claim more cautious.
+Every claim has one primary prediction, which decides its verdict. Holm's correction covers the primary predictions of
+all claims. Other comparisons of which the claim's statement says the result are its instances: they cannot decide a
+claim, but an instance with the opposite result makes it "mixed". All other predictions only describe.
 
-Outcomes that are computed from the config do not affect the verdict. Neither does the comparison of archlab's order of
-arms with a published order. A verdict holds only for the scale that was run.
+A difference counts if it is at least as large as the margin of its unit, which is the same for all claims. If the
+manipulation check of a study fails, its runs cannot test a prediction. A verdict holds only for the scale that was run.
 """
 
-from collections.abc import Mapping, Sequence
-from math import atanh, sqrt, tanh
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy  # loads its parts on first use
 
 from archlab.config.core.base import Base
-from archlab.evidence.claims import Claim, Expectation, Ranking
+from archlab.evidence.claims import Claim, Expectation, Predicted, claims, margins
 from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
+from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name
 from archlab.study.formatting import contrast_text
-from archlab.study.record import Comparison
-from archlab.study.stats import ALPHA
+from archlab.study.manipulation import unmet
+from archlab.study.outcomes.schema import Better
+from archlab.study.record import Comparison, Heading
+from archlab.study.schema import ManipulationCheck
+from archlab.study.stats import ALPHA, Estimate, holm
 from archlab.study.study_file import AS_IT_STANDS, library_study
 
-ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not run yet"]
-"""Verdict on one prediction of a claim."""
+ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not testable", "not run yet"]
+"""Verdict on one prediction of a claim. "not testable": a manipulation check of the study failed."""
 
-ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
-"""Verdict on a claim at one scale. "no study yet" means that the claim has no prediction that runs can test."""
+ClaimVerdict = Literal[
+    "as claimed here", "not found here", "the opposite found here", "mixed", "not testable here", "not run yet",
+    "no study yet",
+]  # fmt: skip
+"""Verdict on a claim at one scale. "not found here": the primary prediction is undecided. "mixed": the primary
+prediction and an instance contradict each other. "no study yet": the claim has no prediction that runs can test."""
 
+Role = Literal["primary", "instance", "described"]
+"""Role of a prediction in its claim: it decides, it can make the verdict "mixed", or it has no effect."""
 
 _CLEAR_RESULTS = ("equivalent", "equal")
 
@@ -39,10 +48,10 @@ class JudgedExpectation(Compared):
     """A prediction, its result and the verdict on it."""
 
     expected: Expectation
+    role: Role
     found: ExpectationVerdict
     untested: str | None = None
-    """Reason why the run could not test the prediction. The verdict is then "undecided", whatever the run shows. null
-    if the run could test the prediction, or if nothing was run."""
+    """Reason why the runs could not test the prediction. null if they could, or if nothing was run."""
 
     @property
     def why(self) -> str:
@@ -52,8 +61,8 @@ class JudgedExpectation(Compared):
         if self.is_counted:
             return f"{self.comparison.verdict} (counted, not measured)"
         if self.untested:
-            return "could not be tested here, so undecided"
-        is_small = self.comparison.verdict in ("better", "worse", "differs") and is_within_margin(self.comparison)
+            return "could not be tested here"
+        is_small = self.comparison.verdict in ("better", "worse", "differs") and not is_large(self.comparison)
         result = super().why + (" by less than the margin" if is_small else "")
         return f"{result}, {_relation(self.found, self.comparison)}"
 
@@ -63,27 +72,12 @@ def _relation(verdict: ExpectationVerdict, comparison: Comparison) -> str:
     match verdict:
         case "the opposite":
             return "against the claim"
-        case "undecided" if comparison.verdict in ("better", "worse", "differs"):
-            return "but not clearly by more than the margin, so undecided"
+        case "undecided" if comparison.verdict in ("better", "worse", "differs") and is_large(comparison):
+            return "but undecided after the correction"
         case "undecided":
             return f"{'but' if comparison.verdict in _CLEAR_RESULTS else 'so'} undecided"
         case _:
             return verdict
-
-
-class Agreement(Base):
-    """Comparison of two orders of the same arms: by archlab's means, and by published values."""
-
-    ranking: Ranking
-    arms: int
-    """Number of arms that have both a mean and a published value."""
-    rho: float | None
-    """Spearman's rank correlation: 1 for the same order, -1 for the reverse order. null for fewer than four arms."""
-    low: float | None
-    """Lower end of the 95% confidence interval of `rho`, which treats the arms as a sample. The variance is that of
-    Bonett and Wright (2000). null if `rho` is null, 1 or -1."""
-    high: float | None
-    """Upper end of the 95% confidence interval of `rho`. null if `low` is null."""
 
 
 class ClaimAtScale(Base):
@@ -91,51 +85,127 @@ class ClaimAtScale(Base):
 
     scale: str
     verdict: ClaimVerdict
+    at_half: ClaimVerdict
+    """Verdict with half of every margin."""
+    at_double: ClaimVerdict
+    """Verdict with twice every margin."""
     judged: list[JudgedExpectation]
+    """All predictions, the primary one first."""
     unpredicted: list[Compared]
     """Differences that were found but not predicted. They do not affect the verdict."""
     rankings: list[Agreement]
 
+    @property
+    def primary(self) -> JudgedExpectation | None:
+        """The prediction that decides. None if it was not run at this scale."""
+        return next((one for one in self.judged if one.role == "primary" and one.comparison), None)
 
-def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtScale:
-    """Return the results about a claim at one scale, with their verdicts. `results` maps names to committed results. A
-    prediction without results at this scale counts as not run yet."""
-    runs = {expected: results.get(results_name(expected.study, scale)) for expected in claim.expected}
-    judged = [
-        _judged(expected, ran, scale) for expected, ran in runs.items() if ran is None or expected.arm in ran.names
-    ]
+    @property
+    def deciding(self) -> list[JudgedExpectation]:
+        """The primary prediction and the instances that could be tested."""
+        tested = ("as claimed", "the opposite", "undecided")
+        return [one for one in self.judged if one.role != "described" and one.found in tested]
+
+
+class PrimaryFindings(NamedTuple):
+    """Verdicts on the primary predictions of all claims at one scale, by number of the claim."""
+
+    at_margin: Mapping[int, ExpectationVerdict]
+    at_half: Mapping[int, ExpectationVerdict]
+    at_double: Mapping[int, ExpectationVerdict]
+
+
+def primary_findings(family: Iterable[Claim], results: Mapping[str, Results], scale: str) -> PrimaryFindings:
+    """Return the verdicts on the primary predictions of these claims, which share Holm's correction. Predictions that
+    were not run do not count for it."""
+    claims_of_family = list(family)
+    return PrimaryFindings(*(_primary_findings(claims_of_family, results, scale, factor) for factor in (1.0, 0.5, 2.0)))
+
+
+def judge(
+    claim: Claim, results: Mapping[str, Results], scale: str, primaries: PrimaryFindings | None = None
+) -> ClaimAtScale:
+    """Return the results about a claim at one scale, with their verdicts.
+
+    `results` maps names to committed results. A prediction without results at this scale counts as not run yet.
+    `primaries` are the verdicts on the primary predictions of all claims, this one included. By default, they are
+    computed.
+    """
+    if primaries is None:
+        primaries = primary_findings(({**claims(), claim.number: claim}).values(), results, scale)
+    judged = _judged_at(claim, primaries.at_margin, results, scale, 1.0)
     rankings = [
         agreement(ranking, ran)
         for ranking in claim.rankings
         if (ran := results.get(results_name(ranking.study, scale)))
     ]
-    tested: list[ExpectationVerdict] = [prediction.found for prediction in judged if not prediction.is_counted]
     return ClaimAtScale(
         scale=scale,
-        verdict=_verdict(tested),
+        verdict=_verdict(judged),
+        at_half=_verdict(_judged_at(claim, primaries.at_half, results, scale, 0.5)),
+        at_double=_verdict(_judged_at(claim, primaries.at_double, results, scale, 2.0)),
         judged=judged,
         unpredicted=[result for result in unpredicted(claim, results, scale) if is_difference(result)],
         rankings=rankings,
     )
 
 
-def _verdict(verdicts: list[ExpectationVerdict]) -> ClaimVerdict:
-    if not verdicts:
+def _verdict(judged: Sequence[JudgedExpectation]) -> ClaimVerdict:
+    primary = [one.found for one in judged if one.role == "primary"]
+    instances = {one.found for one in judged if one.role == "instance"}
+    if not primary:
         return "no study yet"
-    if set(verdicts) == {"not run yet"}:
-        return "not run yet"
-    if "the opposite" in verdicts:
-        return "contradicted"
-    return "supported" if set(verdicts) == {"as claimed"} else "undecided"
+    match primary[0]:
+        case "not run yet":
+            return "not run yet"
+        case "not testable":
+            return "not testable here"
+        case "as claimed":
+            return "mixed" if "the opposite" in instances else "as claimed here"
+        case "the opposite":
+            return "mixed" if "as claimed" in instances else "the opposite found here"
+        case _:
+            return "mixed" if instances >= {"as claimed", "the opposite"} else "not found here"
 
 
-def _judged(expected: Expectation, results: Results | None, scale: str) -> JudgedExpectation:
-    run = compared(results, expected.outcome, expected.margin).get(expected.arm) if results else None
-    if run is None or run.comparison is None:
+def _judged_at(
+    claim: Claim, primaries: Mapping[int, ExpectationVerdict], results: Mapping[str, Results], scale: str, factor: float
+) -> list[JudgedExpectation]:
+    """Return the verdicts on all predictions of a claim, with every margin multiplied by `factor`. Predictions about
+    arms that the study does not have at this scale are left out, except the primary one."""
+    roles: list[tuple[Role, Iterable[Expectation]]] = [("instance", claim.instances), ("described", claim.described)]
+    judged = list[JudgedExpectation]()
+    if claim.primary:
+        judged.append(_judged(claim.primary, "primary", results, scale, factor, primaries[claim.number]))
+    for role, predictions in roles:
+        for expected in predictions:
+            ran = results.get(results_name(expected.study, scale))
+            if ran is None or expected.arm in ran.names:
+                judged.append(_judged(expected, role, results, scale, factor))
+    return judged
+
+
+def _judged(
+    expected: Expectation,
+    role: Role,
+    results: Mapping[str, Results],
+    scale: str,
+    factor: float,
+    found: ExpectationVerdict | None = None,
+) -> JudgedExpectation:
+    """Return the verdict on a prediction. `found` is the verdict after the correction over all claims; None for
+    predictions that this correction does not cover."""
+    ran = results.get(results_name(expected.study, scale))
+    run = None
+    if ran is not None:
+        only = expected.arm if role == "primary" else None
+        run = compared(ran, expected.outcome, margin_of(ran, expected.outcome, factor), only).get(expected.arm)
+    if ran is None or run is None or run.comparison is None:
         return JudgedExpectation(
             study=expected.study,
             arm=expected.arm,
             expected=expected,
+            role=role,
             found="not run yet",
             label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, contrast_text(expected.arm)),
             against="",
@@ -144,55 +214,157 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
             is_contrast=False,
             share=None,
         )
-    untested = expected.untested if scale == AS_IT_STANDS else None
-    is_decidable = run.has_sides and not untested
-    verdict = finding(expected, run.comparison) if is_decidable else "undecided"
-    return JudgedExpectation(**dict(run), expected=expected, found=verdict, untested=untested)
+    untested = why_untested(expected, ran)
+    if untested:
+        found = "not testable"
+    elif found is None:
+        found = finding(expected.verdict, run.comparison) if run.has_sides else "undecided"
+    return JudgedExpectation(**dict(run), expected=expected, role=role, found=found, untested=untested)
 
 
-def finding(expected: Expectation, comparison: Comparison) -> ExpectationVerdict:
-    """Return whether the result agrees with the prediction, is its opposite, or is undecided.
+def margin_of(results: Results, outcome: str | None, factor: float = 1.0) -> float | None:
+    """Return the margin for an outcome of a study, in the outcome's unit. Return None if its unit has no margin, or if
+    the first arm has no value."""
+    heading = results.heading(outcome) if outcome is None or outcome in results.values else None
+    margin = margins().get(heading.unit) if heading else None
+    if heading is None or margin is None or heading.source == "config":
+        return None
+    if not margin.is_relative:
+        return factor * margin.largest
+    mean = results.mean(outcome, results.about.arms[0].name)
+    return factor * margin.largest * abs(mean) if mean else None
 
-    A difference counts as no difference if it is shown to be smaller than the margin. A difference contradicts
-    "equivalent", "not worse" or "not better" only if its whole confidence interval lies outside the margin.
+
+def why_untested(expected: Expectation, ran: Results) -> str | None:
+    """Return why the runs cannot test a prediction: the manipulation checks that they do not meet. Return None if they
+    meet all."""
+
+    def measured(outcome: str | None, arm: str) -> tuple[Heading, float | None] | None:
+        was_run = arm in {one.name for one in ran.about.arms}
+        return (ran.heading(outcome), ran.mean(outcome, arm)) if was_run else None
+
+    labels = {arm.name: arm.label for arm in ran.about.arms}
+    failed = unmet(_checks_of(ran.about.study, ran.about.scale), labels, measured)
+    texts = [check.text for check in failed if check.concerns(ran.heading(expected.outcome).name)]
+    return " ".join(texts) or None
+
+
+@cache
+def _checks_of(study: str, scale: str) -> tuple[ManipulationCheck, ...]:
+    return tuple(library_study(study, scale).checks)
+
+
+class _Sides(NamedTuple):
+    """p-values of a prediction and of its opposite."""
+
+    claimed: float
+    opposite: float
+
+
+def _primary_findings(
+    family: Iterable[Claim], results: Mapping[str, Results], scale: str, factor: float
+) -> dict[int, ExpectationVerdict]:
+    found, sides = dict[int, ExpectationVerdict](), dict[int, _Sides]()
+    for claim in family:
+        expected = claim.primary
+        ran = results.get(results_name(expected.study, scale)) if expected else None
+        if expected is None or ran is None or expected.arm not in ran.names:
+            found[claim.number] = "not run yet"
+        elif why_untested(expected, ran):
+            found[claim.number] = "not testable"
+        else:
+            sides[claim.number] = _sides(expected, ran, factor)
+    corrected = holm([min(pair) for pair in sides.values()])
+    for (number, pair), p in zip(sides.items(), corrected, strict=True):
+        is_found = p < ALPHA
+        found[number] = "undecided" if not is_found else "as claimed" if min(pair) == pair.claimed else "the opposite"
+    return found
+
+
+def _sides(expected: Expectation, ran: Results, factor: float) -> _Sides:
+    """Return the p-values of a prediction and of its opposite."""
+    margin = margin_of(ran, expected.outcome, factor)
+    run = compared(ran, expected.outcome, margin, expected.arm).get(expected.arm)
+    if run is None or run.comparison is None or not run.has_sides:
+        return _Sides(1.0, 1.0)
+    if "diverged" in run.comparison.verdict:
+        verdict = finding(expected.verdict, run.comparison)
+        return _Sides(0.0 if verdict == "as claimed" else 1.0, 0.0 if verdict == "the opposite" else 1.0)
+    estimate = ran.t_test(expected.outcome, expected.arm)
+    if estimate is None:
+        return _Sides(1.0, 1.0)
+    return p_values(expected.verdict, estimate, ran.heading(expected.outcome).better, margin or 0.0)
+
+
+def p_values(predicted: Predicted, estimate: Estimate, better: Better, margin: float) -> _Sides:
+    """Return the p-values of a prediction and of its opposite, from one t-test.
+
+    "better", "worse", "higher" and "lower" are found if the mean differs from zero (two-sided), and if it is at least
+    as large as the margin. "not worse" and "not better" are found if the mean is shown to be on the right side of the
+    margin (one-sided, a test of non-inferiority), and "equivalent" if both are (Schuirmann 1987). Their opposite is
+    found if the mean is shown to be beyond the margin (two-sided).
     """
-    match expected.verdict:
+    up = -1 if better == "higher" else 1  # the direction of the difference that is worse, or for "neither" higher
+    above, below = (_p_beyond(estimate, margin, sign) for sign in (up, -up))
+    is_not_above, is_not_below = (_p_beyond(estimate, -margin, sign) for sign in (-up, up))
+    worse, better_side = (_p_difference(estimate, margin, sign) for sign in (up, -up))
+    match predicted:
+        case "better" | "lower":
+            return _Sides(better_side, worse)
+        case "worse" | "higher":
+            return _Sides(worse, better_side)
+        case "equivalent":
+            return _Sides(max(is_not_above, is_not_below), min(1.0, 2 * min(above, below)))
+        case "not worse":
+            return _Sides(is_not_above, min(1.0, 2 * above))
+        case "not better":
+            return _Sides(is_not_below, min(1.0, 2 * below))
+
+
+def _p_difference(estimate: Estimate, margin: float, sign: int) -> float:
+    """Return the two-sided p-value of a difference with this sign; 1 if the mean is smaller than the margin."""
+    return estimate.p if sign * estimate.mean >= max(margin, np.finfo(float).tiny) else 1.0
+
+
+def _p_beyond(estimate: Estimate, bound: float, sign: int) -> float:
+    """Return the one-sided p-value of the hypothesis that `sign` times the true mean is at most `bound`."""
+    distance = sign * estimate.mean - bound
+    if estimate.error:
+        return float(scipy.stats.t.sf(distance / estimate.error, estimate.freedom))
+    if distance <= 0:
+        return 1.0
+    return estimate.p if estimate.mean else 0.0  # arms with identical results differ by exactly zero
+
+
+def finding(predicted: Predicted, comparison: Comparison) -> ExpectationVerdict:
+    """Return whether the result of a study agrees with a prediction, is its opposite, or is undecided.
+
+    A difference counts only if it is at least as large as the margin. A difference contradicts "equivalent", "not
+    worse" or "not better" only if its whole confidence interval lies outside the margin.
+    """
+    is_better = comparison.verdict in ("better", "reference diverged")
+    is_worse = comparison.verdict in ("worse", "diverged")
+    is_equivalent = comparison.verdict in _CLEAR_RESULTS or is_within_margin(comparison)
+    large, beyond = is_large(comparison), _is_beyond_margin(comparison)
+    match predicted:
         case "better":
-            return _either(_is_better(comparison), _is_worse(comparison))
+            return _either(is_better and large, is_worse and large)
         case "worse":
-            return _either(_is_worse(comparison), _is_better(comparison))
+            return _either(is_worse and large, is_better and large)
         case "higher":
             return _either(_differs(comparison, 1), _differs(comparison, -1))
         case "lower":
             return _either(_differs(comparison, -1), _differs(comparison, 1))
         case "equivalent":
-            return _either(
-                _is_equivalent(comparison), _matters(comparison) and (_is_better(comparison) or _is_worse(comparison))
-            )
+            return _either(is_equivalent, beyond and (is_better or is_worse))
         case "not worse":
-            return _either(
-                _is_equivalent(comparison) or _is_better(comparison), _matters(comparison) and _is_worse(comparison)
-            )
+            return _either(is_equivalent or is_better, beyond and is_worse)
         case "not better":
-            return _either(
-                _is_equivalent(comparison) or _is_worse(comparison), _matters(comparison) and _is_better(comparison)
-            )
+            return _either(is_equivalent or is_worse, beyond and is_better)
 
 
 def _either(is_found: bool, opposite: bool) -> ExpectationVerdict:
     return "as claimed" if is_found else "the opposite" if opposite else "undecided"
-
-
-def _is_better(comparison: Comparison) -> bool:
-    return comparison.verdict in ("better", "reference diverged")
-
-
-def _is_worse(comparison: Comparison) -> bool:
-    return comparison.verdict in ("worse", "diverged")
-
-
-def _is_equivalent(comparison: Comparison) -> bool:
-    return comparison.verdict in ("equivalent", "equal") or is_within_margin(comparison)
 
 
 def is_within_margin(comparison: Comparison) -> bool:
@@ -202,40 +374,24 @@ def is_within_margin(comparison: Comparison) -> bool:
     )
 
 
-def _matters(comparison: Comparison) -> bool:
-    """Return whether a difference matters: its whole confidence interval must lie outside the margin. If there is no
-    margin, or if runs diverged, every difference matters."""
-    if (
-        comparison.margin is None
-        or comparison.low is None
-        or comparison.high is None
-        or "diverged" in comparison.verdict
-    ):
+def is_large(comparison: Comparison) -> bool:
+    """Return whether the difference is at least as large as the margin. If there is no margin, or if runs diverged,
+    every difference is."""
+    if comparison.margin is None or comparison.difference is None or "diverged" in comparison.verdict:
+        return True
+    return abs(comparison.difference) >= comparison.margin
+
+
+def _is_beyond_margin(comparison: Comparison) -> bool:
+    """Return whether the whole confidence interval lies outside the margin. If there is no margin, or if runs diverged,
+    every difference counts."""
+    if comparison.margin is None or comparison.low is None or comparison.high is None:
+        return True
+    if "diverged" in comparison.verdict:
         return True
     return comparison.low >= comparison.margin or comparison.high <= -comparison.margin
 
 
 def _differs(comparison: Comparison, sign: int) -> bool:
-    is_different = comparison.verdict in ("better", "worse", "differs")
+    is_different = comparison.verdict in ("better", "worse", "differs") and is_large(comparison)
     return is_different and comparison.difference is not None and comparison.difference * sign > 0
-
-
-def agreement(ranking: Ranking, results: Results) -> Agreement:
-    """Compare a published order of arms with the order of archlab's means of the primary outcome. Arms without a
-    successful run are left out."""
-    means = {name: arm.mean for name, arm in results.compared().items() if arm.mean is not None}
-    arms = [arm for arm in ranking.values if arm in means]
-    if len(arms) < 4:
-        return Agreement(ranking=ranking, arms=len(arms), rho=None, low=None, high=None)
-    sign = 1 if results.heading(None).better != "higher" else -1
-    rho = _spearman([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])
-    if abs(rho) > 1 - 1e-9:
-        return Agreement(ranking=ranking, arms=len(arms), rho=rho, low=None, high=None)
-    reach = float(scipy.stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
-    return Agreement(
-        ranking=ranking, arms=len(arms), rho=rho, low=tanh(atanh(rho) - reach), high=tanh(atanh(rho) + reach)
-    )
-
-
-def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    return float(np.corrcoef(scipy.stats.rankdata(left), scipy.stats.rankdata(right))[0, 1])

@@ -25,7 +25,7 @@ from archlab.config.notes import notes
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.files import real_path
 from archlab.hf.folder import (
     CONFIG,
@@ -163,7 +163,10 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
         accept(file)
     raw = read_config(source)
     start = start_of(expand(parse_overrides(overrides)[0]))
-    return on_start(without_start(raw, source), start) if start else raw
+    if start is None:
+        return raw
+    with at("train.start"):
+        return on_start(without_start(raw, source), start)
 
 
 def read_config(source: str | Path) -> Raw:
@@ -233,7 +236,9 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
     if run and raw.get("data", {}).get("tokenizer") and (run / TOKENIZER).is_file():
         raw["data"]["tokenizer"] = str(real_path(run))  # the run has a copy, and the original may be gone
     if (start := start_of(raw)) and not run:
-        return on_start(_on_base(file, raw, above), start)
+        raw = _on_base(file, raw, above)
+        with at("train.start"):
+            return on_start(raw, start)
     return _on_base(file, raw, above)
 
 

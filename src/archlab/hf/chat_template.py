@@ -7,7 +7,7 @@ A template comes with the tokenizer of a published model, in `chat_template.jinj
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from archlab.errors import UserError
@@ -27,6 +27,15 @@ ROLES = ("system", "developer", "user", ASSISTANT)
 Messages = Sequence[Mapping[str, str]]
 """Messages of a conversation, each with a `role` and a `content`."""
 
+BESIDE_MESSAGES = ("tools", "documents")
+"""Names of the lists of objects that a chat template may write besides the messages."""
+
+Beside = Mapping[str, Sequence[object]]
+"""Lists of objects by their names in BESIDE_MESSAGES. A list that is left out is None in the template."""
+
+_TOOL_USE = "tool_use"
+"""Name of the template that transformers uses if there are tools. Without it, transformers uses the default one."""
+
 _TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -42,6 +51,8 @@ class ChatTemplate:
     """Jinja source."""
     special: Mapping[str, str]
     """Special tokens that the template can write, by the names of its variables, such as `eos_token`."""
+    other_for_tools: bool = field(default=False, compare=False)
+    """Whether the tokenizer has another template for conversations with tools, which archlab does not render."""
 
     @classmethod
     def of(cls, folder: Path, default: str | None = None) -> "ChatTemplate | None":
@@ -54,7 +65,8 @@ class ChatTemplate:
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], folder: Path, default: str | None = None) -> "ChatTemplate | None":
         """Return the chat template in the contents of a folder's files, or None. Error messages name `folder`."""
-        source = sources_in(files, folder).get(DEFAULT)
+        sources = sources_in(files, folder)
+        source = sources.get(DEFAULT)
         if source is None:
             return None
         described_somewhere = TOKENIZER_CONFIG in files or SPECIAL_MAP in files
@@ -67,7 +79,7 @@ class ChatTemplate:
             compiled(source)
         except TemplateError as error:
             raise UserError(f"{folder}: the chat template is not valid Jinja: {error}") from None
-        return cls(source, special)
+        return cls(source, special, _TOOL_USE in sources)
 
     def files(self, companions_there: Mapping[str, bytes], folder: Path) -> dict[str, str]:
         """Return the files that give this template to a tokenizer's folder, as the default one. `companions_there` may
@@ -94,29 +106,35 @@ class ChatTemplate:
         """Whether the template may write the current date."""
         return "strftime_now" in self.source
 
-    def render(self, messages: Messages, *, add_generation_prompt: bool = False) -> str:
+    def reads(self, name: str) -> bool:
+        """Return whether the template may read a variable, such as `tools`."""
+        return re.search(rf"\b{name}\b", self.source) is not None
+
+    def render(self, messages: Messages, beside: Beside | None = None, *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation. Raise ChatTemplateError if the template refuses it.
 
         `add_generation_prompt` adds the text that begins a response of the assistant.
         """
-        return self._rendered(messages, add_generation_prompt)[0]
+        return self._rendered(messages, beside, add_generation_prompt)[0]
 
-    def render_with_responses(self, messages: Messages) -> tuple[str, list[tuple[int, int]]]:
+    def render_with_responses(
+        self, messages: Messages, beside: Beside | None = None
+    ) -> tuple[str, list[tuple[int, int]]]:
         """Return the text of a conversation, and the places (begin, end) of the responses in it, in characters.
 
         The responses are the texts inside `{% generation %}` tags. If the template has no tags, a response is the text
         that an assistant message adds after the generation prompt. Raise ChatTemplateError if this text is not defined,
         because other messages change it.
         """
-        text, tagged = self._rendered(messages, add_generation_prompt=False)
+        text, tagged = self._rendered(messages, beside, add_generation_prompt=False)
         if self.has_tags:
             return text, tagged
         places = list[tuple[int, int]]()
         for n, message in enumerate(messages):
             if message["role"] != ASSISTANT:
                 continue
-            before = self.render(messages[:n], add_generation_prompt=True)
-            after = self.render(messages[: n + 1])
+            before = self.render(messages[:n], beside, add_generation_prompt=True)
+            after = self.render(messages[: n + 1], beside)
             if not after.startswith(before):
                 difference = _different(before, after)
                 raise ChatTemplateError(
@@ -129,16 +147,28 @@ class ChatTemplate:
             places.append((len(before), len(after)))
         return text, places
 
-    def _rendered(self, messages: Messages, add_generation_prompt: bool) -> tuple[str, list[tuple[int, int]]]:
+    def _rendered(
+        self, messages: Messages, beside: Beside | None, add_generation_prompt: bool
+    ) -> tuple[str, list[tuple[int, int]]]:
+        if beside and "tools" in beside and self.other_for_tools:
+            raise ChatTemplateError(
+                f"the conversation has tools, for which the tokenizer has another template ({_TOOL_USE}); archlab "
+                "renders only the default one; make it the default, or leave the tools out"
+            )
         from archlab.hf.jinja import GenerationTags, compiled
 
         template = compiled(self.source)
         tags = template.environment.extensions[GenerationTags.identifier]
         assert isinstance(tags, GenerationTags)
-        values = {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
+        values = {
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+            **dict.fromkeys(BESIDE_MESSAGES),
+            **(beside or {}),
+        }
         try:
             with tags.recorded() as (blocks, places):
-                for block in template.generate(tools=None, documents=None, **values, **self.special):
+                for block in template.generate(**values, **self.special):
                     blocks.append(block)
                 return "".join(blocks), places
         except Exception as error:  # a template is a program, which may raise anything

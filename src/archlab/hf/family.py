@@ -19,6 +19,7 @@ from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.hf.fields import REQUIRED, ConfigReader, Field, Key, Only, all_hf_keys, lookup
 from archlab.hf.quantization import Quantization
+from archlab.hf.rope import without_idle_scalings
 from archlab.hf.weight_map import Constant, Row
 
 NO_EFFECT = {
@@ -166,6 +167,7 @@ class Family:
         `wide` says that the weights are float32 or float64. Fields about the rounding of intermediate results are then
         not compared.
         """
+        model = without_idle_scalings(model)
         # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
         if self.has_encoder:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archlab.config.components.position import Longrope, Rope
-from archlab.config.core.merge import Raw
-from archlab.config.model_schema import ModelConfig
+from archlab.config.components.position import Longrope, NoScaling, Position, Rope
+from archlab.config.core.merge import Raw, expand
+from archlab.config.layers import layer_configs, with_overrides
+from archlab.config.model_schema import Layers, ModelConfig
 from archlab.hf.fields import ConfigReader
 
 
@@ -178,3 +179,24 @@ def parameters(rope: Rope, longest: int) -> Raw:
     if original is not None and kind != "dynamic":
         out["original_max_position_embeddings"] = original
     return out
+
+
+def without_idle_scalings(model: ModelConfig) -> ModelConfig:
+    """Return the model without scalings of RoPE that change nothing, such as those by 1. Published formats have several
+    forms of no scaling, and archlab writes one of them."""
+    if all(layer.position == _without_idle(layer.position) for layer in layer_configs(model)):
+        return model
+    layers = model.layers
+    if layers is not None:
+        kinds = {
+            name: {**expand(change), "position": _without_idle(with_overrides(model, change).position).model_dump()}
+            for name, change in layers.kinds.items()
+        }
+        layers = Layers.model_validate({**kinds, "pattern": layers.pattern})
+    return model.model_copy(update={"position": _without_idle(model.position), "layers": layers})
+
+
+def _without_idle(position: Position) -> Position:
+    if isinstance(position, Rope) and position.scaling.is_idle:
+        return position.model_copy(update={"scaling": NoScaling()})
+    return position

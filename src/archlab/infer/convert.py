@@ -25,6 +25,7 @@ from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import LazyTensor, Weights, numbered
 
 _MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
+_DROPPED = "dropped"
 _LONGEST = 1024
 """Largest number of tokens of the random text whose last logits are compared."""
 
@@ -109,12 +110,20 @@ def _origin(tensor: LazyTensor) -> str:
 
 
 def _rows(made: Plan) -> list[tuple[str, str]]:
-    """Return a row for each group of tensors that differ only in the index of their layer."""
-    origins = {name: _origin(tensor) for name, tensor in made.tensors.items()}
-    origins |= dict.fromkeys(made.initialized, "new") | dict.fromkeys(made.dropped, "dropped")
+    """Return a row for each group of tensors that differ only in the index of their layer. `trained` precedes the names
+    of layers that are dropped, because their indices are those in the trained model."""
+    origins = [(name, _origin(tensor)) for name, tensor in made.tensors.items()]
+    origins += [(name, "new") for name in made.initialized]
+    origins += [(name, _DROPPED) for name in made.dropped]
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, origin in origins.items():
+    for name, origin in origins:
         found = re.fullmatch(r"((?:encoder\.)?layers\.\d+)\.(.+)", name)
         place, rest = (found[1], found[2]) if found else ("", name)
         groups.setdefault((rest, origin), []).append(place)
-    return [(f"{numbered(places)}: {rest}" if places[0] else rest, origin) for (rest, origin), places in groups.items()]
+    return [(_row_name(places, rest, origin), origin) for (rest, origin), places in groups.items()]
+
+
+def _row_name(places: Sequence[str], rest: str, origin: str) -> str:
+    if not places[0]:
+        return rest
+    return f"{'trained ' if origin == _DROPPED else ''}{numbered(places)}: {rest}"

@@ -23,6 +23,7 @@ from archlab.hf.tensors import format_name
 from archlab.infer.load import load_model
 from archlab.model.decoder import Decoder
 from archlab.training.saving import save_checkpoint
+from archlab.training.start_weights import check_finite
 
 
 def import_model(source: str, out: Path) -> tuple[str, list[str]]:
@@ -39,6 +40,7 @@ def import_model(source: str, out: Path) -> tuple[str, list[str]]:
         raise UserError(f"{folder}: already a run folder; name a Hugging Face folder or a hub id")
     check_new(out)
     model = load_hf(folder)
+    check_finite(source, model.state_dict().items())
     dtypes = {format_name(parameter.dtype) for parameter in model.parameters()}
     origin = model.origin
     record = imported_record(folder, source, dtypes.pop() if len(dtypes) == 1 else None)
@@ -50,6 +52,7 @@ def import_model(source: str, out: Path) -> tuple[str, list[str]]:
 def _import_gguf(file: Path, out: Path) -> tuple[str, list[str]]:
     check_new(out)
     model, notes = read_gguf(file)
+    check_finite(str(file), model.state_dict().items())
     origin, config = model.origin, build_config({"model": model.config.model_dump(mode="json")}, (), str(file))
     assert origin.family is not None
     record = Imported(
@@ -93,6 +96,7 @@ def export_gguf(
 
 def _complete(folder: Path) -> Decoder:
     model = load_model(folder)
+    check_finite(str(folder), model.state_dict().items())
     if TOKENIZER in model.origin.files:
         bpe.read(folder / TOKENIZER)
     if is_run_folder(folder) and TOKENIZER not in model.origin.files and not imported(folder):

@@ -16,7 +16,7 @@ from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
@@ -143,10 +143,8 @@ def _on_same_data(source: str, overrides: Sequence[str], shared: Config) -> Conf
     fields = {"objective", "document_mask", "eval_seq_len", "dtype", "device"}
     same = {"data": shared.data.model_dump(), "train": resolve_train(shared).model_dump(include=fields)}
     config = build_config(overlay(read_named_config(source, overrides), same, Config), overrides, source)
-    try:
+    with at(source):
         check_objective(config.model, config.train.objective)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
     return config
 
 
@@ -165,7 +163,8 @@ class _Subject:
         trained = _is_trained(folder)
         if trained and data.tokenizer:
             tokenizer = load(data.tokenizer, data.special.documents[0])
-            check_same(load_tokenizer(folder), tokenizer, source, config.data.named)
+            with at(config.data.field):
+                check_same(load_tokenizer(folder), tokenizer, source, config.data.named)
         if trained and is_run_folder(folder):
             _check_held_out(source, config, data)
         return cls(source, config, folder, trained)

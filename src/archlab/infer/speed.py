@@ -33,6 +33,7 @@ from archlab.training.optim import make_optimizer
 from archlab.training.rates import copy_bandwidth
 from archlab.training.shard import sharded
 from archlab.training.step import update
+from archlab.training.utilization import Utilization
 from archlab.training.world import ALONE
 
 WARM_UP = 2
@@ -44,8 +45,9 @@ class Speed(Base):
 
     tokens_per_second: float
     """Tokens per second in a step of median duration."""
-    used: float
-    """Fraction of `limit` that the steps reach."""
+    used: float | None
+    """Fraction of `limit` that the steps reach. null if training was faster than every measurement of the limit. Other
+    work on the machine has then slowed down the measurements."""
     limit: float
     """Maximum speed, measured on this machine.
 
@@ -62,10 +64,11 @@ class Speed(Base):
 def training_speed(config: Config, steps: int) -> Speed:
     """Measure the speed of whole training steps: forward and backward pass, clipping and optimizer update."""
     run = rehearse(config)
+    utilization = Utilization(visible_training_flops(config), run.device)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
-    limit = run.device.peak_flops(seconds=0.3)
-    used = speed * visible_training_flops(config) / limit
-    return _speed(speed, used, limit, run.step, run.device, run.compiled)
+    utilization.measure(seconds=0.3)
+    used = utilization.at(speed)
+    return _speed(speed, used, utilization.peak, run.step, run.device, run.compiled)
 
 
 def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: Format, *, compiled: bool) -> Speed:
@@ -81,7 +84,9 @@ def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: 
     return _speed(speed, speed / batch * read / limit, limit, step, device, compiled)
 
 
-def _speed(speed: float, used: float, limit: float, step: Callable[[], None], device: Device, compiled: bool) -> Speed:
+def _speed(
+    speed: float, used: float | None, limit: float, step: Callable[[], None], device: Device, compiled: bool
+) -> Speed:
     return Speed(
         tokens_per_second=speed,
         used=used,

@@ -27,7 +27,7 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
     """
     # Divide, as published code does. A negative power would differ in the last bit, which matters in long texts.
     plain = 1 / config.theta ** (2 * pairs / n)
-    match config.scaling:
+    match schema.NoScaling() if config.scaling.is_idle else config.scaling:  # idle formulas round the last bit
         case schema.NoScaling():
             return Frequencies(plain)
         case schema.LinearScaling(factor=factor):

@@ -9,6 +9,7 @@ from archlab.study.formatting import (
     difference,
     diverged,
     interval,
+    interval_of_equivalence,
     listed,
     margin_of,
     p_equals,
@@ -31,16 +32,14 @@ _MOST_NAMED = {"previous": 6, "base": 3}
 """Largest number of arms that one sentence names, for each rule of `Against`. A ladder (`previous`) usually has at most
 six steps, so a sentence can name all of them. The report's table lists every arm."""
 
-_USUAL = ("bits_per_byte", "accuracy", "denoising_loss")
+_USUAL = {"bits_per_byte": "the loss", "accuracy": "the share of right answers", "denoising_loss": "the loss"}
+"""Usual outcomes, each as the object of a verb. The sentence names any other outcome first."""
 
-_BEATS = {
+_BEATS: dict[Verdict, tuple[str, str]] = {
     "better": ("beats", "beat"),
     "worse": ("loses to", "lose to"),
     "differs": ("differs from", "differ from"),
 }
-_BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs": ("changed it by", "changed")}
-"""Verbs for the steps of a ladder, by verdict: the verb in `RoPE bought 0.730 ...`, and the verb in `7 of 9 steps
-bought something ...`."""
 
 
 class _Pair(NamedTuple):
@@ -115,8 +114,8 @@ def _tested_by(pairs: Sequence[_Pair]) -> str:
 
 
 def _differing(pairs: Sequence[_Pair], verdict: _Difference, against: Against) -> str:
-    """Return a clause such as `RoPE bought 0.730 bits per byte [0.690, 0.770] and SwiGLU 0.090 [0.070, 0.110] (3 paired
-    seeds, each Holm p ≤ 0.01)`. The brackets contain confidence intervals."""
+    """Return a clause such as `RoPE lowered the loss by 0.730 bits per byte [0.690, 0.770] and SwiGLU by 0.090 [0.070,
+    0.110] (3 paired seeds, each Holm p ≤ 0.01)`. The brackets contain confidence intervals."""
     differing = _with_verdict(pairs, verdict)
     if not differing:
         return ""
@@ -124,27 +123,31 @@ def _differing(pairs: Sequence[_Pair], verdict: _Difference, against: Against) -
     p_text = f"Holm {p_equals(p)}" if len(differing) == 1 else f"each Holm {p_equals(p, '≤')}"
     proof = f"({_tested_by(differing)}, {p_text})"
     if len(differing) <= _MOST_NAMED[against]:
-        does = _verb(verdict, against, differing[0].reference, is_one=True)
-        return f"{_amounts(differing, f' {does} ', against)} {proof}"
+        return f"{_amounts(differing, f' {_verb(differing[0], against, is_one=True)} by ')} {proof}"
     descending = sorted(differing, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)
     largest = descending[: _MOST_NAMED[against]]
     number = f"{len(differing)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
-    does = _verb(verdict, against, differing[0].reference, is_one=False)
-    joint = " by " if against == "base" else " "
-    return f"{number} {does}, most of all {_amounts(largest, joint, against)} {proof}"
+    does = _verb(differing[0], against, is_one=False)
+    return f"{number} {does}, most of all {_amounts(largest, ' by ')} {proof}"
 
 
-def _verb(verdict: _Difference, against: Against, reference: str, is_one: bool) -> str:
-    if against == "previous":
-        return _BOUGHT[verdict][0] if is_one else f"{_BOUGHT[verdict][1]} something"
-    return f"{_BEATS[verdict][0]} {reference} by" if is_one else f"{_BEATS[verdict][1]} {reference}"
+def _verb(pair: _Pair, against: Against, *, is_one: bool) -> str:
+    """Return the verb of a difference and its object, such as `beats ReLU`, or `lowered the loss` for the steps of a
+    ladder. The direction is that of the values, as in the tables, where a lower loss is a negative difference."""
+    verdict = pair.comparison.verdict
+    if against == "base":
+        return f"{_BEATS[verdict][not is_one]} {pair.reference}"
+    what = _USUAL.get(pair.outcome.name, "it")
+    if verdict == "differs":
+        return f"changed {what}"
+    is_lower = (verdict == "better") == (pair.outcome.better == "lower")
+    return f"{'lowered' if is_lower else 'raised'} {what}"
 
 
-def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
-    then = " by " if against == "base" else " "
+def _amounts(pairs: Sequence[_Pair], joint: str) -> str:
     value, rest = _amount(pairs[0])
     first = f"{with_unit(value, pairs[0].unit)} {rest}"
-    others = [f"{pair.arm.label}{then}{' '.join(_amount(pair))}" for pair in pairs[1:]]
+    others = [f"{pair.arm.label} by {' '.join(_amount(pair))}" for pair in pairs[1:]]
     return listed([f"{pairs[0].arm.label}{joint}{first}", *others])
 
 
@@ -175,8 +178,7 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
     if len(same) == 1:
         only = same[0]
         comparison = only.comparison
-        within = only.interval(comparison.within_low, comparison.within_high)
-        value = f"{only.amount(comparison.difference or 0)} {within}"
+        value = f"{only.amount(comparison.difference or 0)}, {interval_of_equivalence(comparison, only.unit)}"
         proof = f"difference {value} over {only.paired}, Holm {p_equals(p)}"
         proof = _identical(only) or proof
         return f"{only.arm.label} and {only.reference} are equivalent within {_margin(only)} ({proof})"

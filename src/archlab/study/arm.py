@@ -11,6 +11,7 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import NO_EFFECT_ON_RESULT
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
+from archlab.pricing.params import parameters
 from archlab.pricing.units import count
 from archlab.study.schema import StudyConfig
 
@@ -45,6 +46,10 @@ class Arm:
     """Label of the arm without the model size."""
     size: int | None = None
     """Parameter count to which the base was scaled; None if the study has no `sizes`."""
+
+    @property
+    def parameters(self) -> int:
+        return parameters(self.config.model).total
 
     def at(self, size: int | None) -> "Arm":
         """Return a copy of the arm for this model size. Its name, its label and the name of its reference include the

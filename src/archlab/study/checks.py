@@ -76,6 +76,7 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
     yield from _not_tunable("tune", study.tune)
     yield from _not_tunable("sweep", study.sweep)
     yield from _outcomes(study)
+    yield from _manipulation_checks(study, list(arms))
     for name, values in study.tuned.items():
         yield from _not_tunable(f"tuned.{name}", values)
     if len(set(study.seed_list)) < len(study.seed_list):
@@ -161,6 +162,17 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
         yield Problem(
             f"sweep.{field}", "no outcome uses this sweep; add sensitivity, best_loss or best_rate to `measure`"
         )
+
+
+def _manipulation_checks(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
+    outcomes = [*_DEFAULTS, *study.measure]
+    names = [name_at_size(arm, size) for arm in arms for size in study.sizes] or arms
+    for index, check in enumerate(study.checks):
+        if check.arm not in names:
+            yield Problem(f"checks.{index}.arm", f"unknown arm {check.arm!r}{choose(check.arm, names)}")
+        for name in (*([check.outcome] if check.outcome else []), *check.decides):
+            if name not in outcomes:
+                yield Problem(f"checks.{index}", f"unknown outcome {name!r}{choose(name, outcomes)}")
 
 
 def overridden_fields(overrides: Raw) -> list[str]:

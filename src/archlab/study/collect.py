@@ -29,11 +29,12 @@ from archlab.study.details import compare_documents, curve_of, probed_arm
 from archlab.study.fit import describe_equal
 from archlab.study.folder import environment_warnings
 from archlab.study.formatting import listed
+from archlab.study.manipulation import unmet
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
 from archlab.study.outcomes.schema import BY_SEED, Outcome
 from archlab.study.plan import StudyPlan, fold_warnings
-from archlab.study.record import ArmSummary, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
+from archlab.study.record import ArmSummary, Heading, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import share
@@ -81,6 +82,12 @@ def summarize_study(
         )
 
     primary = judge(primary_name, outcome, study.margin)
+    judged_others = [judge(name, other) for name, other in others]
+
+    def measured(name: str | None, arm: str) -> tuple[Heading, float | None] | None:
+        judged = next(one for one in (primary, *judged_others) if name in (None, one.outcome.name))
+        return (judged.outcome, judged.arms[arm].mean) if arm in judged.arms else None
+
     against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
     ended = study_runs.ended
@@ -112,6 +119,10 @@ def summarize_study(
         warnings=[
             *([f"{plural(missing, 'run')} not finished and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
+            *(
+                f"the study cannot answer its question: {check.text}"
+                for check in unmet(study.checks, study.labels, measured)
+            ),
             *warnings,
             *fold_warnings(plan, seeds),
             *untrained_notes(plan.outcomes.values(), arms),
@@ -124,7 +135,7 @@ def summarize_study(
         ],
         failed=dict(failed),
         outcome=primary.outcome,
-        others=[judge(name, other) for name, other in others],
+        others=judged_others,
         evaluated=default.unit if (default := default_outcome(arms)) else None,
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,

@@ -17,7 +17,6 @@ from math import log
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
-from archlab.pricing.params import parameters
 from archlab.pricing.units import count
 from archlab.study.arm import Arm, setting_text, short_names
 from archlab.study.outcomes.schema import Outcome
@@ -45,6 +44,29 @@ class Crossed(Protocol):
     def factors(self) -> Mapping[str, Any]:
         """The arm's level of each crossed factor."""
         ...
+
+
+class Sized(Protocol):
+    """The attributes of an arm that are needed to compute trends over model sizes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def reference(self) -> str | None: ...
+
+    @property
+    def size(self) -> int | None:
+        """Parameter count to which the base was scaled; None if the study has one size."""
+        ...
+
+    @property
+    def plain_label(self) -> str:
+        """Label without the size."""
+        ...
+
+    @property
+    def parameters(self) -> int: ...
 
 
 class PlannedContrast(NamedTuple):
@@ -155,7 +177,7 @@ def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Fold
 class PlannedTrend(NamedTuple):
     """The trend of an arm over model sizes, defined by weights before the arms' values are known."""
 
-    arms: Sequence[Arm]
+    arms: Sequence[Sized]
     """The arm at each size, from the smallest size to the largest."""
     reference: str
     """Label of the reference."""
@@ -169,7 +191,7 @@ class PlannedTrend(NamedTuple):
     log(size)."""
 
 
-def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
+def planned_trends(arms: Sequence[Sized]) -> dict[str, PlannedTrend]:
     """Return the trend of each arm that has a reference, by the trend's name. Empty if all arms have the same size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
@@ -177,7 +199,7 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
     for column in zip(*by_size, strict=True) if len(by_size) > 1 else ():
         references = [named[arm.reference] for arm in column if arm.reference]
         if references:
-            sizes = [parameters(reference.config.model).total for reference in references]
+            sizes = [reference.parameters for reference in references]
             change = Contrast(_differences(column, references, _weights(sizes)), f"at {count(sizes[0])}")
             middle = _differences(column, references, [1 / len(sizes)] * len(sizes))
             name = f"{column[0].name} to {count(column[-1].size or 0)}"
@@ -200,7 +222,7 @@ def _weights(sizes: Sequence[int]) -> list[float]:
     return [value * (x[-1] - x[0]) / sum(c * c for c in centered) for value in centered]
 
 
-def _differences(column: Sequence[Arm], references: Sequence[Arm], weights: Sequence[float]) -> Weights:
+def _differences(column: Sequence[Sized], references: Sequence[Sized], weights: Sequence[float]) -> Weights:
     weights_of_arms = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
     return weights_of_arms | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
 

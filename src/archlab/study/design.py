@@ -57,7 +57,8 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
         base = base_of(study)
         base["plugins"] = [*dict.fromkeys([*base.get("plugins", ()), *study.plugins])]
     except UserError as error:
-        problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
+        found = error.problems if isinstance(error, ConfigError) else [Problem("base", str(error))]
+        problems += [*found, *_problems_of_arms(_invalid_arms(study), study)]
         raise_problems(list(dict.fromkeys(problems)), source)
         raise
     designed = list[Arm]()

@@ -98,7 +98,9 @@ def _runs(study: StudyConfig, arm: Arm) -> int:
     comparison already includes is counted once."""
     own = flatten(resolved(arm.config))
     at_once = max(len({own[field], *values}) for field, values in study.sweep.items()) if study.sweep else 1
-    return most_seeds(study.seeds) * at_once + len(grid(study)) * study.tune_seeds
+    is_largest = not study.has_run(arm.size, study.seed_list[-1])
+    n_seeds = study.largest_seeds if is_largest and study.largest_seeds else most_seeds(study.seeds)
+    return n_seeds * at_once + len(grid(study)) * study.tune_seeds
 
 
 STEPS = 3

@@ -66,6 +66,14 @@ def interval(low: float | None, high: float | None, unit: Unit = "bits per byte"
     return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]".replace("%", "")
 
 
+def interval_of_equivalence(comparison: Comparison, unit: Unit) -> str:
+    """Format the interval of a test for equivalence with its level, which is lower than that of a test for a
+    difference: `90% interval [-0.003, 0.004]`. Return "" if there is no interval."""
+    ends = interval(comparison.within_low, comparison.within_high, unit)
+    level = comparison.within_confidence
+    return ends and f"{'equivalence' if level is None else f'{100 * level:.3g}%'} interval {ends}"
+
+
 def with_interval(value: float, low: float | None, high: float | None, unit: Unit) -> str:
     """Format a difference with its interval: `-0.021 [-0.030, -0.012]`, or `-46.5 pp [-48.2, -44.7]` for fractions."""
     return f"{difference(value, unit)} {interval(low, high, unit)}".strip()

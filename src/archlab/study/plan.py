@@ -1,6 +1,6 @@
 """The runs of a study (tuning, comparison and sweep), and the choice of the tuned values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from math import inf
@@ -66,6 +66,14 @@ class StudyPlan:
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         corpus = self.corpora[arm.name].fingerprint
         return Run(f"{arm.label}, seed {seed}", config, corpus, self.threads, measures, start=self.start)
+
+    def comparison(self, arms: Iterable[Arm], seeds: Iterable[int]) -> dict[str, dict[int, Run]]:
+        """Return the runs of the comparison, by arm and seed."""
+        chosen = list(seeds)
+        return {
+            arm.name: {seed: self.compared(arm, seed) for seed in chosen if self.config.has_run(arm.size, seed)}
+            for arm in arms
+        }
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
         """Return the sweep runs of an arm and a seed, by value of the swept field. Empty if the study has no sweep."""

@@ -53,8 +53,7 @@ class Comparison(Base):
     p_holm: float | None
     """p-value after Holm's correction over all comparisons of the outcome."""
     smallest_effect: float | None
-    """Smallest true difference that a new study of this design detects with 80% probability. It accounts for the
-    uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
+    """Smallest true difference that a new study like this detects with 80% probability (power.py). null if `low` is."""
     smallest_effect_low: float | None = None
     """Lower end of the 95% interval of `smallest_effect`. A wide interval means that the scatter is uncertain."""
     smallest_effect_high: float | None = None
@@ -65,10 +64,11 @@ class Comparison(Base):
     """p-value of the equivalence test (the larger of two one-sided tests against the margin), after a separate Holm
     correction. null without a margin, with fewer than two pairs, and for a nonzero difference without scatter."""
     within_low: float | None = None
-    """Lower end of the confidence interval for equivalence, which lies within the margin exactly when `p_equivalent` is
-    below 0.05. Its level is 1 - 2 x the level at which Holm's correction judges equivalence."""
+    """Lower end of the interval for equivalence, which lies within the margin exactly if `p_equivalent` < 0.05."""
     within_high: float | None = None
-    """Upper end of the confidence interval for equivalence."""
+    """Upper end of the interval for equivalence."""
+    within_confidence: float | None = None
+    """Confidence level of that interval: 1 - 2 x the level at which Holm's correction judges equivalence."""
     verdict: Verdict
 
 

@@ -128,7 +128,7 @@ class Study:
         plan = self.plan
         before = [*([plan.start] if plan.start else []), *plan.all_tuning()]
         tuned, seeds = tune(plan, self._ended).arms, self.config.seed_list
-        return KnownRuns(before, {arm.name: {seed: plan.compared(arm, seed) for seed in seeds} for arm in tuned})
+        return KnownRuns(before, plan.comparison(tuned, seeds))
 
     def changed(self) -> list[str]:
         """Return the names of the fields in which this study differs from the study in the folder."""
@@ -138,8 +138,9 @@ class Study:
         plan = self.plan
         for seed in seeds:
             for arm in tuned.arms:
-                yield plan.compared(arm, seed)
-                yield from plan.swept(arm, seed).values()
+                if self.config.has_run(arm.size, seed):
+                    yield plan.compared(arm, seed)
+                    yield from plan.swept(arm, seed).values()
 
     def _seeds(self, tuned: TuningResult, seeds: Seeds) -> list[int]:
         """Return the seeds of the comparison. A rule adds seeds once all runs of the first seeds have ended."""
@@ -156,20 +157,19 @@ class Study:
         """Return the runs of the study's first phase. If one of these runs has ended, the study has already begun in
         this folder."""
         plan = self.plan
-        return list(plan.all_tuning()) or [
-            plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
-        ]
+        compared = plan.comparison(self.arms, self.config.seed_list)
+        return list(plan.all_tuning()) or [run for runs in compared.values() for run in runs.values()]
 
     def _ended_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> StudyRuns:
         plan = self.plan
         ended = {
-            arm.name: {s: results for s in seeds if (results := self._ended(plan.compared(arm, s)))}
-            for arm in tuned.arms
+            name: {seed: results for seed, run in runs.items() if (results := self._ended(run))}
+            for name, runs in plan.comparison(tuned.arms, seeds).items()
         }
         swept = dict[str, dict[int, dict[float, Ended]]]()
         for arm in tuned.arms:
             for seed in seeds:
-                runs = plan.swept(arm, seed)
+                runs = plan.swept(arm, seed) if self.config.has_run(arm.size, seed) else {}
                 results = {value: result for value, run in runs.items() if (result := self._ended(run))}
                 if runs and len(results) == len(runs):
                     swept.setdefault(arm.name, {})[seed] = results
@@ -205,7 +205,7 @@ class Study:
 
     def _summarize(self, tuned: TuningResult, failed: Sequence[RunProgress]) -> StudySummary:
         plan, seeds = self.plan, self._seeds(tuned, self.config.seeds)
-        runs = {arm.name: {seed: plan.compared(arm, seed) for seed in seeds} for arm in tuned.arms}
+        runs = plan.comparison(tuned.arms, seeds)
         by_name = {run.name: run for run in (*self._runs(tuned, seeds), *plan.all_tuning())}
         all_ended = [result for run in by_name.values() if (result := self._ended(run))]
         ended = self._ended_runs(tuned, seeds)

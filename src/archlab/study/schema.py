@@ -116,6 +116,30 @@ class StartTraining(Settings):
     `set` that concern trained weights do not apply to it: train.start_layers, train.teacher and train.lora."""
 
 
+class ManipulationCheck(Settings):
+    """Condition without which the study cannot answer its question, such as that the reference has learned the task.
+    It is written before the runs, so that a result cannot be explained away afterwards."""
+
+    arm: Line
+    """Name of an arm."""
+    outcome: Line | None = None
+    """Name of the outcome whose mean over the seeds is checked. null: the primary outcome."""
+    at_least: float | None = None
+    """Smallest mean that meets the condition."""
+    at_most: float | None = None
+    """Largest mean that meets the condition. Set exactly one of `at_least` and `at_most`."""
+    because: Text
+    """Reason for the condition, as a sentence."""
+    decides: list[Line] = Field(default_factory=list)
+    """Names of the outcomes that need the condition. Empty: all outcomes."""
+
+    @model_validator(mode="after")
+    def _check_one_bound(self) -> "ManipulationCheck":
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("give exactly one of at_least and at_most")
+        return self
+
+
 def _required_unless_extending(schema: dict[str, Any]) -> None:
     """Tell editors that a file with `extends` needs no other field, that a file with `start` needs no base, and that no
     file may have both arms and cross."""
@@ -204,9 +228,14 @@ class StudyConfig(Settings):
     tokenizer is trained on these default folds."""
     seeds: Seeds = 3
     """Seeds of each arm: a number n for the seeds 0 to n - 1, a list of seeds, or a rule that adds seeds."""
+    largest_seeds: Annotated[int, Field(ge=2)] | None = None
+    """Number of seeds at the largest of the `sizes`, the first ones of `seeds`. null: all seeds."""
     margin: Positive | None = None
     """Largest difference that does not matter, in bits per byte. Two arms are equivalent if a test shows that their
     difference is smaller. null: equivalence is not tested."""
+    checks: list[ManipulationCheck] = Field(default_factory=list)
+    """Conditions without which the study cannot answer its question. If the runs do not meet one, the report says so.
+    At a smaller scale, they may not be met."""
 
     @model_validator(mode="before")
     @classmethod
@@ -260,6 +289,22 @@ class StudyConfig(Settings):
                 "because each run trains a model and has a folder"
             )
         return value
+
+    @field_validator("largest_seeds")
+    @classmethod
+    def _check_largest_seeds(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is None or "seeds" not in info.data or "sizes" not in info.data:
+            return value
+        if not info.data["sizes"]:
+            raise ValueError("needs `sizes`; a study of one size has the same seeds for all arms")
+        if isinstance(info.data["seeds"], AddedSeeds) or value > len(first_seeds(info.data["seeds"])):
+            raise ValueError(f"{value}; allowed: up to the number of `seeds`, which must be fixed")
+        return value
+
+    def has_run(self, size: int | None, seed: int) -> bool:
+        """Return whether the arms of this size are trained with this seed."""
+        is_largest = bool(self.sizes) and size == self.sizes[-1]
+        return self.largest_seeds is None or not is_largest or seed in self.seed_list[: self.largest_seeds]
 
     @property
     def seed_list(self) -> list[int]:

@@ -2,8 +2,10 @@
 
 from archlab.config.core.merge import Raw
 from archlab.config.io import build_config, overlay
+from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
-from archlab.exchange.configs import on_start, read_config, without_start
+from archlab.errors import UserError
+from archlab.exchange.configs import find_folder, on_start, read_config, without_start
 from archlab.study.schema import StartTraining, StudyConfig
 
 _OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train.lora": None}
@@ -11,9 +13,16 @@ _OF_TRAINED_WEIGHTS = {"train.start_layers": None, "train.teacher": None, "train
 
 
 def base_of(study: StudyConfig) -> Raw:
-    """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names."""
+    """Return the raw config that all arms share: the base with `set`, and the trained weights that `start` names.
+
+    Raise ConfigError, with the field, if there are no such weights, and UserError if a config cannot be read.
+    """
     if not isinstance(study.start, str):
         return overlay(read_config(study.base), study.set, Config)
+    try:
+        find_folder(study.start)
+    except UserError as error:
+        raise ConfigError([Problem("start", str(error))], "the study") from None
     base = on_start(without_start(read_config(study.base), study.base), study.start)
     return overlay(overlay(base, {"train.start": study.start}, Config), study.set, Config)
 

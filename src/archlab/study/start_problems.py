@@ -15,7 +15,7 @@ from archlab.study.shared_start import start_config
 from archlab.training.start_weights import open_start
 from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
 from archlab.transplant.plan import plan
-from archlab.transplant.weights import Architecture, ChosenLayers, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, ChosenLayers, Weights, stored
 
 
 def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
@@ -60,5 +60,5 @@ def _unread(model: ModelConfig) -> Weights:
     """Return the weights of a model without their values."""
     with torch.device("meta"):
         tensors = Decoder(model, seed=None).state_dict()
-    lazy = {name: LazyTensor(tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
+    lazy = {name: stored(name, x.shape, lambda x=x: x) for name, x in tensors.items()}
     return Weights(Architecture.of(model), lazy)

@@ -107,7 +107,8 @@ def compare(
         p_equivalent = None if p_inside[index] is None else equivalent[index]
         level = _level(p_values, index)
         interval = sample.estimate(level)
-        inner = sample.estimate(2 * _level([1.0 if p is None else p for p in p_inside], index))
+        outside = 2 * _level([1.0 if p is None else p for p in p_inside], index)
+        inner = None if p_equivalent is None else sample.estimate(outside)
         effect = (test.deviation, len(sample.values), test.freedom, level) if test and test.deviation else None
         effect_interval = smallest_effect_interval(*effect) if effect else None
         comparisons[name] = Comparison(
@@ -125,11 +126,19 @@ def compare(
             smallest_effect_high=effect_interval and effect_interval[1],
             margin=margin,
             p_equivalent=p_equivalent,
-            within_low=None if p_equivalent is None else inner and inner.low,
-            within_high=None if p_equivalent is None else inner and inner.high,
+            within_low=inner and inner.low,
+            within_high=inner and inner.high,
+            within_confidence=None if inner is None or inner.low is None else 1 - outside,
             verdict=_verdict(*_sides(values, contrast.weights), test, p_holm, p_equivalent, better),
         )
     return comparisons
+
+
+def t_test(
+    values: Mapping[str, Values], contrast: Contrast, first: Collection[int] | None, folds: Folds
+) -> Estimate | None:
+    """Return the t-test of one comparison, without a correction. The arguments are those of `compare`."""
+    return _sample(values, contrast.weights, first, folds).estimate(ALPHA)
 
 
 def compare_exact(

@@ -6,6 +6,7 @@ from typing import Self
 from archlab.pricing.units import si
 from archlab.progress import Bar
 from archlab.training.evaluate import Score
+from archlab.training.utilization import mfu_text
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class StepMetrics:
     steps: int
     loss: float
     tokens_per_second: float
-    mfu: float
+    mfu: float | None
+    """Model FLOPs utilization; None if the peak of the machine is unknown."""
     score: Score | None
     """Score of the evaluation after this step; None if there was no evaluation."""
 
@@ -24,7 +26,7 @@ class StepMetrics:
     def details(self) -> list[str]:
         """Return all metrics except the step number, as short strings."""
         held_out = [] if self.score is None else [str(self.score)]
-        return [f"loss {self.loss:.3f}", *held_out, f"{si(self.tokens_per_second)} tok/s", f"MFU {self.mfu:.0%}"]
+        return [f"loss {self.loss:.3f}", *held_out, f"{si(self.tokens_per_second)} tok/s", mfu_text(self.mfu)]
 
 
 class Callback:

@@ -13,7 +13,7 @@ from archlab.config.training import resolve_train
 from archlab.data.batch import Batch
 from archlab.data.objectives import Batches
 from archlab.data.open import form_of_data
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.exchange.configs import source_kind
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
@@ -55,7 +55,9 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
         return None
     if has_begun:
         return _of_begun_run(config.train.start)
-    start, data = open_start(config.train.start), batches.data
+    with at("train.start"):
+        start = open_start(config.train.start)
+    data = batches.data
     if isinstance(config.data.task, Task) and start.has_tokenizer:
         raise UserError(
             f"data.task.kind: {config.data.task.kind}, but {start.name} was trained on text, so its tokens have "

@@ -51,6 +51,7 @@ from archlab.training.start_weights import Start
 from archlab.training.step import StepResult, update
 from archlab.training.summary import NOT_FINITE, RunSummary, summarize
 from archlab.training.teacher import Teacher
+from archlab.training.utilization import MFU_UNKNOWN, Utilization
 from archlab.training.world import World
 from archlab.transplant.logits_change import logits_change
 from archlab.transplant.weights import Change
@@ -121,7 +122,7 @@ class Training:
         flops = visible_training_flops(setup.config, counted)
         if setup.teacher:
             flops += teacher_flops(setup.config, setup.teacher.weights.model, counted)
-        self._mfu_per_speed = flops / device.peak_flops() / world.size
+        self._utilization = Utilization(flops, device, world.size)
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)
         self._saver = Saver(folder.checkpoints, self._retention, world)
@@ -180,7 +181,7 @@ class Training:
         score = self._evaluated()
         if self._why is not None:
             return False
-        progress = StepMetrics(self._done, settings.steps, result.loss, speed, speed * self._mfu_per_speed, score)
+        progress = StepMetrics(self._done, settings.steps, result.loss, speed, self._utilization.at(speed), score)
         self._callback.on_step(progress)
         return True
 
@@ -305,6 +306,8 @@ class Training:
     def _ended(self) -> RunSummary:
         is_imported = self._began_from_model()
         metrics = self._folder.metrics()
-        summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
+        summary = summarize(metrics, self._why, self._model, self._device, self._utilization, is_imported=is_imported)
+        if summary.tokens_per_second and summary.mfu is None:
+            self._callback.on_note(MFU_UNKNOWN)
         self._folder.finish(summary)
         return summary

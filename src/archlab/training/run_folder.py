@@ -23,7 +23,7 @@ from archlab.config.training import resolve_train
 from archlab.data.tokenizer import check_same, load
 from archlab.data.tokenizer_files import tokenizer_files
 from archlab.digests import DIGESTS, names_with_digest, verify_in, write_with_digests
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.exchange.configs import load_config
 from archlab.files import (
     TEMPORARY,
@@ -103,7 +103,7 @@ class RunFolder(RunFiles):
         if "config.yaml" not in names:
             new |= _with_plugins(config, self.path)
         elif not before and self._has_model():
-            self._check_untrained(diff(load_config(self.path), config), tokenizer, env.get("document_token"))
+            self._check_untrained(config, tokenizer, env.get("document_token"))
             new |= _with_plugins(config, self.path)
             env = env | {"start": digest_of_model(self.checkpoints)}
         elif self._check_same(old := load_config(self.path), config, env, before):
@@ -117,8 +117,7 @@ class RunFolder(RunFiles):
             new |= tokenizer_files(tokenizer, self.path, files)
             new["env.json"] = json.dumps(env, indent=2)
             write_with_digests(self.path, new)
-        different = [name for name in _CHANGES_ROUNDING if name in before and before[name] != env[name]]
-        if different:
+        if different := [name for name in _CHANGES_ROUNDING if name in before and before[name] != env[name]]:
             changes = ", ".join(f"{name} {before[name]}, now {env[name]}" for name in different)
             notes.append(
                 f"the run began with {changes}: its result can differ by rounding errors from that of an "
@@ -158,15 +157,15 @@ class RunFolder(RunFiles):
         names = names_with_digest(self.path)
         return has_checkpoint(self.checkpoints) or ("config.yaml" in names and "env.json" not in names)
 
-    def _check_untrained(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
+    def _check_untrained(self, config: Config, tokenizer: Path | None, document_token: int | None) -> None:
         """Raise UserError if the folder of an imported or converted model cannot be trained with the new config."""
-        of_weights = ("model", "train.start", "train.start_layers")
-        refused = {field: values for field, values in changed.items() if is_under([field], of_weights)}
-        self._refuse(
-            refused, "contains a model with another config; to begin from its weights, choose another folder with --out"
-        )
+        changed = diff(load_config(self.path), config)
+        refused = {f: x for f, x in changed.items() if is_under([f], ("model", "train.start", "train.start_layers"))}
+        why = "contains a model with another config; to begin from its weights, choose another folder with --out"
+        self._refuse(refused, why)
         if tokenizer and any((self.path / name).is_file() for name in (TOKENIZER, IMPORTED)):
-            check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
+            with at(config.data.field):
+                check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
 
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
         """Return the step from which the run with the settings `old` can be extended to the longer run with `new`.

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from torch import Tensor
 
 from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
@@ -14,16 +16,17 @@ from archlab.data.file_cache import cached
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.digests import sha256
-from archlab.errors import UserError
+from archlab.errors import UserError, at
 from archlab.exchange.configs import find_folder, is_run_folder, load_config
 from archlab.exchange.load import imported_record, lazy_parameters
 from archlab.files import read_bytes
 from archlab.hf.folder import TOKENIZER, companions, own_file
 from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.tensors import weights_files
+from archlab.pricing.units import plural
 from archlab.training.checkpoint import newest_checkpoint, stored_weights, weights_digest
 from archlab.training.run_folder import RunFolder
-from archlab.transplant.weights import Architecture, LazyTensor, Weights
+from archlab.transplant.weights import Architecture, Weights, stored
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,8 @@ class Start:
         is_run = is_run_folder(self.folder)
         own = RunFolder(self.folder).tokenizer() if is_run else load(self.folder / TOKENIZER)
         before = data.special.documents
-        try:
+        with at(field):
             check_same(own, load(data.tokenizer, before[0] if before else None), self.name, data_name)
-        except UserError as error:
-            raise UserError(f"{field}: {error}") from None
 
     def read_folds(self, corpus: str, folds: Collection[int]) -> list[int]:
         """Return which of these folds of a text the weights have read, as far as this is known: a run records its text.
@@ -72,16 +73,21 @@ class Start:
 def open_start(name: str) -> Start:
     """Open the trained weights of a run folder (its last checkpoint), a Hugging Face folder or a hub id.
 
-    Tensors are read later, when they are needed. Raise UserError if there are no weights, or if they do not fit their
-    config.
+    Tensors are read again later, when they are needed. Raise UserError if there are no weights, if they do not fit
+    their config, or if one of them is NaN or infinite.
     """
     folder = find_folder(name)
     if is_run_folder(folder):
         return _of_run(name, folder)
     config, parameters = lazy_parameters(folder)
-    tensors = {name: LazyTensor(tuple(shape), read) for name, (shape, read) in parameters.items()}
-    stored = [own_file(folder, file) for file in weights_files(folder)]
-    content = cached("weights", stored, lambda: [sha256(file) for file in stored])
+    tensors = {tensor: stored(tensor, shape, read) for tensor, (shape, read) in parameters.items()}
+    opened = [own_file(folder, file) for file in weights_files(folder)]
+
+    def digests() -> list[str]:
+        check_finite(name, ((tensor, x.read()) for tensor, x in tensors.items()))
+        return [sha256(file) for file in opened]
+
+    content = cached("finite weights", opened, digests)
     files = {IMPORTED: imported_record(folder, name).model_dump_json(indent=2).encode(), **companions(folder)}
     return Start(name, folder, Weights(Architecture.of(config), tensors), _digest(config, content), None, files)
 
@@ -91,13 +97,22 @@ def _of_run(name: str, folder: Path) -> Start:
     run = load_config(folder)
     config, lora = run.model, run.train.lora
     step, checkpoint = newest_weights(folder)
-    stored, forms = stored_weights(checkpoint, lora)
-    tensors = {name: LazyTensor(tuple(form.shape), partial(stored.whole, name)) for name, form in forms.items()}
+    parts, forms = stored_weights(checkpoint, lora)
+    tensors = {tensor: stored(tensor, form.shape, partial(parts.whole, tensor)) for tensor, form in forms.items()}
+    check_finite(name, ((tensor, x.read()) for tensor, x in tensors.items()))
     merged = [str(lora.scale)] if lora else []
     digest = _digest(config, [weights_digest(checkpoint), *merged])
     record = {IMPORTED: read_bytes(folder / IMPORTED)} if imported(folder) else {}
     files = {**record, **companions(folder)}
     return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
+
+
+def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise UserError, with the names of tensors, if weights are NaN or infinite. `name` is the name of the model."""
+    wrong = [tensor for tensor, values in tensors if not values.isfinite().all()]
+    if wrong:
+        more = f" and {plural(len(wrong) - 1, 'other tensor')}" if len(wrong) > 1 else ""
+        raise UserError(f"{name}: values of {wrong[0]}{more} are NaN or infinite; allowed: finite weights")
 
 
 def newest_weights(run: Path) -> tuple[int, Path]:

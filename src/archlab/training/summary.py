@@ -14,6 +14,7 @@ from archlab.training.spikes import SPIKE
 if TYPE_CHECKING:  # these modules load torch
     from archlab.model.decoder import Decoder
     from archlab.training.device import Device
+    from archlab.training.utilization import Utilization
 
 PROBES = "probes"
 """Key of a probe's values in a line of metrics."""
@@ -76,6 +77,8 @@ class RunSummary(Base):
     mfu: NonNegative | None
     """Model FLOPs utilization: model FLOPs per second, divided by the peak measured on this machine.
 
+    null if training was faster than every measurement of the peak. Other work has then slowed down the measurements.
+
     The FLOPs of attention count only visible pairs of tokens. Those of a teacher are included.
     """
     spikes: Natural = 0
@@ -114,7 +117,7 @@ def summarize(
     why: str | None,
     model: "Decoder",
     device: "Device",
-    mfu_per_speed: float,
+    utilization: "Utilization",
     *,
     is_imported: bool,
 ) -> RunSummary:
@@ -132,12 +135,13 @@ def summarize(
         why = divergence(first, last, model.config.vocab_size, is_imported=is_imported)
     end = evaluations[-1] if why is None and evaluations else {}
     speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
+    tokens = steps[-1]["tokens"] if steps else 0
     last_tenth = updates[-max(1, len(updates) // 10) :]
     return RunSummary(
         status="diverged" if why else "finished",
         why=why,
         steps=len(updates),
-        tokens=steps[-1]["tokens"] if steps else 0,
+        tokens=tokens,
         bits_per_byte=end.get("bits_per_byte"),
         accuracy=end.get("accuracy"),
         denoising_loss=end.get("denoising_loss"),
@@ -145,7 +149,7 @@ def summarize(
         loss=end.get("held_out_loss"),
         train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
         tokens_per_second=speed,
-        mfu=speed * mfu_per_speed if speed else None,
+        mfu=utilization.of_run(tokens, speed) if speed else None,
         spikes=sum(SPIKE in m for m in metrics),
         parameters=sum(p.numel() for name, p in model.named_parameters() if not is_added(name)),
         device=device.name,

@@ -10,6 +10,7 @@ from archlab.config.schema import Config
 from archlab.config.teacher import TeacherConfig
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.training_data import TrainingData
+from archlab.errors import at
 from archlab.pricing.memory import BYTES, training_memory_of
 from archlab.training.device import Device
 from archlab.training.start_weights import Start, open_start
@@ -30,7 +31,8 @@ def open_teacher(config: Config) -> Start | None:
         return None
     if (path := settings.path or config.train.start) is None:
         raise ConfigError([Problem("train.teacher.path", NO_TEACHER)], "the config")
-    teacher = open_start(path)
+    with at("train.teacher.path" if settings.path else "train.start"):
+        teacher = open_start(path)
     raise_problems(list(teacher_problems(config, settings, path, teacher.weights.model)), "the config")
     return teacher
 

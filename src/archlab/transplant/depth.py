@@ -43,7 +43,7 @@ def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> W
         if source is None:
             inert.append(f"{name}.")
         else:
-            tensors |= _moved(weights, f"{stack}.{source}", name, MORE_LAYERS.name)
+            tensors |= _layer(weights, f"{stack}.{source}", name, "" if i in trained else MORE_LAYERS.name)
         if i not in trained:
             _check_can_be_silent(layer, stack, len(own), len(wanted))
             new.append(name)
@@ -94,11 +94,13 @@ def _to_copy(i: int, trained: dict[int, int], wanted: Sequence[LayerConfig]) -> 
     return min(alike)[2] if alike else None
 
 
-def _moved(weights: Weights, before: str, after: str, transformation: str) -> dict[str, LazyTensor]:
+def _layer(weights: Weights, before: str, after: str, copied_by: str) -> dict[str, LazyTensor]:
+    """Return the tensors of a layer at another place. `copied_by` is the transformation that copies them; empty if it
+    only moves them."""
     tensors = weights.under(before).items()
-    if before == after:
+    if not copied_by:
         return {f"{after}.{part}": x for part, x in tensors}
-    return {f"{after}.{part}": x.then(transformation, lambda value: value, x.shape) for part, x in tensors}
+    return {f"{after}.{part}": x.then(copied_by, lambda value: value, x.shape) for part, x in tensors}
 
 
 def _check_can_be_silent(layer: LayerConfig, stack: str, n_own: int, n_wanted: int) -> None:
@@ -147,7 +149,8 @@ def _chosen_layers(weights: Weights, target: Target) -> Weights:
     layers = chosen.layers
     tensors = dict[str, LazyTensor]()
     for i, j in enumerate(layers):
-        tensors |= _moved(weights, f"{DECODER}.{j}", f"{DECODER}.{i}", CHOSEN_LAYERS.name)
+        copied_by = CHOSEN_LAYERS.name if j in layers[:i] else ""
+        tensors |= _layer(weights, f"{DECODER}.{j}", f"{DECODER}.{i}", copied_by)
     detail = f"{len(own)} layers to {len(layers)}: {', '.join(map(str, layers))}"
     if chosen.distance is not None:
         detail += f"; the angular distance across the layers that are left out is {chosen.distance:.2g}"

@@ -127,7 +127,7 @@ def _belongs_to_a_kind(difference: Difference, changed: Sequence[str]) -> bool:
     holds the sections whose kind has changed."""
     field, before, after = difference
     is_in_one = before is None or after is None
-    return is_in_one and not field.endswith("kind") and any(field.startswith(section) for section in changed)
+    return is_in_one and any(field.startswith(section) and field != f"{section}kind" for section in changed)
 
 
 def _hashable(value: object) -> object:

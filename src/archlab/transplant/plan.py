@@ -14,7 +14,17 @@ from archlab.model.init import initialize
 from archlab.model.roles import roles_of
 from archlab.transplant.catalog import TRANSFORMATIONS
 from archlab.transplant.differences import without_weights
-from archlab.transplant.weights import ENCODER, Architecture, Change, ChosenLayers, Effect, LazyTensor, Target, Weights
+from archlab.transplant.weights import (
+    ENCODER,
+    Architecture,
+    Change,
+    ChosenLayers,
+    Effect,
+    LazyTensor,
+    Target,
+    Weights,
+    sources_of,
+)
 
 _MOST_LISTED = 8
 
@@ -28,7 +38,7 @@ class Plan:
     initialized: tuple[str, ...]
     """Tensors that begin from the initial values of a new model."""
     dropped: tuple[str, ...]
-    """Tensors of the trained weights that the model lacks."""
+    """Tensors of the trained weights, by their names there, on which no tensor of the model depends."""
     changes: tuple[Change, ...]
     """All changes, in order. Empty if the model is the trained one."""
 
@@ -65,6 +75,7 @@ def plan(weights: Weights, model: ModelConfig, chosen: ChosenLayers | None = Non
     wanted, n_tokens = Architecture.of(model), min(weights.model.max_seq_len, model.max_seq_len)
     target = Target(wanted.model, wanted.stacks, chosen)
     _check_encoder(weights, target)
+    trained = weights.tensors
     for transformation in TRANSFORMATIONS:
         weights = transformation.apply(weights, target)
     with torch.device("meta"):
@@ -75,7 +86,8 @@ def plan(weights: Weights, model: ModelConfig, chosen: ChosenLayers | None = Non
     provided = {name: x for name, x in weights.tensors.items() if name in parameters}
     _check_shapes(provided, parameters)
     initialized = tuple(name for name in parameters if name not in provided)
-    dropped = tuple(name for name in weights.tensors if name not in parameters)
+    used = sources_of(provided.values())
+    dropped = tuple(name for name in trained if name not in used)
     return Plan(provided, initialized, dropped, tuple(changes))
 
 

@@ -33,7 +33,7 @@ from archlab.transplant.latent_limits import Pairs, check, rotary_pairs
 from archlab.transplant.low_rank import factors, root_of_moment, shared_by_heads
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weight_errors import largest
-from archlab.transplant.weights import Architecture, Errors, LazyTensor, Weights, constant, numbered
+from archlab.transplant.weights import Architecture, Errors, LazyTensor, Weights, constant, numbered, sources_of
 
 _NORM = "attention_norms.before"
 _REPLACED = ("q.weight", "k.weight", "v.weight")
@@ -102,10 +102,11 @@ def _tensors(layer: _Layer) -> dict[str, LazyTensor]:
         **({"q_down.weight": (rank, d_model)} if rank else {}),
     }
     norms = {"kv_norm.weight": latent.kv_rank, "q_norm.weight": rank}
-    earlier = (name for part in _REPLACED for name in layer.tensors[f"attention.{part}"].changes)
-    changes = tuple(dict.fromkeys((*earlier, TO_LATENT.name)))
+    replaced = [layer.tensors[f"attention.{part}"] for part in _REPLACED]
+    changes = tuple(dict.fromkeys((*(name for x in replaced for name in x.changes), TO_LATENT.name)))
     tensors = {
-        name: LazyTensor(shape, lambda name=name: _computed(layer)[name], changes) for name, shape in shapes.items()
+        name: LazyTensor(shape, lambda name=name: _computed(layer)[name], changes, sources_of(replaced))
+        for name, shape in shapes.items()
     }
     return tensors | {name: constant(TO_LATENT.name, (width,), 1.0) for name, width in norms.items() if width}
 

@@ -3,7 +3,7 @@
 Tensors are read when they are needed, one at a time, so a process never has to hold a whole model.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeVar
@@ -65,19 +65,33 @@ class LazyTensor:
     read: Callable[[], Tensor]
     changes: tuple[str, ...] = ()
     """Names of the transformations that have changed the tensor, in order. Empty: the tensor is as it was stored."""
-    is_trained: bool = True
-    """Whether the values depend on trained weights."""
+    sources: frozenset[str] = frozenset()
+    """Names of the trained tensors on which the values depend."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the values depend on trained weights."""
+        return bool(self.sources)
 
     def then(self, transformation: str, change: Callable[[Tensor], Tensor], shape: Sequence[int]) -> "LazyTensor":
         """Return the tensor after a change, whose result has this shape."""
         return made(transformation, change, shape, self)
 
 
+def stored(name: str, shape: Sequence[int], read: Callable[[], Tensor]) -> LazyTensor:
+    """Return the trained tensor with this name."""
+    return LazyTensor(tuple(shape), read, sources=frozenset({name}))
+
+
 def made(transformation: str, make: Callable[..., Tensor], shape: Sequence[int], *inputs: LazyTensor) -> LazyTensor:
     """Return the tensor that `make` computes from other tensors. `transformation` is the name of the transformation."""
     changes = tuple(dict.fromkeys((*(name for tensor in inputs for name in tensor.changes), transformation)))
-    is_trained = any(tensor.is_trained for tensor in inputs)
-    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), changes, is_trained)
+    return LazyTensor(tuple(shape), lambda: make(*(tensor.read() for tensor in inputs)), changes, sources_of(inputs))
+
+
+def sources_of(tensors: Iterable[LazyTensor]) -> frozenset[str]:
+    """Return the names of the trained tensors on which any of the tensors depends."""
+    return frozenset[str]().union(*(tensor.sources for tensor in tensors))
 
 
 def constant(transformation: str, shape: Sequence[int], value: float) -> LazyTensor:

@@ -19,8 +19,10 @@ from archlab.errors import user_message
 from archlab.evidence.price import BASE, CONTEXT
 from archlab.evidence.topics import chapters
 from archlab.report.html import inlined
+from archlab.report.ledger.words import in_short
+from archlab.study.study_file import scales_of
+from archlab.ui import choice
 from archlab.ui import workbench as bench
-from archlab.ui.choice import explain, search
 from archlab.ui.choices import all_fields
 from archlab.ui.compare import compare, study_text
 from archlab.ui.configs import ComparedConfigs, UnknownNameError, Variant, config_names
@@ -50,7 +52,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/yaml/{name:path}": lambda request: _yaml(request, root),
         "/flatten/{name:path}": lambda request: _flatten(request, root),
         "/choices": lambda _: page("choices", chapters=chapters()),
-        "/choice/{name:path}": lambda request: _choice(request.path_params["name"]),
+        "/choice/{name:path}": lambda request: _choice(request, root),
         "/search": lambda request: _search(request.query_params.get("q", "")),
         "/fields": lambda _: page("options", options=all_fields()),
         "/configs": lambda _: page("options", options=dict.fromkeys(config_names(root), "")),
@@ -147,12 +149,15 @@ def _workbench(request: Request, root: Path) -> Response:
     return answer
 
 
-def _choice(name: str) -> Response:
-    return page("choice", explained=explain(name), base=BASE, context=CONTEXT)
+def _choice(request: Request, root: Path) -> Response:
+    shown = choice.screen(request.path_params["name"], request.query_params.multi_items(), root)
+    answer = page("choice", **shown._asdict(), base=BASE, context=CONTEXT, verdict=in_short, scales=scales_of)
+    answer.headers["HX-Replace-Url"] = shown.address
+    return answer
 
 
 def _search(text: str) -> Response:
-    return page("search", text=text, results=search(text))
+    return page("search", text=text, results=choice.search(text))
 
 
 def _compare(request: Request, root: Path) -> Response:

@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from archlab.config.io import facts, presets, studies
+from archlab.evidence.claims import claims
 from archlab.evidence.field_help import FieldHelp, field_help
+from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.evidence.look_up import UsersKinds, look_up, plain
 from archlab.evidence.topics import Chapter, Topic, topics
 from archlab.evidence.words import spellings
-from archlab.report.drawings.pictures import pictures
 from archlab.report.guide.lecture import TopicEntry, topic_entry
+from archlab.report.ledger.forest import Forest, forests
 from archlab.ui.configs import UnknownNameError
+from archlab.ui.opened import CostThere, Opened, cost_there
+from archlab.ui.play import Play, play
 
 _MOST_RESULTS = 20
 
@@ -23,8 +26,9 @@ class Explained(NamedTuple):
     """Explanation of a topic, or of the fields or the chapter that a word names."""
 
     title: str
+    topic: tuple[str, Topic] | None
+    """Name of the topic, and the topic. None for fields and chapters."""
     entry: TopicEntry | None
-    pictures: list[Markup]
     fields: list[FieldHelp]
     topics: dict[str, Topic]
     command: str
@@ -35,15 +39,44 @@ def explain(text: str) -> Explained:
     command = f"archlab explain {text}"
     match look_up(text):
         case Chapter() as chapter:
-            return Explained(chapter.title, None, [], [], chapter.topics, command)
+            return Explained(chapter.title, None, None, [], chapter.topics, command)
         case (str() as name, Topic() as topic):
-            drawn = (pictures()[picture]() for picture in topic.pictures if picture in pictures())
-            svgs = [Markup(svg) for svg in drawn if isinstance(svg, str)]
-            return Explained(topic.title, topic_entry(name, topic), svgs, [], {}, command)
+            entry = topic_entry(name, topic)._replace(here=[], claims=[])  # they have parts of the screen of their own
+            return Explained(topic.title, (name, topic), entry, [], {}, command)
         case UsersKinds():
             raise UnknownNameError(f"{text}: a kind of a plug-in; `{command}` explains it in a terminal")
         case fields:
-            return Explained(text, None, [], fields, {}, command)
+            return Explained(text, None, None, fields, {}, command)
+
+
+class Screen(NamedTuple):
+    """Everything that the screen of a choice shows."""
+
+    explained: Explained
+    play: Play | None
+    forests: list[Forest]
+    """What archlab measured and what publications report about the topic."""
+    claims: list[LedgerEntry]
+    opened: Opened | None
+    there: CostThere | None
+    address: str
+    """Link to the screen as it is."""
+
+
+def screen(name: str, query: list[tuple[str, str]], root: Path) -> Screen:
+    """Return the screen for the name in a path and for a query. Raise UserError if they are not valid."""
+    explained, opened = explain(name), Opened.of(query, root)
+    path, of_model = f"/choice/{quote(name)}", opened.query if opened else {}
+    if explained.topic is None:
+        return Screen(explained, None, [], [], opened, None, path)
+    found, topic = explained.topic
+    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
+    there = cost_there(topic, opened, root) if opened else None
+    texts = {key: value for key, value in query if key != "in" and key not in of_model}
+    values = opened.values if opened else {}
+    of_both = {**topic.fields, **values} if there and there.makes else {**values, **topic.fields}
+    played = play(topic, texts, of_both)
+    return Screen(explained, played, forests(found, entries), entries, opened, there, played.address(path, of_model))
 
 
 class Result(NamedTuple):
@@ -81,6 +114,11 @@ def _named_places() -> Iterator[tuple[Result, list[str]]]:
     for name, topic in topics():
         words = [name, topic.title, *topic.aliases, *spellings().get(name, ())]
         yield Result(topic.title, "choice", f"/choice/{quote(name)}"), words
+    about = {number: name for name, topic in reversed([*topics()]) for number in topic.claims}
+    for number, name in sorted(about.items()):
+        claim = claims()[number]
+        words = [claim.name, f"claim {number}", claim.statement]
+        yield Result(f"{number}. {claim.name}", "claim", f"/choice/{quote(name)}#claim-{number}"), words
     for name in (*presets(), *facts()):
         yield Result(name, "model", f"/m/{quote(name)}"), [name]
     for name in studies():

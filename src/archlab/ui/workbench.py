@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
-from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.io import build_config, devices, overlay, parse_overrides
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.claims import cited
 from archlab.exchange.configs import read_named_config
-from archlab.pricing.hardware import Hardware, hardware, load_hardware
+from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost, room
 from archlab.pricing.units import binary, count, length, plural, si
@@ -173,7 +173,7 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
         others=other_choices(values, overrides),
         context=context,
         commands=_commands(view, context),
-        devices=[name for name, _ in hardware()],
+        devices=list(devices()),
     )
 
 

@@ -11,8 +11,7 @@ from archlab.errors import UserError
 
 Theta = Annotated[float, Field(gt=1)]
 Stretch = Annotated[float, Field(ge=1)]
-Longer = Annotated[float, Field(gt=1)]
-"""Factor by which a RoPE scaling extends the maximum sequence length. It must be greater than 1."""
+"""Factor by which a RoPE scaling extends the maximum sequence length."""
 
 INDEX_BYTES = 8
 """Size in bytes of one index into a table."""
@@ -233,21 +232,38 @@ class Alibi(Position):
         return self.form == "distance"
 
 
-class NoScaling(Settings):
+class Scaling(Settings):
+    """Base class of the scalings of RoPE."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the scaling changes nothing, in texts of any length."""
+        return False
+
+
+class NoScaling(Scaling):
     """No scaling: RoPE's rotation angles stay unchanged."""
 
     kind: Literal["none"] = "none"
 
+    @property
+    def is_idle(self) -> bool:
+        return True
 
-class LinearScaling(Settings):
+
+class LinearScaling(Scaling):
     """Position interpolation: all frequencies are divided by one factor (Chen 2023)."""
 
     kind: Literal["linear"] = "linear"
-    factor: Longer
+    factor: Stretch
     """Ratio of the new maximum length to the maximum length in the original training run."""
 
+    @property
+    def is_idle(self) -> bool:
+        return self.factor == 1
 
-class DynamicNTK(Settings):
+
+class DynamicNTK(Scaling):
     """Dynamic NTK: once the sequence is longer than the original maximum length, theta grows with it.
 
     By design, decoding with a cache then gives different results than one full pass, because earlier keys were rotated
@@ -261,12 +277,12 @@ class DynamicNTK(Settings):
     """Sequence length in tokens up to which theta does not change."""
 
 
-class Llama3Scaling(Settings):
+class Llama3Scaling(Scaling):
     """Scaling that stretches long wavelengths and keeps short ones, with a smooth transition between them (Llama
     3.1)."""
 
     kind: Literal["llama3"] = "llama3"
-    factor: Longer
+    factor: Stretch
     """Factor by which long wavelengths are multiplied."""
     low_freq_factor: Positive = 1.0
     """Divisor that sets the upper limit: wavelengths above original_max_seq_len / low_freq_factor are multiplied by the
@@ -276,8 +292,12 @@ class Llama3Scaling(Settings):
     original_max_seq_len: Length = 8192
     """Maximum sequence length in tokens in the original training run."""
 
+    @property
+    def is_idle(self) -> bool:
+        return self.factor == 1
 
-class Yarn(Settings):
+
+class Yarn(Scaling):
     """YaRN (Peng 2023): the frequencies of slow pairs of dimensions are divided by a factor, and those of fast pairs
     stay unchanged. The speed of a pair is its number of rotations within the original maximum length."""
 
@@ -298,8 +318,12 @@ class Yarn(Settings):
     attention_factor: Positive | None = None
     """Factor on the cosines and sines. null: 0.1 ln(factor) + 1."""
 
+    @property
+    def is_idle(self) -> bool:
+        return self.factor == 1 and self.attention_factor in (None, 1)
 
-class Longrope(Settings):
+
+class Longrope(Scaling):
     """LongRoPE (Ding 2024): the frequency of each pair of dimensions is divided by its own number. There is one list of
     these divisors for short sequences, and one for long sequences.
 
@@ -322,12 +346,16 @@ class Longrope(Settings):
     """Factor on the cosines and sines. null: sqrt(1 + ln(factor) / ln(original_max_seq_len))."""
 
 
-class Proportional(Settings):
+class Proportional(Scaling):
     """p-RoPE: only the pairs of dimensions with the highest frequencies are rotated (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
-    turning: Annotated[float, Field(gt=0, lt=1)]
+    turning: Annotated[float, Field(gt=0, le=1)]
     """Fraction of the pairs of dimensions that are rotated."""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.turning == 1
 
     def rotated_pairs(self, n: int) -> int:
         return int(self.turning * n // 2)

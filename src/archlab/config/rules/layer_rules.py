@@ -110,14 +110,6 @@ def _longrope_has_one_factor(m: ModelConfig) -> str | None:
             return None
 
 
-def _yarn_stretches(m: ModelConfig) -> str | None:
-    match m.position:
-        case Rope(scaling=Yarn(attention_factor=None | 1, factor=1)):
-            return "1 changes nothing; allowed: more than 1, or 1 with an attention_factor other than 1"
-        case _:
-            return None
-
-
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     match m.position:
         case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
@@ -203,7 +195,6 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.order", ("position", "attention.qk_norm"), _order_matters),
     Rule("position.scaling", ("position", *_ROTARY_WIDTH), _longrope_has_a_factor_per_pair),
     Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
-    Rule("position.scaling.factor", ("position",), _yarn_stretches),
     Rule("position.scaling", ("position", *_ROTARY_WIDTH), _scaling_has_pairs_to_rotate),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position", "attention"), _t5_buckets_reach),

@@ -19,6 +19,7 @@ from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, fin
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import choose_family
 from archlab.files import file_atomic, make_folder
+from archlab.hf.rope import without_idle_scalings
 from archlab.hf.weight_map import published_tensors
 from archlab.model.decoder import Decoder
 from archlab.model.rope_scaling import Frequencies, frequencies
@@ -51,10 +52,11 @@ def save_gguf(
     # llama.cpp's activations are float32, so it does not matter where narrower models round them.
     chosen, _ = choose_family(model.config, family, model.origin.family, wide=True, candidates=ARCHITECTURES)
     architecture = find_architecture(chosen.model_type)
-    notes = architecture.check(model.config)
+    config = without_idle_scalings(model.config)
+    notes = architecture.check(config)
     make_folder(file.parent)
     with _errors_named(file), file_atomic(file) as temporary:
-        notes += _write(model, architecture, temporary, _format(model, dtype))
+        notes += _write(model, config, architecture, temporary, _format(model, dtype))
     return architecture.name, notes
 
 
@@ -75,7 +77,9 @@ def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
     return getattr(torch, dtype) if dtype else torch.float32 if own is torch.float64 else own
 
 
-def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.dtype) -> list[str]:
+def _write(
+    model: Decoder, config: ModelConfig, architecture: Architecture, file: Path, dtype: torch.dtype
+) -> list[str]:
     try:
         from gguf import GGUFWriter, LlamaFileType
     except ImportError:
@@ -83,28 +87,30 @@ def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.
     writer = GGUFWriter(file, architecture.name)
     kinds = {torch.bfloat16: LlamaFileType.MOSTLY_BF16, torch.float16: LlamaFileType.MOSTLY_F16}
     writer.add_file_type(kinds.get(dtype, LlamaFileType.ALL_F32))
-    _add_numbers(writer, model.config)
+    _add_numbers(writer, config)
     if architecture.reads_scales:
-        _add_scales(writer, model.config)
-    notes = add_vocabulary(writer, model.origin, model.config.vocab_size)
-    for name, tensor in _tensors(model, architecture, "meta"):
+        _add_scales(writer, config)
+    notes = add_vocabulary(writer, model.origin, config.vocab_size)
+    for name, tensor in _tensors(model, config, architecture, "meta"):
         _announce(writer, name, tensor.to(_format_of(name, tensor, dtype)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for name, tensor in _tensors(model, architecture, "cpu"):
+    for name, tensor in _tensors(model, config, architecture, "cpu"):
         writer.write_tensor_data(_bytes(_narrowed(name, tensor, _format_of(name, tensor, dtype))))
     writer.close()
     return notes
 
 
-def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
+def _tensors(
+    model: Decoder, config: ModelConfig, architecture: Architecture, device: str
+) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
-    yield from published_tensors(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
-    if architecture.needs_output and model.config.head.tied:
+    yield from published_tensors(architecture.rows, config, ours, f"llama.cpp's {architecture.name}")
+    if architecture.needs_output and config.head.tied:
         yield "output.weight", ours["embedding.weight"]
-    if (factors := rope_factors(model.config)) is not None:
+    if (factors := rope_factors(config)) is not None:
         yield "rope_freqs.weight", factors.to(device)
 
 

@@ -16,20 +16,28 @@ from archlab.config.components.visibility import Visibility, keys_kept, visible
 from archlab.config.io import build_config
 from archlab.config.layers import Branch, distinct_layers, encoder_of
 from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
 
-_D_MODEL, _HEADS, _HEAD_DIM = 512, 8, 64
-_CELL, _STEP, _MARGIN, _BESIDE, _PER_ROW = 16, 22, 16, 40, 2
+_D_MODEL, _ROPE_DIM = 512, 32
+_STEP, _MARGIN, _BESIDE, _PER_ROW = 22, 16, 40, 2
+_WIDEST = 12 * _STEP
+"""Width of a row of heads. If there are many, they are drawn smaller."""
+_FILLED = 16 / 22
+"""Width of a head as a fraction of the distance between two."""
 _QUERIES, _KEYS, _LATENT = 0, 1, 3
 
 
-def _kinds_of_heads() -> dict[str, AnyAttention]:
-    shared = {"Multi-head": _HEADS, "Grouped-query": 2, "Multi-query": 1}
+def _kinds_of_heads(n_heads: int, n_kv_heads: int, head_dim: int, kv_rank: int) -> dict[str, AnyAttention]:
+    if n_heads % n_kv_heads:
+        allowed = ", ".join(str(n) for n in range(1, n_heads + 1) if n_heads % n == 0)
+        raise UserError(f"n_kv_heads is {n_kv_heads}, which does not divide n_heads = {n_heads}; allowed: {allowed}")
+    shared = {"Multi-head": n_heads, "Grouped-query": n_kv_heads, "Multi-query": 1}
     heads: dict[str, AnyAttention] = {
-        name: MultiHead(n_heads=_HEADS, n_kv_heads=n, head_dim=_HEAD_DIM).resolve(_D_MODEL)
+        name: MultiHead(n_heads=n_heads, n_kv_heads=n, head_dim=head_dim).resolve(_D_MODEL)
         for name, n in shared.items()
     }
-    latent = Latent(n_heads=_HEADS, kv_rank=128, nope_dim=_HEAD_DIM, rope_dim=32).resolve(_D_MODEL)
+    latent = Latent(n_heads=n_heads, kv_rank=kv_rank, nope_dim=head_dim, rope_dim=_ROPE_DIM).resolve(_D_MODEL)
     return heads | {"Latent": latent}
 
 
@@ -39,20 +47,23 @@ def kept_per_token(heads: AnyAttention) -> int:
     return sum(math.prod(tensor.shape) for tensor in heads.state(site, 1))
 
 
-def head_sharing() -> Svg:
+def head_sharing(n_heads: int, n_kv_heads: int, head_dim: int, kv_rank: int) -> Svg:
     """Draw query heads above the key and value heads that they read.
 
-    For latent attention, the latent vector is drawn below the keys and values that are computed from it.
+    `n_kv_heads` are those of grouped-query attention. For latent attention, the latent vector of `kv_rank` numbers is
+    drawn below the keys and values that are computed from it. Raise UserError if `n_kv_heads` does not divide
+    `n_heads`.
     """
-    side, row = _HEADS * _STEP + _BESIDE, 170
-    kinds = list(_kinds_of_heads().items())
+    kinds = list(_kinds_of_heads(n_heads, n_kv_heads, head_dim, kv_rank).items())
+    labels = [Label(_kept_numbers(heads), 0, 0, SMALL) for _, heads in kinds]
+    side, row = max(min(n_heads * _STEP, _WIDEST), *(label.width for label in labels)) + _BESIDE, 170
     height = row * math.ceil(len(kinds) / _PER_ROW)
     shapes = list[Shape]()
     for i, (name, heads) in enumerate(kinds):
         x, top = _MARGIN + i % _PER_ROW * side, height - i // _PER_ROW * row
         shapes += [
             Label(name, x, top - 24, TITLE, bold=True),
-            Label(f"keeps {kept_per_token(heads):,} numbers per token", x, top - row + 14, SMALL, faint=True),
+            Label(_kept_numbers(heads), x, top - row + 14, SMALL, faint=True),
             *_sharing(name, heads, x, top - 60),
         ]
     x = _MARGIN + _PER_ROW * side - _BESIDE / 2
@@ -61,18 +72,23 @@ def head_sharing() -> Svg:
     return to_svg(shapes, x + 116, height, "Key and value heads that query heads share")
 
 
+def _kept_numbers(heads: AnyAttention) -> str:
+    return f"keeps {kept_per_token(heads):,} numbers per token"
+
+
 def _sharing(name: str, heads: AnyAttention, x: float, up: float) -> Iterator[Shape]:
     made = heads.n_heads if isinstance(heads, Latent) else _kv_heads(heads)
-    group = heads.n_heads // made
-    middles = [x + (group * (i + 0.5) - 0.5) * _STEP + _CELL / 2 for i in range(made)]
+    group, step = heads.n_heads // made, min(_STEP, _WIDEST / heads.n_heads)
+    cell = _FILLED * step
+    middles = [x + (group * (i + 0.5) - 0.5) * step + cell / 2 for i in range(made)]
     for head in range(heads.n_heads):
-        middle = x + head * _STEP + _CELL / 2
-        yield Wire([(middle, up), (middles[head // group], up - 50 + _CELL)])
-        yield Cell(f"{name} query {head}", middle - _CELL / 2, up, _CELL, _CELL, _QUERIES)
+        middle = x + head * step + cell / 2
+        yield Wire([(middle, up), (middles[head // group], up - 50 + cell)])
+        yield Cell(f"{name} query {head}", middle - cell / 2, up, cell, cell, _QUERIES)
     for i, middle in enumerate(middles):
-        yield Cell(f"{name} kv {i}", middle - _CELL / 2, up - 50, _CELL, _CELL, _KEYS)
+        yield Cell(f"{name} kv {i}", middle - cell / 2, up - 50, cell, cell, _KEYS)
     if isinstance(heads, Latent):
-        width = heads.n_heads * _STEP - (_STEP - _CELL)
+        width = heads.n_heads * step - (step - cell)
         for middle in middles:
             yield Wire([(middle, up - 50), (middle, up - 66)])
         yield Cell(f"{name} latent", x, up - 78, width, 12, _LATENT, f"{heads.kept_width} numbers for all heads")
@@ -89,25 +105,42 @@ _LEFT = 48
 _PREFIX = 4
 """The sequence is this many times as long as the prefix."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
-CYCLES = {
-    "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
-    "sparse": "{strided: {attention: {window: 4, stride: 4}}, blocks: {attention.blocks: {size: 4, summary: 1}}, "
-    "pattern: [strided, blocks]}",
-    "hybrid": "{recurrent: {attention: none, mixer: gated_delta}, full: {}, "
-    "pattern: [recurrent, recurrent, recurrent, full]}",
-}
-"""Value of `model.layers` for each picture of visible keys. It defines the kinds of layers and their pattern. All
-windows fit into 16 tokens."""
 
 
-def cycle_visibility(name: str) -> Svg:
-    """Draw the visible keys of each kind of layer in `CYCLES[name]`."""
-    return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
+def _drawn(*overrides: str, length: int) -> Svg:
+    return visibility(build_config({"model": _MODEL}, overrides).model, length)
 
 
-def encoder_visibility() -> Svg:
+def one_visibility(visibility: str, window: int, stride: int, global_tokens: int, length: int) -> Svg:
+    """Draw the visible keys of layers that are all alike. 0 is no window and no stride."""
+    attention = {"visibility": visibility, "window": window, "stride": stride, "global_tokens": global_tokens}
+    overrides = [f"model.attention.{name}={value}" for name, value in attention.items() if value]
+    return _drawn(*overrides, length=length)
+
+
+def window_visibility(window: int, length: int) -> Svg:
+    """Draw the visible keys of three layers with a window, and of one layer without."""
+    local = f"{{attention.window: {window}}}"
+    return _drawn(f"model.layers={{local: {local}, full: {{}}, pattern: [local, local, local, full]}}", length=length)
+
+
+def sparse_visibility(window: int, stride: int, size: int, summary: int, length: int) -> Svg:
+    """Draw the visible keys of layers with a stride beyond a window, and of layers with blocks."""
+    strided = f"{{attention: {{window: {window}, stride: {stride}}}}}"
+    blocks = f"{{attention.blocks: {{size: {size}, summary: {summary}}}}}"
+    return _drawn(f"model.layers={{strided: {strided}, blocks: {blocks}, pattern: [strided, blocks]}}", length=length)
+
+
+def hybrid_visibility(length: int) -> Svg:
+    """Draw the visible keys of three recurrent layers, which see none, and of one layer with attention."""
+    recurrent = "recurrent: {attention: none, mixer: gated_delta}"
+    pattern = "pattern: [recurrent, recurrent, recurrent, full]"
+    return _drawn(f"model.layers={{{recurrent}, full: {{}}, {pattern}}}", length=length)
+
+
+def encoder_visibility(length: int) -> Svg:
     """Draw the visible keys of a model with an encoder."""
-    return visibility(build_config({"model": _MODEL}, ("model.encoder.n_layers=4",)).model)
+    return _drawn("model.encoder.n_layers=4", length=length)
 
 
 class _Square(NamedTuple):

@@ -1,31 +1,30 @@
-"""Pictures that explain topics, keyed by name."""
+"""Pictures that explain topics, keyed by name, and the parameters that readers can change."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import altair as alt
-import torch
 
-from archlab.config.components.activation import activation_named
-from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.position import T5, Alibi, Rope
 from archlab.config.io import build_config
 from archlab.config.schema import Config
-from archlab.evidence.topics import topics
+from archlab.evidence.topics import Topic, topics
 from archlab.exchange.configs import load_config
-from archlab.infer.probe import probe_starts, rope_products
-from archlab.model.activations import make_activation
-from archlab.model.context import Collected
-from archlab.model.decoder import Decoder
-from archlab.model.positions import AlibiBias, bucket
-from archlab.model.rotary import rotation
-from archlab.model.router import collected_loads
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
-from archlab.report.charts.marks import DASHED, HEIGHT, ON_A_PHONE, chart_of, crosshair, dash_turns, layered
-from archlab.report.drawings.attention import CYCLES, cycle_visibility, encoder_visibility, head_sharing
+from archlab.report.drawings import curves
+from archlab.report.drawings.attention import (
+    encoder_visibility,
+    head_sharing,
+    hybrid_visibility,
+    one_visibility,
+    sparse_visibility,
+    window_visibility,
+)
 from archlab.report.drawings.block import block_diagram
+from archlab.report.drawings.knobs import Knob, Number, Word
+from archlab.report.drawings.numbers import ACTIVATIONS
 from archlab.report.drawings.svg import Svg
 
 Picture = Svg | alt.LayerChart
@@ -33,9 +32,82 @@ Picture = Svg | alt.LayerChart
 both light and dark mode."""
 
 
-def pictures() -> Mapping[str, Callable[[], Picture]]:
-    """Map the name of each picture to the function that draws it. A picture is computed only when its function is
-    called."""
+@dataclass(frozen=True)
+class Drawing:
+    """Function that draws a picture, and its parameters. Without arguments, each parameter has its default."""
+
+    draw: Callable[..., Picture]
+    knobs: tuple[Knob, ...] = ()
+    is_static: bool = False
+    """Whether the picture needs torch, so that only static pages show it."""
+
+    def __call__(self, **values: Any) -> Picture:
+        return self.draw(**{knob.name: knob.default for knob in self.knobs} | values)
+
+
+_REACH = Number("reach", "Range of x", 4, 1, 10)
+_ACTIVATION = Word("activation", "Activation", "silu", tuple(ACTIVATIONS), field="model.mlp.activation")
+_MLP = Word("mlp", "MLP", "plain", ("plain", "gated"), field="model.mlp.kind")
+_CLAMP = Number("clamp", "Limit of the inputs (0: none)", 0, 0, 10, 0.5, "model.mlp.clamp", {"mlp": ("gated",)})
+_OFFSET = Number("up_offset", "Offset of V x", 0, 0, 2, 0.1, "model.mlp.up_offset", {"mlp": ("gated",)})
+
+_POSITION = "model.position"
+_SCALINGS = ("none", "linear", "dynamic", "llama3", "yarn", "proportional")
+_SCALED, _STRETCHED, _PARTIAL = ({"scaling": kinds} for kinds in (_SCALINGS[1:5], _SCALINGS[2:5], _SCALINGS[5:]))
+_ROPE: tuple[Knob, ...] = (
+    Number("theta", "Theta", 10_000, 100, 100_000_000, 0, f"{_POSITION}.theta"),
+    Number("head_dim", "Head dimension", 64, 8, 256, 2, "model.attention.head_dim"),
+    Number("fraction", "Share of turned dimensions", 1.0, 0.05, 1, 0.05, f"{_POSITION}.fraction"),
+    Word("scaling", "Scaling", "none", _SCALINGS, f"{_POSITION}.scaling.kind"),
+    Number("factor", "Factor of the scaling", 4.0, 1, 64, 0.5, f"{_POSITION}.scaling.factor", _SCALED),
+    Number(
+        "original", "Original context", 8192, 128, 131_072, 128, f"{_POSITION}.scaling.original_max_seq_len", _STRETCHED
+    ),
+    Number("turning", "Share of turned pairs", 0.75, 0.05, 0.95, 0.05, f"{_POSITION}.scaling.turning", _PARTIAL),
+)
+_TOKENS = Number("tokens", "Positions shown", 128, 16, 4096, 16)
+_FARTHEST = Number("farthest", "Longest distance", 8192, 64, 1_048_576, 0)
+_AGAINST = Number("against", "Theta to compare with", 500_000, 100, 100_000_000, 0)
+
+_N_HEADS = Number("n_heads", "Query heads", 8, 1, 128, 1, "model.attention.n_heads")
+_FEW_HEADS = _N_HEADS._replace(label="Heads", high=16)
+_MAX_BIAS = Number("max_bias", "Maximum bias", 8.0, 1, 16, 0.5, f"{_POSITION}.max_bias")
+_DISTANCE = Number("distance", "Longest distance", 64, 16, 1024, 16)
+
+_HEADS = (
+    _N_HEADS,
+    Number("n_kv_heads", "KV heads of grouped-query attention", 2, 1, 128, 1, "model.attention.n_kv_heads"),
+    Number("head_dim", "Head dimension", 64, 8, 256, 2, "model.attention.head_dim"),
+    Number("kv_rank", "Rank of latent attention", 128, 16, 1024, 16, "model.attention.kv_rank"),
+)
+_T5 = (
+    Number("buckets", "Buckets", 32, 4, 128, 2, f"{_POSITION}.buckets"),
+    Number("max_distance", "Maximum distance", 128, 8, 1024, 8, f"{_POSITION}.max_distance"),
+    Number("distance", "Longest distance", 256, 16, 2048, 16),
+)
+
+_LENGTH = Number("length", "Tokens", 16, 8, 32)
+_VISIBILITY = Word("visibility", "Direction", "causal", ("causal", "prefix", "two_sided"), "model.attention.visibility")
+_WINDOW = Number("window", "Window (0: none)", 0, 0, 32, 1, "model.attention.window", if_larger=4)
+_NARROW = Number("window", "Window", 4, 1, 32)
+_STRIDE = Number("stride", "Stride", 4, 2, 16)
+_NO_STRIDE = Number("stride", "Stride beyond the window (0: none)", 0, 0, 16, 2, "model.attention.stride", if_larger=4)
+_GLOBALS = Number("global_tokens", "Global tokens", 0, 0, 8, 1, "model.attention.global_tokens")
+_BLOCK = Number("size", "Size of a block", 4, 1, 16)
+_SUMMARY = Number("summary", "Keys of earlier blocks", 1, 0, 8)
+
+_ROUTER: tuple[Knob, ...] = (
+    Number("experts", "Experts", 8, 2, 64, 1, "model.mlp.experts"),
+    Number("active", "Active experts", 2, 1, 16, 1, "model.mlp.active"),
+    Number("skew", "What all tokens have in common", 0.3, 0, 2, 0.1),
+    Number("seed", "Seed", 0, 0, 99),
+    Number("capacity", "Capacity in equal shares (0: none)", 0, 0, 4, 0.25),
+)
+
+
+@cache
+def pictures() -> Mapping[str, Drawing]:
+    """Map the name of each picture to its drawing. A picture is computed only when its drawing is called."""
     placements = ("pre", "post", "double", "output", "carried")
     blocks = {
         **{f"{placement}-norm": f"model.norm.placement={placement}" for placement in placements},
@@ -43,189 +115,43 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
     }
     titles = {picture: topic.title for _, topic in topics() for picture in topic.pictures}
     return {
-        **{name: partial(_block, titles[name], override) for name, override in blocks.items()},
-        **{f"mask-{name}": partial(cycle_visibility, name) for name in CYCLES},
-        "mask-encoder": encoder_visibility,
-        "activations": activation_curves,
-        "rotation": rotations,
-        "rotation-products": rotated_products,
-        "alibi": alibi_biases,
-        "t5": t5_buckets,
-        "head-sharing": head_sharing,
-        "decoding-intensity": decoding_intensity,
-        "start-gradients": start_gradients,
-        "router-loads": router_loads,
+        **{name: Drawing(partial(_block, titles[name], override)) for name, override in blocks.items()},
+        "mask": Drawing(one_visibility, (_VISIBILITY, _WINDOW, _NO_STRIDE, _GLOBALS, _LENGTH)),
+        "mask-window": Drawing(window_visibility, (_NARROW, _LENGTH)),
+        "mask-sparse": Drawing(sparse_visibility, (_NARROW, _STRIDE, _BLOCK, _SUMMARY, _LENGTH)),
+        "mask-hybrid": Drawing(hybrid_visibility, (_LENGTH,)),
+        "mask-encoder": Drawing(encoder_visibility, (_LENGTH,)),
+        "activations": Drawing(curves.activation_curves, (_REACH,)),
+        "activation": Drawing(curves.one_activation, (_ACTIVATION, _MLP, _CLAMP, _OFFSET, _REACH)),
+        "rotation": Drawing(curves.rotations, (*_ROPE, _TOKENS)),
+        "rotation-products": Drawing(curves.rotated_products, (*_ROPE, _FARTHEST, _AGAINST)),
+        "alibi": Drawing(curves.alibi_biases, (_FEW_HEADS, _MAX_BIAS, _DISTANCE)),
+        "t5": Drawing(curves.t5_bias_buckets, _T5),
+        "head-sharing": Drawing(head_sharing, _HEADS),
+        "decoding-intensity": Drawing(decoding_intensity),
+        "start-gradients": Drawing(start_gradients, is_static=True),
+        "router-loads": Drawing(curves.router_loads, _ROUTER),
     }
+
+
+def pictures_of(topic: Topic) -> dict[str, Drawing]:
+    """Return the pictures that a topic names. If it names none, return those in which most of its fields are
+    parameters."""
+    if topic.pictures:
+        return {name: pictures()[name] for name in topic.pictures}
+    shown = {name: _n_shown(drawing, topic.fields) for name, drawing in pictures().items()}
+    most = max(shown.values())
+    return {name: pictures()[name] for name, n in shown.items() if n == most > 0}
+
+
+def _n_shown(drawing: Drawing, fields: Mapping[str, Any]) -> int:
+    """Return how many of the fields are parameters of the drawing. Return 0 if it cannot show the value of one."""
+    knobs = [knob for knob in drawing.knobs if knob.field in fields]
+    return len(knobs) if all(knob.can_show(fields[knob.field]) for knob in knobs) else 0
 
 
 def _block(title: str, override: str) -> Svg:
     return block_diagram(load_config("tiny-llama", override), title)
-
-
-Points = Sequence[Mapping[str, Any]]
-
-
-def lines(
-    points: Points,
-    x: alt.X,
-    y: alt.Y,
-    description: str,
-    *,
-    legend: str | None = None,
-    interpolate: Literal["linear", "step-after"] = "linear",
-) -> alt.LayerChart:
-    """Return a chart with one line per value of `line`, in the order in which these values occur in `points`.
-
-    Each line has its own color and dashes. Several lines have a legend. Nothing is drawn beyond the axes.
-    `description` is the caption on the page.
-    """
-    names = list(dict.fromkeys(point["line"] for point in points))
-    dash_patterns = dash_turns(len(names))
-    columns: Any = alt.ExprRef(f"{ON_A_PHONE} ? 2 : 4")
-    key = alt.Legend(title=legend, orient="bottom", columns=columns, symbolType="stroke", symbolSize=500)
-    legend_of_lines = key if len(names) > 1 else None
-    color = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=legend_of_lines)
-    dashed = alt.StrokeDash(
-        "line:N", scale=alt.Scale(domain=names, range=dash_patterns), sort=None, legend=legend_of_lines
-    )
-    chart = chart_of(points)
-    line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
-    titles = [cast(dict[str, Any], encoding.to_dict())["axis"]["title"] for encoding in (x, y)]
-    shown = [alt.Tooltip(f"{field}:Q", title=title, format=".4~g") for field, title in zip("xy", titles, strict=True)]
-    named = [alt.Tooltip("line:N", title=legend or "curve")] if len(names) > 1 else []
-    pointed = chart.encode(x=x, color=color, tooltip=[*named, *shown])
-    drawn = [line.encode(x=x, y=y, color=color, strokeDash=dashed), *crosshair(pointed, "x", y, "line")]
-    return layered(drawn, description, HEIGHT)
-
-
-_REACH, _STEP = 4.0, 0.1
-SHOWN_ACTIVATIONS = ("gelu", "silu", "relu_squared", "sigmoid", "elu", "softplus", "xielu", "relu")
-"""Activations that are drawn. Every other activation looks almost like one of these. ReLU is dotted and comes last,
-because other lines run along it."""
-
-
-def activation_points(names: Iterable[str]) -> list[dict[str, float | str]]:
-    """Return points (x, y) on the curve of each activation function. Learned parameters have their initial values."""
-    x = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
-    return [
-        {"line": name, "x": round(at, 2), "y": y}
-        for name in names
-        for at, y in zip(x.tolist(), _applied(name, x).tolist(), strict=True)
-    ]
-
-
-@torch.no_grad()
-def _applied(name: str, x: torch.Tensor) -> torch.Tensor:
-    module = make_activation(name)
-    for parameter, value in getattr(module, "constants", {}).items():
-        getattr(module, parameter).fill_(value)
-    return module(x)
-
-
-def activation_curves() -> alt.LayerChart:
-    """Draw the activations in SHOWN_ACTIVATIONS."""
-    x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
-    points = [
-        {**point, "line": activation_named(str(point["line"])).display_name}
-        for point in activation_points(SHOWN_ACTIVATIONS)
-    ]
-    return lines(points, x, y, "Activation functions. The learned constants of xIELU have their initial values.")
-
-
-_ROTATED_WIDTH, _POSITIONS, _PAIRS_SHOWN = 64, 128, 6
-_THETAS = (1e4, 5e5)
-_FARTHEST = 8192
-
-
-def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSITIONS) -> list[dict[str, float | str]]:
-    """Return the cosine of RoPE's rotation angle at every position, for a few pairs of dimensions. The pair that
-    rotates fastest comes first."""
-    positions_1T = torch.arange(length)[None]
-    rotated = rotation(rope, width, positions_1T, torch.tensor([[length]]), torch.float64)
-    step = 2 if rope.pairing == "interleaved" else 1
-    cos_TP = rotated.cos[0, 0, :, ::step][:, : rotated.cos.shape[-1] // 2]
-    n_pairs = cos_TP.shape[-1]
-    pairs = sorted({round(i * (n_pairs - 1) / (_PAIRS_SHOWN - 1)) for i in range(_PAIRS_SHOWN)})
-    return [
-        {"line": f"pair {pair}", "x": t, "y": value}
-        for pair in pairs
-        for t, value in enumerate(cos_TP[:, pair].tolist())
-    ]
-
-
-def product_points() -> list[dict[str, float | str]]:
-    """Return the mean dot product of a query and an identical key at each distance under RoPE, for a few values of
-    theta."""
-    return [
-        {"line": f"theta {theta:,.0f}", "x": distance, "y": product}
-        for theta in _THETAS
-        for curve in [rope_products("layer", Rope(theta=theta), _ROTATED_WIDTH, _FARTHEST, seed=0)]
-        for distance, product in zip(curve.distances, curve.products, strict=True)
-        if distance
-    ]
-
-
-def rotations() -> alt.LayerChart:
-    """Draw RoPE's rotations in an attention head with 64 dimensions."""
-    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.1, 1.1], nice=False)).axis(title="cosine of the angle", tickCount=5)
-    description = (
-        f"Cosine of the angle by which RoPE turns a few of the {_ROTATED_WIDTH // 2} pairs of a head with "
-        f"{_ROTATED_WIDTH} dimensions, with theta {Rope().theta:,.0f}. Pair 0 is the fastest."
-    )
-    return lines(rotation_points(Rope()), x, y, description)
-
-
-def rotated_products() -> alt.LayerChart:
-    """Draw the mean dot product of a query and an identical key over their distance. The product falls more slowly if
-    theta is larger."""
-    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
-    y = alt.Y("y:Q").axis(title="q·k as a share of that at distance 0", tickCount=5)
-    description = (
-        "Mean product of a random query and an identical key under RoPE over their distance, in a head with "
-        f"{_ROTATED_WIDTH} dimensions."
-    )
-    return lines(product_points(), x, y, description)
-
-
-_HEADS, _ALIBI_LENGTH, _T5_LENGTH = 8, 64, 256
-
-
-def alibi_points(
-    alibi: Alibi | None = None, n_heads: int = _HEADS, length: int = _ALIBI_LENGTH
-) -> list[dict[str, float | str]]:
-    """Return the ALiBi bias of every head at every distance."""
-    heads = MultiHead(n_heads=n_heads).resolve(n_heads * 8)
-    distances_11S = torch.arange(length)[None, None]
-    bias_HS = AlibiBias(alibi or Alibi(), heads)(distances_11S, torch.zeros(1, n_heads, 1, 8))[0, :, 0]
-    return [
-        {"line": f"head {head + 1}", "x": distance, "y": value}
-        for head, head_values in enumerate(bias_HS.tolist())
-        for distance, value in enumerate(head_values)
-    ]
-
-
-def t5_points(t5: T5 | None = None, length: int = _T5_LENGTH) -> list[dict[str, float | str]]:
-    """Return the number of T5's bucket for every distance. Each head learns one bias per bucket."""
-    t5 = t5 or T5()
-    buckets = bucket(torch.arange(length), t5.buckets, t5.max_distance)
-    return [{"line": "bucket", "x": distance, "y": value} for distance, value in enumerate(buckets.tolist())]
-
-
-def alibi_biases() -> alt.LayerChart:
-    """Draw ALiBi's biases, with one line per head."""
-    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
-    y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
-    return lines(alibi_points(), x, y, f"ALiBi's bias of each of {_HEADS} heads over the distance.")
-
-
-def t5_buckets() -> alt.LayerChart:
-    """Draw T5's buckets. The first buckets hold one distance each, and later buckets hold more and more distances."""
-    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
-    y = alt.Y("y:Q").axis(title="bucket", tickCount=5)
-    description = "T5's bucket for each distance. Each head learns one bias per bucket."
-    return lines(t5_points(), x, y, description, interpolate="step-after")
 
 
 _SERVED = "llama-3-8b"
@@ -250,7 +176,7 @@ def decoding_intensity() -> alt.LayerChart:
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="FLOPs per byte moved", tickCount=4, format="~s")
     points = intensity_points(load_config(_SERVED))
     description = f"FLOPs per byte that {_SERVED} moves for each generated token in bfloat16, by batch and context."
-    return lines(points, x, y, description, legend="context")
+    return curves.lines(points, x, y, description, legend="context")
 
 
 _LAYERS, _CONTEXT = 12, 64
@@ -268,6 +194,8 @@ _DEEP = {
 def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
     """Return the norm of the gradient of each layer's weights, with one line per placement of the normalization
     layers."""
+    from archlab.infer.probe import probe_starts  # loads torch
+
     base = {"model": _DEEP, "train": {"device": "cpu"}}
     configs = {f"{p}-norm": build_config(base, (f"model.norm.placement={p}",)) for p in placements}
     return [
@@ -286,47 +214,4 @@ def start_gradients() -> alt.LayerChart:
         f"Norm of each layer's gradient before the first update, in a model with {_LAYERS} layers, LayerNorm and a "
         "ReLU MLP. Weights and tokens are random."
     )
-    return lines(gradient_points(), x, y, description)
-
-
-_EXPERTS, _ACTIVE, _TOKENS = 8, 2, 512
-_MIXTURE = {
-    "vocab_size": 512,
-    "d_model": 64,
-    "n_layers": 1,
-    "max_seq_len": _TOKENS,
-    "attention": {"n_heads": 4},
-    "mlp": {"kind": "moe", "experts": _EXPERTS, "active": _ACTIVE, "d_ff": 32},
-}
-
-
-def tiny_mixture() -> Config:
-    """Return a config with one layer of eight experts, two of which process each token."""
-    return build_config({"model": _MIXTURE})
-
-
-@torch.no_grad()
-def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
-    """Return the fraction of the tokens that each expert processes in the first layer with a router. The weights and
-    tokens are random."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens_BT = torch.randint(config.model.vocab_size, (1, _TOKENS), generator=generator)
-    collected = Collected()
-    Decoder(config.model, seed=seed).eval()(tokens_BT, collected=collected)
-    load = collected_loads(collected)[0]
-    return [{"expert": i, "share": share} for i, share in enumerate((load.chosen_E / load.tokens).tolist(), 1)]
-
-
-def router_loads() -> alt.LayerChart:
-    """Draw one bar per expert for its fraction of the tokens. A dashed line shows the fraction for evenly distributed
-    tokens."""
-    bars = chart_of(load_points(tiny_mixture())).mark_bar(style="dots", cornerRadius=1)
-    x = alt.X("expert:O").axis(title="expert", labelAngle=0)
-    y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)
-    even = chart_of([{"share": _ACTIVE / _EXPERTS}])
-    layers = [bars.encode(x=x, y=y), even.mark_rule(strokeDash=DASHED, style="notch").encode(y="share:Q")]
-    description = (
-        f"Share of {_TOKENS} tokens that each of {_EXPERTS} experts receives if {_ACTIVE} process each token. Weights "
-        "and tokens are random. The dashed line is an equal share."
-    )
-    return layered(layers, description)
+    return curves.lines(gradient_points(), x, y, description)

@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
-from archlab.evidence.claims import cited, claims
+from archlab.evidence.claims import Mistake, cited, claims, mistakes_about
+from archlab.evidence.intensity import intensity_table
 from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.look_up import explaining
 from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
@@ -43,12 +44,16 @@ class TopicEntry(NamedTuple):
     """Rows of the cost table. Empty if the topic does not change any cost, or is not a choice about the model."""
     equal_size: str
     """Line about the model without the choice that has the same parameter count. Empty if there is no such model."""
+    intensity: list[tuple[str, ...]]
+    """Table of arithmetic intensities, with its heading. Empty if the topic is not about them."""
     papers: list[str]
     """Published results about the topic."""
     here: list[str]
     """Effects of the topic in archlab's own runs."""
     claims: list[tuple[int, str, str]]
     """Number and name of each claim about the topic, and archlab's verdict with its caveat."""
+    mistakes: list[Mistake]
+    """Common errors about the topic."""
     sources: str
     """Citations of the topic's sources, separated by semicolons."""
 
@@ -144,8 +149,10 @@ def topic_entry(name: str, topic: Topic) -> TopicEntry:
         compared=[topic.title, _other_choice(topic), "equal size"][: len(priced_models)],
         rows=price_rows(priced_models),
         equal_size=equal_size(topic),
+        intensity=intensity_table() if topic.intensity else [],
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],
         claims=numbered(entries),
+        mistakes=mistakes_about(name),
         sources="; ".join(source.located for source in cited(topic.sources)),
     )

@@ -74,7 +74,7 @@ def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,
-        verdict_counts=Counter(ledger_words.verdict(entry.found[0]) for entry in entries),
+        verdict_counts=Counter(entry.found[0].verdict for entry in entries),
         **{"parts": [], "neighbors": {}, "here": "", **guide},
         panels=drawn,
     )
@@ -127,7 +127,7 @@ def _row(
         "high": high,
         "below": None if margin is None else -margin,
         "above": margin,
-        "found": judged.found,
+        "found": "undecided" if judged.untested else judged.found,
         "result": judged.why,
         "text": text,
     }

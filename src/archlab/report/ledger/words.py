@@ -6,11 +6,18 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.evidence.claims import Effect, Publication, sources
+from archlab.evidence.claims import Effect, Publication, cited, margins, mistakes, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import LedgerEntry
+from archlab.evidence.rankings import Agreement
 from archlab.evidence.results import RunInfo
-from archlab.evidence.verdicts import Agreement, ClaimAtScale, ClaimVerdict, JudgedExpectation
+from archlab.evidence.verdicts import (
+    ClaimAtScale,
+    ClaimVerdict,
+    ExpectationVerdict,
+    JudgedExpectation,
+    Role,
+)
 from archlab.pricing.units import count, plural
 from archlab.study.formatting import margin_of, span
 from archlab.study.study_file import AS_IT_STANDS
@@ -27,7 +34,7 @@ EXPECTED = ("comparison", "expected", "difference", "result")
 UNPREDICTED = ("comparison", "difference", "result")
 """Column headings of the table of differences that no prediction covers."""
 
-UNPREDICTED_HEADING = "Found but not predicted (no effect on the verdict)"
+UNPREDICTED_HEADING = "Found but not predicted: exploratory, with no effect on the verdict"
 """Title of the table of differences that no prediction covers."""
 
 HOW_SURE = (
@@ -38,27 +45,68 @@ HOW_SURE = (
 
 INTERVALS = (
     "Each interval is the one that decides the result: at 95%, or at a higher level if a study makes several "
-    "comparisons (Holm). For equivalence, it is the interval that must lie within the margin."
+    "comparisons (Holm). For equivalence, it is the interval that must lie within the margin, at 90% or higher."
 )
 
 
-_SIDES = {
+_SIDES: dict[ExpectationVerdict, str] = {
     "as claimed": "as claimed",
     "the opposite": "against the claim",
     "undecided": "undecided",
+    "not testable": "could not be tested",
     "not run yet": "not run",
 }
 """Map the verdict on a prediction to its wording in counts and short lines."""
 
+TONES: dict[ClaimVerdict | ExpectationVerdict, str] = {
+    "as claimed here": "supported",
+    "as claimed": "supported",
+    "the opposite found here": "contradicted",
+    "the opposite": "contradicted",
+    "not run yet": "not-run",
+    "no study yet": "not-run",
+}
+"""Map verdicts to the style of a page. Other verdicts have no style."""
 
-_VERDICTS: dict[ClaimVerdict, str] = {"contradicted": "opposite found at this scale"}
-"""Map the verdict on a claim to its wording, if this differs from the JSON output. Results of small models alone do not
-contradict a claim."""
+VERDICTS = (
+    ("as claimed here", "the prediction that decides the claim was found, and no instance of the claim was against it"),
+    ("not found here", "it was neither found nor its opposite"),
+    ("the opposite found here", "the opposite was found, and no instance was as claimed"),
+    ("mixed", "the deciding prediction and an instance contradict each other, or two instances do"),
+    ("not testable here", "the runs do not meet a condition that was set for the study"),
+)
+"""Meaning of each verdict. "Here" stands for the size and the text of the runs."""
 
 
-def verdict(result: ClaimAtScale) -> str:
-    """Return the verdict on a claim in the words shown to readers."""
-    return _VERDICTS.get(result.verdict, result.verdict)
+def tone(judged: JudgedExpectation) -> str:
+    """Return the style of a result on a page."""
+    return "" if judged.is_counted else TONES.get(judged.found, "")
+
+
+def margins_in_words() -> str:
+    """Return the margin of each unit, such as `0.02 bits per byte, 5% of the speed`."""
+    return ", ".join(
+        f"{100 * margin.largest:g}% of the mean in {unit}" if margin.is_relative else margin_of(margin.largest, unit)
+        for unit, margin in margins().items()
+    ).replace(" pp", " percentage points")
+
+
+def verdict_here(entry: LedgerEntry, result: ClaimAtScale) -> str:
+    """Return the verdict with the size and the text of the runs that decide it, such as `as claimed here (267K
+    parameters, python-stdlib 3.11.7)`."""
+    here = _place(entry, result)
+    return f"{result.verdict} ({here})" if here else result.verdict
+
+
+def _place(entry: LedgerEntry, result: ClaimAtScale) -> str:
+    """Return the size and the text of the runs of the primary prediction, or "" if it was not run."""
+    primary = result.primary
+    runs = [ran for ran in entry.runs if primary and ran.about.study == primary.study]
+    about = next((ran.about for ran in runs if ran.about.scale == result.scale), None)
+    if about is None:
+        return ""
+    text, colon, _ = about.corpus.partition(":")
+    return f"{count(about.arms[0].parameters)} parameters, {text if colon else 'a task'}"
 
 
 def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
@@ -74,28 +122,30 @@ def _result_cell(entry: LedgerEntry) -> str:
 
 
 def verdicts(entry: LedgerEntry) -> str:
-    """Return a verdict such as `supported`, followed by lines with the verdicts at other scales."""
+    """Return a verdict such as `as claimed here (267K parameters, python-stdlib 3.11.7)`, followed by lines with the
+    verdicts at other scales."""
     first, *others = entry.found
-    return "\n".join([verdict(first), *(f"{other.scale}: {verdict(other)}" for other in others)])
+    return "\n".join([verdict_here(entry, first), *(f"{one.scale}: {verdict_here(entry, one)}" for one in others)])
 
 
 def in_a_line(entry: LedgerEntry) -> str:
-    """Return a line such as `4. gates: Gated MLPs beat plain ones. Verdict: supported (5 of 5 predictions as claimed).
-    But: ...`.
+    """Return a line such as `4. gates: Gated MLPs beat plain ones. Verdict: as claimed here (5 of 5 comparisons as
+    claimed). But: ...`.
 
     The verdict covers all predictions of the claim, some of which may not be about the current topic.
     """
-    claim, example = entry.claim, decisive(entry.found[0])
-    for_example = f" For example: {example}." if example else ""
-    return (
-        f"{claim.number}. {claim.name}: {claim.statement} {_verdict_sentence(entry)}{for_example} "
-        f"But: {claim.caveat_in_short}."
-    )
+    claim = entry.claim
+    return f"{claim.number}. {claim.name}: {claim.statement} {in_short(entry)}"
 
 
 def in_short(entry: LedgerEntry) -> str:
-    """Return the verdict and its caveat, such as `Verdict: supported (5 of 5 predictions as claimed). But: ...`."""
-    return f"{_verdict_sentence(entry)} But: {entry.claim.caveat_in_short}."
+    """Return the verdict with its caveat, such as `Verdict: as claimed here (267K parameters, python-stdlib 3.11.7; 5
+    of 6 comparisons). But: ...`."""
+    first, *others = entry.found
+    here = "; ".join(filter(None, (_place(entry, first), _in_numbers(first))))
+    verdict = f"{first.verdict} ({here})" if here else first.verdict
+    texts = [verdict, *(f"{one.scale}: {verdict_here(entry, one)}" for one in others)]
+    return f"Verdict: {', '.join(texts)}. But: {entry.claim.caveat_in_short}."
 
 
 def numbered(entries: Iterable[LedgerEntry]) -> list[tuple[int, str, str]]:
@@ -103,41 +153,70 @@ def numbered(entries: Iterable[LedgerEntry]) -> list[tuple[int, str, str]]:
     return [(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries]
 
 
-def _verdict_sentence(entry: LedgerEntry) -> str:
-    numbers = counts(entry.found[0]).replace(" as claimed", " predictions as claimed", 1)
-    return f"Verdict: {verdicts(entry).replace(chr(10), ', ')}{numbers and f' ({numbers})'}."
+def _in_numbers(result: ClaimAtScale) -> str:
+    """Return how many comparisons are as claimed, and for a claim that was not found what would have been found."""
+    judged = [one for one in result.judged if one.role != "described"]
+    n = sum(one.found == "as claimed" for one in judged)
+    share = f"{n} of {plural(len(judged), 'comparison')}" if result.primary else ""
+    return "; ".join(filter(None, (share, _would_have_found(result))))
+
+
+def _would_have_found(result: ClaimAtScale) -> str:
+    """Return the smallest difference that the primary comparison would have found, if the claim was not found."""
+    primary = result.primary
+    if result.verdict != "not found here" or primary is None or primary.comparison is None or primary.outcome is None:
+        return ""
+    least = primary.comparison.smallest_effect
+    return f"would have found {margin_of(float(f'{least:.2g}'), primary.outcome.unit)}" if least else ""
 
 
 def found_here(result: ClaimAtScale) -> str:
-    """Return how many of the tested predictions came true. If some did not, add the result that decided the verdict."""
-    return "; ".join(filter(None, (counts(result), decisive(result))))
+    """Return how many comparisons are as claimed, the result that decides, and what other margins would change."""
+    return "; ".join(filter(None, (counts(result), decisive(result), other_margins(result))))
 
 
 def counts(result: ClaimAtScale) -> str:
-    """Return a phrase such as `2 of 4 as claimed, 1 undecided, 1 could not be tested`, or "" if nothing was run."""
-    tested = [judged for judged in result.judged if not judged.is_counted]
-    numbers = Counter("could not be tested" if judged.untested else _SIDES[judged.found] for judged in tested)
-    if len(tested) == numbers["not run"]:
+    """Return a phrase such as `2 of 4 comparisons as claimed, 1 undecided, 1 could not be tested`, about the primary
+    prediction and the instances. Return "" if nothing was run."""
+    judged = [one for one in result.judged if one.role != "described"]
+    numbers = Counter(_SIDES[one.found] for one in judged)
+    if len(judged) == numbers["not run"]:
         return ""
     others = [kind for kind in ("undecided", "against the claim", "could not be tested", "not run") if numbers[kind]]
-    words = [f"{numbers['as claimed']} of {len(tested)} as claimed", *(f"{numbers[kind]} {kind}" for kind in others)]
-    return ", ".join(words)
+    words = [f"{numbers['as claimed']} of {plural(len(judged), 'comparison')} as claimed"]
+    return ", ".join([*words, *(f"{numbers[kind]} {kind}" for kind in others)])
 
 
 def decisive(result: ClaimAtScale) -> str:
-    """Return a phrase about the first prediction that went against the claim. If there is none, the phrase is about the
-    first undecided prediction. Return "" if all tested predictions came true.
+    """Return the result of the primary prediction, and for a mixed claim the first instance against it. Return "" if it
+    was not run.
 
-    For example `undecided: GLU, loss on held-out text, 0.026 [0.006, 0.046] bits per byte`.
+    For example `decided by SwiGLU vs ReLU, loss on held-out text, -0.004 [-0.010, 0.002] bits per byte (would have
+    found 0.009)`.
     """
-    tested = [
-        judged for judged in result.judged if judged.outcome and not judged.is_counted and judged.found != "as claimed"
-    ]
-    if not tested:
+    if (primary := result.primary) is None:
         return ""
-    first = min(tested, key=lambda judged: (judged.found != "the opposite", judged.untested is not None))
-    side = "could not be tested" if first.untested else _SIDES[first.found]
-    return f"{side}: {first.label}, {first.outcome.title if first.outcome else ''}, {first.effect}"
+    if primary.untested:
+        return f"not decided: {primary.untested.rstrip('.')}"
+    wanted = "as claimed" if primary.found == "the opposite" else "the opposite"
+    against = next((one for one in result.judged if one.role == "instance" and one.found == wanted), None)
+    found = _would_have_found(result)
+    texts = [f"decided by {_result(primary)}{f' ({found})' if found else ''}"]
+    if result.verdict == "mixed" and against:
+        texts.append(f"but {_SIDES[against.found]}: {_result(against)}")
+    return "; ".join(texts)
+
+
+def _result(judged: JudgedExpectation) -> str:
+    against = f" vs {judged.against}" if judged.against else ""
+    outcome = judged.outcome.title if judged.outcome else ""
+    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}"
+
+
+def other_margins(result: ClaimAtScale) -> str:
+    """Return the verdicts at half and at double the margin, if they differ from the verdict."""
+    others = (("half", result.at_half), ("double", result.at_double))
+    return ", ".join(f"with {much} the margin: {other}" for much, other in others if other != result.verdict)
 
 
 def beside(result: ClaimAtScale) -> str:
@@ -160,13 +239,18 @@ def untested(result: ClaimAtScale) -> list[str]:
     return [f"Could not be tested here: {', '.join(labels)}. {reason}" for reason, labels in about.items()]
 
 
+_ROLES: dict[Role, str] = {"primary": "; decides", "instance": "", "described": "; does not count"}
+
+
 def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     """Return a row of the table of predictions, with the columns of EXPECTED."""
     needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
-    margin = judged.expected.margin or (judged.comparison.margin if judged.comparison and needs else None)
+    margin = judged.comparison.margin if judged.comparison and needs else None
     unit = judged.outcome.unit if judged.outcome else "rate"
     margin = f" (margin {margin_of(margin, unit).replace(' pp', ' percentage points')})" if margin else ""
-    return _what(judged, judged.expected.outcome), f"{judged.expected.verdict}{margin}", judged.effect, judged.why
+    later = "; listed after the result" if judged.expected.listed_later else ""
+    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}"
+    return _what(judged, judged.expected.outcome), wanted, judged.effect, judged.why
 
 
 def not_predicted(compared: Compared) -> tuple[str, str, str]:
@@ -271,15 +355,15 @@ _NUMBER = 3
 def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
     """Yield the ledger in lines of at most `width` columns."""
     name_width = max(len(entry.claim.name) for entry in entries) + 2
-    verdict_width = max(len(verdict(result)) for entry in entries for result in entry.found) + 2
+    verdict_width = max(len(result.verdict) for entry in entries for result in entry.found) + 2
     for entry in entries:
         texts = [("claim", entry.claim.in_short)]
         for result in entry.found:
             as_it_stands = result.scale == AS_IT_STANDS
             number, name = (f"{entry.claim.number:>2}", entry.claim.name) if as_it_stands else ("", result.scale)
-            head = f"{number:<{_NUMBER}}{name:<{name_width}}{verdict(result):<{verdict_width}}"
-            yield from _folded(head, counts(result), width, "bold", len(head) - verdict_width)
-            here = "; ".join(filter(None, (decisive(result), beside(result))))
+            head = f"{number:<{_NUMBER}}{name:<{name_width}}{result.verdict:<{verdict_width}}"
+            yield from _folded(head, _place(entry, result), width, "bold", len(head) - verdict_width)
+            here = "; ".join(filter(None, (found_here(result), beside(result))))
             for label, text in [*texts, *([("found", here)] if here else [])]:
                 yield from _folded(f"{'':<{_NUMBER}}{label}  ", text, width, "dim", _NUMBER + len(label))
             texts = []
@@ -294,3 +378,26 @@ def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[
     line.stylize(style, _NUMBER, end)
     yield line
     yield from map(Text, others)
+
+
+def listed_mistakes(width: int) -> Iterator[str]:
+    """Yield the common errors in lines of at most `width` columns. Commands are never wrapped, so that they can be
+    copied."""
+    for mistake in mistakes():
+        cited_by = ", ".join(dict.fromkeys(source.cited for source in cited(mistake.sources)))
+        yield from _labeled("said", mistake.said, width)
+        yield from _labeled("but", f"{mistake.fact}{f' ({cited_by})' if cited_by else ''}", width)
+        yield f"{'see':<{_LABEL}}{mistake.try_it}"
+        for sentence in mistake.shows:
+            yield from _labeled("", sentence, width)
+        yield ""
+
+
+_LABEL = 6
+"""Width of the column of labels."""
+
+
+def _labeled(label: str, text: str, width: int) -> list[str]:
+    folded = TextWrapper(width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
+    folded.break_on_hyphens = False
+    return folded.wrap(text)

@@ -29,7 +29,7 @@ from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Comparison, Heading, StudySummary
 from archlab.study.stats import estimate, independent
 
-DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval that decided the verdict."
+DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval of the test for a difference."
 """Caption of the chart that `differences` returns."""
 
 

@@ -12,7 +12,7 @@ from archlab.evidence.look_up import explaining
 from archlab.evidence.results import Pace, in_library
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.pricing.units import plural, seconds, si
-from archlab.report.ledger.words import at_scale, found_here, verdict
+from archlab.report.ledger.words import at_scale, found_here
 from archlab.report.text_table import FIXED
 from archlab.study.forecast import Forecast, ListedStudy
 from archlab.study.formatting import contrast_text, listed
@@ -55,7 +55,7 @@ def of_the_ledger(result: ClaimAtScale) -> str:
     claim."""
     findings = found_here(result)
     here = f"the ledger's run, {at_scale(result)}"
-    return f"{here}: {findings}; verdict on the claim: {verdict(result)}" if findings else f"{here}: not run yet"
+    return f"{here}: {findings}; verdict on the claim: {result.verdict}" if findings else f"{here}: not run yet"
 
 
 _INDENT = "  "

@@ -58,6 +58,14 @@ document.addEventListener("input", (event) => {
   const output = event.target.parentElement.querySelector("output");
   output.textContent = `${(2 ** event.target.value).toLocaleString("en")} ${power}`.trim();
 });
+// A number and the slider beside it follow each other. A logarithmic slider is at the power of ten.
+document.addEventListener("input", ({ target }) => {
+  const slider = target.dataset.of ? target : document.querySelector(`[data-of="${target.id}"]`);
+  if (!slider) return;
+  const number = document.getElementById(slider.dataset.of), isLog = "log" in slider.dataset;
+  if (target !== slider) slider.value = isLog ? Math.log10(number.value) : number.value;
+  else number.value = isLog ? Number((10 ** slider.value).toPrecision(2)) : slider.value;
+});
 // A slider that was never moved follows the model, so its value does not belong in the link.
 document.addEventListener("htmx:configRequest", (event) => {
   for (const slider of document.querySelectorAll("input[data-follows]"))
