@@ -55,7 +55,7 @@ class Screen(NamedTuple):
     explained: Explained
     play: Play | None
     forests: list[Forest]
-    """What archlab measured and what publications report about the topic."""
+    """Results of archlab's runs and of publications about the topic."""
     claims: list[LedgerEntry]
     opened: Opened | None
     there: CostThere | None
