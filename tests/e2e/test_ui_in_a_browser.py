@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from ui_server import Laboratory, served
 
 from browsers import needs_browser
+from sample_run import begun
 
 pytestmark = needs_browser
 
@@ -25,6 +26,7 @@ SCREENS = [
     "/models/deepseek-v3",
     "/models/t5-11b",
     "/models/gpt-4",
+    "/vs/llama-3-8b/llama-3-8b?b.model.attention.n_kv_heads=2",
     "/choices",
     "/choice/swiglu",
     "/choice/rope",
@@ -32,12 +34,15 @@ SCREENS = [
     "/search?q=gqa",
     "/studies",
     "/studies/new",
+    "/runs/of/runs/one",
 ]
 
 
 @pytest.fixture(scope="module")
 def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    with served(tmp_path_factory.mktemp("lab"), browser) as laboratory:
+    folder = tmp_path_factory.mktemp("lab")
+    begun(folder / "runs/one", steps=300)
+    with served(folder, browser) as laboratory:
         yield laboratory
 
 
@@ -100,6 +105,36 @@ def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, pa
     assert page.locator("math").count() > 0
     page.fill("#search", "gemma-2")
     expect(page.locator("#found")).to_contain_text("gemma-2-9b")
+
+
+def test_a_changed_config_is_compared_and_the_comparison_is_saved(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/gpt-2")
+    page.fill("#model-n_layers", "6")
+    page.press("#model-n_layers", "Tab")
+    page.wait_for_url(re.compile("model.n_layers=6"))
+    page.focus("#with")
+    expect(page.locator("#all-configs option[value='runs/one']")).to_be_attached()
+    page.fill("#with", "gpt-2-xl")
+    page.press("#with", "Enter")
+    expect(page).to_have_url(f"{lab.home}/vs/gpt-2/gpt-2-xl?a.model.n_layers=6")
+    expect(page.get_by_role("row", name=re.compile("^n_layers"))).to_contain_text("6")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save differences as page").click()
+    assert download.value.suggested_filename == "gpt-2-with-model.n-layers-6-gpt-2-xl.html"
+    saved = lab.context.new_page()
+    saved.goto(f"file://{shutil.copy(download.value.path(), lab.folder / 'saved.html')}")
+    expect(saved.get_by_role("heading", level=1)).to_contain_text("gpt-2-xl")
+    saved.close()
+
+
+def test_the_curve_of_a_run_grows_without_reloading(lab: Laboratory, page: Page):
+    folder = begun(lab.folder / "runs/growing", steps=150)
+    page.goto(f"{lab.home}/studies")
+    page.get_by_role("link", name="runs/growing").click()
+    expect(page.locator("dl")).to_contain_text("9.6K of 32K tokens")
+    begun(folder, steps=400)
+    expect(page.locator("dl")).to_contain_text("25.6K of 32K tokens")
+    expect(page.locator("polyline")).to_have_count(2)
 
 
 def test_differences_become_a_study(lab: Laboratory, page: Page):

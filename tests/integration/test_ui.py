@@ -1,7 +1,13 @@
 """`archlab ui`: who may use it, and that its numbers are those of the command line."""
 
+import fcntl
+import html
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +18,7 @@ from archlab.pricing.units import binary, count, si
 from archlab.ui.app import create_app
 from archlab.ui.guard import LONGEST_BODY, LONGEST_QUERY, MOST_FIELDS
 from archlab.ui.lab.processes import StudyProcesses
+from sample_run import STEPS, begun
 
 TOKEN, PORT = "the-token", 8765
 HERE = f"http://127.0.0.1:{PORT}"
@@ -108,6 +115,13 @@ def test_other_methods_and_long_forms_are_refused(client: TestClient):
     assert long.status_code == 413
 
 
+@pytest.mark.parametrize("path", ["/studies/plan", "/studies/start", "/studies/pause/x", "/studies/resume/x"])
+def test_a_form_with_too_many_fields_is_refused(client: TestClient, path: str):
+    many = "&".join(f"f{n}=" for n in range(10_000))
+    for fields in (many, many[:600]):
+        assert client.post(path, content=fields, headers={"origin": HERE}).status_code in (400, 413)
+
+
 def test_a_link_that_leads_out_of_the_folder_is_not_followed(
     client: TestClient, tmp_path_factory: pytest.TempPathFactory
 ):
@@ -201,14 +215,167 @@ def test_the_config_and_the_model_can_be_taken_along(client: TestClient, capsys:
     assert client.get(f"/flatten/llama-3-8b?{change}").text == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["t5-small", "bert-base", "deepseek-v3", "mamba-2-2.7b", "palm-540b"])
-def test_every_kind_of_model_has_a_page(client: TestClient, name: str):
-    answer = client.get(f"/m/{name}")
-    assert answer.status_code == 200
-    assert "archlab-drawing" in answer.text
+# --- compare and save -------------------------------------------------------------------------------------------------
 
 
-def test_a_model_without_a_published_architecture_is_refused(client: TestClient):
-    answer = client.get("/m/gpt-4")
+def commands_of(page: str) -> list[str]:
+    """Return the commands that a screen shows."""
+    return html.unescape(page.partition('<pre class="commands">')[2].partition("</pre>")[0]).splitlines()
+
+
+def links_of(page: str) -> list[str]:
+    return [html.unescape(link) for link in re.findall(r'href="([^"]+)"', page)]
+
+
+@pytest.mark.parametrize(
+    ("screen", "verb"),
+    [
+        ("/m/llama-3-8b?model.attention.n_kv_heads=2&context=12&batch=2&hardware=a100-80gb", "cost"),
+        ("/m/gpt-2?model.layers={a: {attention.window: 64}, b: {}, pattern: [a, b]}", "check"),
+        ("/vs/gpt-2/gpt-2?b.model.n_layers=6&a.model.norm.eps=1e-6", "diff"),
+        ("/vs/llama-3-8b/gemma-2-9b", "diff"),
+        ("/vs/llama-3-8b/gemma-2-9b/gpt-2", "cost"),
+        ("/runs/of/runs/one", "report"),
+    ],
+)
+def test_a_screen_saves_the_page_that_its_command_writes(client: TestClient, screen: str, verb: str):
+    begun(Path("runs/one"), steps=STEPS, ended="finished")
+    page = client.get(screen).text
+    (command,) = [command for command in commands_of(page) if command.startswith(f"archlab {verb} ")]
+    assert main([*shlex.split(command)[1:], "--out" if verb == "report" else "--html", "written.html"]) == 0
+    kind = {"report": "run"}.get(verb, verb)
+    (address,) = [link for link in links_of(page) if re.match(rf"/save/{kind}s?/", link)]
+    saved = client.get(address)
+    assert saved.content == Path("written.html").read_bytes()
+    assert re.fullmatch(r'attachment; filename="[\w.-]+\.html"', saved.headers["content-disposition"])
+    assert "sandbox" in saved.headers["content-security-policy"]
+
+
+def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsys: pytest.CaptureFixture[str]):
+    change = "model.attention.n_kv_heads=2"
+    page = client.get(f"/m/llama-3-8b?{change}").text
+    field, value = re.search(r'type="hidden" name="(a\.[^"]+)" value="([^"]+)"', page).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    answer = client.get("/vs/llama-3-8b", params={field: value, "with": "gemma-2-9b"})
+    assert answer.headers["location"] == f"/vs/llama-3-8b/gemma-2-9b?a.{change}"
+    compared = client.get(answer.headers["location"]).text
+    assert main(["diff", "llama-3-8b", "gemma-2-9b", f"a.{change}", "--model-only", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["model.attention.n_kv_heads"] == [2, 8]
+    assert {f">{field.removeprefix('model.')}</a>" in compared for field in printed} == {True}
+    alike = client.get(f"/vs/llama-3-8b/gemma-2-9b?b.{change}&a.{change}").text
+    assert ">attention.n_kv_heads</a>" not in alike
+    assert f"/m/llama-3-8b?{change}" in links_of(compared)
+
+
+def test_the_study_of_a_changed_config_has_the_change_as_its_arm(client: TestClient):
+    change = "b.model.mlp.activation=gelu"
+    study = client.get(f"/study/tiny-llama/tiny-llama?{change}").text
+    assert "model.mlp.activation: gelu" in study
+    assert "model.norm" not in study
+    assert client.get("/study/tiny-llama/tiny-llama").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("model.n_layers=6", "allowed: a.model.n_layers, b.model.n_layers"),
+        ("c.model.n_layers=6", "allowed: a.c.model.n_layers"),
+        ("a.data.path=/etc", "data.path: a link cannot set this field"),
+        ("b.train.start=/etc", "train.start: a link cannot set this field"),
+        ("b.n_layers=6", "n_layers: a link cannot set this field"),
+        ("b.model.n_layers=x", "model.n_layers"),
+    ],
+)
+def test_a_comparison_refuses_other_fields(client: TestClient, query: str, message: str):
+    answer = client.get(f"/vs/gpt-2/llama-3-8b?{query}")
     assert answer.status_code == 422
-    assert "not published" in answer.text
+    assert message in answer.text
+    assert client.get(f"/save/diff/gpt-2/llama-3-8b?{query}").status_code == 422
+
+
+def test_configs_are_compared_only_if_they_differ(client: TestClient):
+    for names in ("gpt-2", "gpt-2/gpt-2", "gpt-2/llama-3-8b/gpt-2", "gpt-2/llama-3-8b/gemma-2-9b/mistral-7b"):
+        assert client.get(f"/vs/{names}").status_code == 422
+    assert client.get("/save/diff/gpt-2/llama-3-8b/gemma-2-9b").status_code == 422
+    assert client.get("/save/costs/gpt-2/llama-3-8b?a.model.n_layers=6").status_code == 422
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_the_command_line_are_listed_with_their_state(client: TestClient):
+    begun(Path("runs/new"), steps=0)
+    begun(Path("runs/stopped"))
+    begun(Path("runs/done"), steps=STEPS, ended="finished")
+    begun(Path("lost"), ended="diverged")
+    begun(Path("studies/x/runs/0123"), ended="finished")
+    Path("studies/x/study.yaml").write_text("question: q\nbase: tiny-llama\narms: {a: {}}\nbudget: {tokens: 1M}\n")
+    begun(Path("y/runs/0123"), ended="finished")
+    Path("y/study.yaml").write_text(Path("studies/x/study.yaml").read_text())
+
+    def rows() -> dict[str, list[str]]:
+        page = client.get("/studies").text.partition('id="runs"')[2].partition("</section>")[0]
+        found = re.findall(r'href="/runs/of/[^"]*">([^<]*)</a></th>(.*?)</tr>', page)
+        return {name: re.findall(r"<td[^>]*>([^<]*)</td>", cells)[:3] for name, cells in found}
+
+    stopped = f"{3.0 + 2.0 / 300 - 0.1 * 0.99975584:.3f}"
+    assert rows() == {
+        "runs/stopped": ["stopped", stopped, "19.2K of 32K tokens"],
+        "runs/done": ["finished", "2.957", "32K of 32K tokens"],
+        "lost": ["diverged", stopped, "19.2K of 32K tokens"],
+    }
+    with Path("runs/stopped/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert rows()["runs/stopped"][0] == "training"
+        assert "Machine" in client.get("/runs/of/runs/stopped").text
+    assert rows()["runs/stopped"][0] == "stopped"
+
+
+def test_the_page_of_a_run_grows_with_its_metrics(client: TestClient):
+    folder = begun(Path("runs/one"), steps=100)
+    assert client.get("/runs/of/runs/one").text.count("<polyline") == 1
+    assert client.get("/runs/of/runs/none").status_code == 404
+    begun(folder, steps=300)
+    page = client.get("/runs/of/runs/one").text
+    assert page.count("<polyline") == 2
+    ends = [float(points.split(",")[-2].split()[-1]) for points in re.findall(r'points="([^"]+)"', page)]
+    assert ends == [606.0, 606.0]
+
+
+def test_a_study_that_another_process_trains_is_running(client: TestClient):
+    run = begun(Path("x/runs/0123"))
+    Path("x/study.yaml").write_text(
+        "question: q\nbase: tiny-llama\narms: {a: {}, b: {model.norm.kind: layernorm}}\nbudget: {tokens: 20K}\nseeds: 2\n"
+    )
+    assert ">not finished</td>" in client.get("/studies").text
+    assert "Resume" in client.get("/studies/of/x").text
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert ">running</td>" in client.get("/studies").text
+        page = client.get("/studies/of/x").text
+    assert "another process is training it" in page
+    assert "Resume" not in page
+
+
+def test_a_damaged_run_is_a_message(client: TestClient):
+    begun(Path("runs/one"), steps=10)
+    with Path("runs/one/metrics.jsonl").open("a") as metrics:
+        metrics.write("{no json}\n")
+    assert "damaged" in client.get("/studies").text
+    answer = client.get("/runs/of/runs/one")
+    assert (answer.status_code, "damaged" in answer.text) == (200, True)
+
+
+def test_the_server_and_its_pages_of_runs_and_new_studies_do_not_load_torch(root: Path):
+    begun(Path("runs/one"), steps=100)
+    code = """
+import sys
+from pathlib import Path
+from archlab.ui import app
+from archlab.ui.lab import plan, runs
+assert runs.run_standing(Path("runs/one")).charts
+assert len(runs.RunList(Path()).runs()) == 1
+assert plan.plan(plan.checked(plan.first_text("", None), Path())).arms
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

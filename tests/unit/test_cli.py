@@ -92,7 +92,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 
 TAKES = {
-    "demo": "no arguments", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "SOURCE",
+    "demo": "no arguments", "list": "WHAT", "schema": "KIND", "generate": "FOLDER", "import": "SOURCE",
     "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "study run": "STUDY", "study report": "FOLDER",
     "study list": "no arguments", "study show": "STUDY", "ledger": "CLAIM", "guide": "no arguments",
 }  # fmt: skip
@@ -132,8 +132,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         name = NEEDS[command]
         assert refusal(capsys, *words).startswith(f"{name} is missing; `archlab {command}` needs it: ")
     if command in TAKES:
-        needed = {"diff": ["a", "b"]}.get(command, [])
-        needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "no arguments"]
+        needed = [[], ["presets" if command == "list" else "config"]][TAKES[command] != "no arguments"]
         needed += ["--out", "o"] if command in ("import", "export", "guide") else []
         message = f"'more' is one argument too many; `archlab {command}` takes {TAKES[command]}"
         assert refusal(capsys, *words, *needed, "more", "most") == message
@@ -380,6 +379,11 @@ def test_diff(capsys):
     model_only = json.loads(output(capsys, "diff", "llama-7b", "llama-2-7b", "--model-only", "--json"))
     assert list(model_only) == ["model.max_seq_len", "model.norm.eps"]
     assert output(capsys, "diff", "llama-7b", "llama-7b", "--model-only") == "no difference\n"
+    changed = ("llama-7b", "llama-2-7b", "a.model.max_seq_len=4096", "b.model.norm.eps=1e-6", "b.model.n_layers=16")
+    assert json.loads(output(capsys, "diff", *changed, "--json")) == {"model.n_layers": [32, 16]}
+    assert "'model.n_layers=16': allowed after A and B" in refusal(
+        capsys, "diff", "llama-7b", "llama-2-7b", "model.n_layers=16"
+    )
 
 
 def test_a_study_is_printed_as_yaml_that_loads_again(capsys, tmp_path):

@@ -55,8 +55,7 @@ from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
-from archlab.training.evaluate import DocumentScore
-from archlab.training.summary import PROBES, RunSummary
+from archlab.training.summary import PROBES, DocumentScore, RunSummary
 from archlab.training.train import train
 from tiny import config, write_text
 

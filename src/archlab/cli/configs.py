@@ -10,6 +10,7 @@ from archlab.config.describe import layer_table, named_stacks
 from archlab.config.identity import diff as config_diff
 from archlab.config.identity import resolved
 from archlab.config.layers import layer_configs
+from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 
 
@@ -64,7 +65,9 @@ def schema(kind: Literal["config", "study"] = "config", /) -> None:
 
 
 @long_output
-def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None, json: Flag = False) -> None:
+def diff(
+    a: str, b: str, /, *overrides: str, model_only: Flag = False, html: Path | None = None, json: Flag = False
+) -> None:
     """Show every field in which two configs differ, including defaults and derived values.
 
     Parameters
@@ -73,6 +76,8 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
         A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     b
         The config to compare with A.
+    overrides
+        Fields to change in one of the configs, as in a.model.n_layers=16 b.model.norm.kind=layernorm.
     model_only
         Leave out the training and data fields.
     html
@@ -81,14 +86,21 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
         Print JSON that maps each field to [value in A, value in B].
     """
     check_one_answer(json, html)
-    first, second = load_config(a), load_config(b)
+    if unknown := next((text for text in overrides if not text.startswith(("a.", "b."))), None):
+        raise UserError(
+            f"{unknown!r}: allowed after A and B are fields to change in one of them, as in a.model.n_layers=16"
+        )
+    changes_a, changes_b = ([text[2:] for text in overrides if text.startswith(side)] for side in ("a.", "b."))
+    first, second = load_config(a, *changes_a), load_config(b, *changes_b)
     differences = config_diff(first, second)
     if model_only:
         differences = {field: pair for field, pair in differences.items() if field.startswith("model.")}
     if html is not None:
         from archlab.report.drawings.diff_page import write_diff
+        from archlab.report.drawings.words import title_with
 
-        print(write_diff((a, first), (b, second), differences, html))
+        named = (title_with(a, changes_a), first), (title_with(b, changes_b), second)
+        print(write_diff(*named, differences, html))
     elif json:
         print_json(differences)
     elif differences:

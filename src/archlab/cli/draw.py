@@ -10,9 +10,6 @@ from archlab.config.core.text import note
 from archlab.config.layers import distinct_layers, stacks
 from archlab.errors import UserError
 
-_LONGEST_TITLE = 44
-"""Maximum number of characters in a title. A longer title would be wider than the narrowest diagram."""
-
 
 def run(
     config: str,
@@ -48,17 +45,11 @@ def run(
     from archlab.report.drawings.block import block_diagram
     from archlab.report.drawings.inside import check_unfold
     from archlab.report.drawings.svg import write_picture
+    from archlab.report.drawings.words import title_with
 
     shape, part = load_shape(config, overrides)
     names = [name.strip() for name in unfold.split(",")] if unfold else []
     check_unfold([layer for stack in stacks(shape.model) for layer in distinct_layers(stack)], names)
     if part:
         note(f"{config}: {part}")
-    print(write_picture(block_diagram(shape, _title(config, overrides), names, part), out))
-
-
-def _title(config: str, overrides: tuple[str, ...]) -> str:
-    with_overrides = f"{config} with {' '.join(overrides)}"
-    if len(with_overrides) <= _LONGEST_TITLE:
-        return with_overrides if overrides else config
-    return f"{config} with {len(overrides)} field{'s' if len(overrides) > 1 else ''} changed"
+    print(write_picture(block_diagram(shape, title_with(config, overrides), names, part), out))

@@ -48,6 +48,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "diff": (
         ("archlab diff llama-2-7b llama-3-8b --model-only", "What differs between the two architectures."),
         ("archlab diff llama-3-8b gemma-2-9b --html diff.html", "A page with both diagrams side by side."),
+        ("archlab diff gpt-2 gpt-2 b.model.n_layers=6 --model-only", "A config and a changed version of it."),
     ),
     "explain": (
         ("archlab explain", "All topics, in the order of a lecture."),

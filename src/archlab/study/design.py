@@ -27,7 +27,7 @@ from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, field_problems, overr
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
-from archlab.study.shared_start import base_of, start_problems
+from archlab.study.shared_start import base_of
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived fields that only an override may change, because they decide how the arm is evaluated. It is an error if such
@@ -69,7 +69,11 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
             problems += problems_of_size
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
-    problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed), *start_problems(study, designed)]
+    problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed)]
+    if study.start is not None or any(arm.config.train.teacher for arm in designed):
+        from archlab.study.start_problems import start_problems  # loads torch, which other studies do not need
+
+        problems += start_problems(study, designed)
     raise_problems(list(dict.fromkeys(problems)), source)
     return designed
 

@@ -121,6 +121,7 @@ def rehearsed_clock(config: Config) -> Clock | None:
     flops = _flops_per_step(config)
     if flops > _LARGEST:
         return None
+
     per_flop = min(seconds_of(rehearse(uncompiled(config)).step, STEPS)) / flops
 
     def clock(other: Config) -> float:

@@ -18,10 +18,9 @@ from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcomes.final_weights import read_measured
 from archlab.study.outcomes.schema import Outcome
 from archlab.training.device import planned_device
-from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
 from archlab.training.start_weights import open_start
-from archlab.training.summary import RunSummary
+from archlab.training.summary import DocumentScore, RunSummary
 
 _NEW_FIELDS = (
     ("model.mup", None),

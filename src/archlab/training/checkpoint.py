@@ -27,10 +27,10 @@ from archlab.errors import UserError
 from archlab.files import remove_folder
 from archlab.model.cut import part_of
 from archlab.model.lora import added_to, change, is_added
+from archlab.training.run_files import METRICS
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
-METRICS = "metrics.jsonl"
 PARTS = "shard-*.safetensors"
 """Glob pattern of the files that torch.distributed.checkpoint writes, one per process."""
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from archlab.config.core.base import Base
 from archlab.data.batch import HeldOut, Measure
 from archlab.model.decoder import Decoder
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces
 from archlab.training.step import hidden_and_targets
+from archlab.training.summary import DocumentScore
 from archlab.training.world import ALONE, World
 
 
@@ -65,17 +65,6 @@ class Score:
         if self.measure == "denoising_loss":
             return f"{self.loss:.3f} nats per hidden token, {self.right:.1%} right"
         return f"{self.right:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
-
-
-class DocumentScore(Base):
-    """Score of one document."""
-
-    begins: str
-    """First words of the document."""
-    bits: float
-    """Total bits of the document's tokens."""
-    bytes: int
-    """Length of the document's text in bytes."""
 
 
 @dataclass(frozen=True)

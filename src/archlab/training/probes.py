@@ -21,12 +21,12 @@ from archlab.model.kernels import Attend
 from archlab.model.mlp import MLP
 from archlab.model.moe import MoE
 from archlab.model.router import collected_loads
-from archlab.training.checkpoint import METRICS
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces, objective
 from archlab.training.measures import CROSS, ENCODER, OF_LAYERS
 from archlab.training.probe_attention import Reached, WatchedAttend, measure_attention
+from archlab.training.run_files import METRICS
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import hidden_and_targets
 from archlab.training.summary import PROBES

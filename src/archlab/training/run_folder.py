@@ -5,16 +5,11 @@ digests.json contains digests of the files, so that damage is noticed. docs/run_
 
 import fcntl
 import json
-import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
-
-from pydantic import TypeAdapter
-from tokenizers import Tokenizer
 
 from archlab.config.core.merge import expand, merge
 from archlab.config.core.plugins import copies
@@ -25,29 +20,27 @@ from archlab.config.problems import is_under
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.sources import deciding
 from archlab.config.training import resolve_train
-from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer, read
+from archlab.data.tokenizer import check_same, load
 from archlab.data.tokenizer_files import tokenizer_files
-from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, verify_in, write_with_digests
+from archlab.digests import DIGESTS, names_with_digest, verify_in, write_with_digests
 from archlab.errors import UserError, at
 from archlab.exchange.configs import load_config
 from archlab.files import (
-    STUDY,
     TEMPORARY,
     disk_errors,
     make_folder,
     open_to_append,
-    read_bytes,
     refuse_linked_folders,
     remove_leftovers,
     write_atomic,
 )
 from archlab.hf.folder import TOKENIZER
 from archlab.hf.imported import IMPORTED
-from archlab.training.checkpoint import METRICS, digest_of_model, has_checkpoint, remove_after
-from archlab.training.evaluate import DocumentScore
+from archlab.training.checkpoint import digest_of_model, has_checkpoint, remove_after
+from archlab.training.run_files import DOCUMENTS, LOCK, METRICS, SUMMARY, RunFiles
 from archlab.training.schedule import LENGTH, step_to_extend
 from archlab.training.sinks import Copies
-from archlab.training.summary import RunSummary, checked
+from archlab.training.summary import DocumentScore, RunSummary
 
 _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
@@ -67,10 +60,6 @@ _LOCATIONS = {
 """Config fields that locate the text and the trained weights, by the entry of env.json with their digest. They may
 change if the digest is the same."""
 
-SUMMARY = "summary.json"
-DOCUMENTS = "documents.json"
-_DOCUMENTS = TypeAdapter(list[DocumentScore])
-_LOCK = ".lock"
 _TEST_TIME = 0.1
 """Delay in seconds before a second attempt to take the lock: `is_locked` may briefly hold it for its test."""
 _CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
@@ -87,11 +76,11 @@ class BusyError(UserError):
     """Raised if another process is training the run."""
 
 
-class RunFolder:
+class RunFolder(RunFiles):
     """Files of one run. If the process is killed at any moment, the run can resume from the folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.checkpoints = path / "checkpoints"
         self._metrics = path / METRICS
         self._logged: bytearray | None = None
@@ -141,7 +130,7 @@ class RunFolder:
             raise UserError(f"{self.path} is a file; --out must be a folder")
         make_folder(self.path)
         refuse_linked_folders(self.path)
-        own = (TEMPORARY, _LOCK, DIGESTS)
+        own = (TEMPORARY, LOCK, DIGESTS)
         names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(own))
         if names and "config.yaml" not in names:
             listed = ", ".join(names[:3])
@@ -233,11 +222,6 @@ class RunFolder:
                 )
         return is_longer
 
-    @property
-    def is_of_study(self) -> bool:
-        runs = self.path.absolute().parent
-        return runs.name == "runs" and (runs.parent / STUDY).is_file()
-
     def _refuse(self, changed: Changed, why: str) -> None:
         if changed:
             lines = [
@@ -249,7 +233,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder's lock, so that only one process trains the run. Create the folder if needed."""
         self._begin()
-        with open_to_append(self.path / _LOCK) as file:
+        with open_to_append(self.path / LOCK) as file:
             if not (self._try_lock(file) or self._try_lock(file, delay=_TEST_TIME)):
                 raise BusyError(f"{self.path}: another process is training this run")
             for folder in (self.path, self.checkpoints):
@@ -270,25 +254,16 @@ class RunFolder:
             raise UserError(f"{self.path}: the file system cannot lock files: {error.strerror}") from None
         return True
 
-    def is_locked(self) -> bool:
-        try:
-            descriptor = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
-
     def rewind(self, metrics: bytes) -> None:
         """Replace the metrics by those of a checkpoint. Training will log all later steps again."""
         self._logged = bytearray(metrics)
         write_atomic(self._metrics, metrics)
         *_, last = ({"step": -1}, *self.metrics())
         self.copies.begin(last["step"] + 1)
+
+    def logged(self) -> bytes:
+        """Return the content of metrics.jsonl so far."""
+        return super().logged() if self._logged is None else bytes(self._logged)
 
     def log(self, **values: Any) -> None:
         line = json.dumps(values) + "\n"
@@ -298,86 +273,14 @@ class RunFolder:
             file.write(line)
         self.copies.log(values)
 
-    def logged(self) -> bytes:
-        """Return the content of metrics.jsonl so far."""
-        if self._logged is not None:
-            return bytes(self._logged)
-        if not self._metrics.exists():
-            return b""
-        if (summary := self.path / SUMMARY).exists():  # until then, the file grows
-            verify(
-                self._metrics,
-                f"delete {summary} and run the command again; it restores both files from the last checkpoint",
-            )
-        return read_bytes(self._metrics, limit=sys.maxsize)  # the file grows with the run
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return all lines of metrics so far, without an incomplete last line.
-
-        Lines with `held_out_loss` are evaluations.
-        """
-        lines = self.logged().splitlines(keepends=True)
-        try:
-            return [checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise UserError(
-                f"{self._metrics}: damaged: {error}; run the command again to continue from the last checkpoint"
-            ) from None
-
     def write_documents(self, scores: Sequence[DocumentScore]) -> None:
         """Write each document's score at the end of training. Write nothing for a task, which has no documents."""
         if scores:
             write_with_digests(self.path, {DOCUMENTS: json.dumps([score.model_dump() for score in scores], indent=0)})
 
-    def documents(self) -> list[DocumentScore]:
-        """Return the document scores from the end of training; empty if there are none."""
-        path = self.path / DOCUMENTS
-        if not path.exists():
-            return []
-        verify(path)
-        return _DOCUMENTS.validate_json(path.read_bytes())
-
     def finish(self, summary: RunSummary) -> None:
         """Write the metrics, then the summary that was computed from them. The summary marks the run as finished."""
         write_with_digests(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
-
-    def summary(self) -> RunSummary | None:
-        """Return the summary of a finished run, or None if the run has not finished."""
-        path, remedy = self.path / SUMMARY, "delete the file and run the command again"
-        if not path.exists():
-            return None
-        verify(path, remedy)
-        try:
-            return RunSummary.model_validate_json(path.read_bytes())
-        except ValueError:
-            raise UserError(f"{path}: damaged; {remedy}") from None
-
-    def tokenizer(self) -> Tokenizer:
-        """Return the run's tokenizer, set to the token that preceded each document in training.
-
-        Before training, this is the token of the imported model. Old versions always used the EOS token.
-        """
-        file, env = own_tokenizer(self.path), self.environment()
-        if env and "document_token" not in env:
-            return load(file, end_of_text(read(file)[0]))
-        return load(file, env.get("document_token"))
-
-    def environment(self) -> dict[str, Any]:
-        """Return the content of env.json: everything that affects a run's numbers, except the config.
-
-        The result is empty before the run begins.
-        """
-        path = self.path / "env.json"
-        if not path.exists():
-            return {}
-        verify(path)
-        try:
-            environment = json.loads(path.read_bytes())
-        except (ValueError, RecursionError):
-            environment = None
-        if not isinstance(environment, dict):
-            raise UserError(f"{path}: damaged; {RESTORE_OR_REMAKE}")
-        return environment
 
 
 class ReadOnlyRunFolder(RunFolder):

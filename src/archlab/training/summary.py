@@ -3,17 +3,18 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
 from archlab.config.core.base import Base, Natural, NonNegative, Positive
 from archlab.data.batch import Measure
-from archlab.model.decoder import Decoder
-from archlab.model.lora import is_added
-from archlab.training.device import Device
 from archlab.training.spikes import SPIKE
-from archlab.training.utilization import Utilization
+
+if TYPE_CHECKING:  # these modules load torch
+    from archlab.model.decoder import Decoder
+    from archlab.training.device import Device
+    from archlab.training.utilization import Utilization
 
 PROBES = "probes"
 """Key of a probe's values in a line of metrics."""
@@ -31,6 +32,17 @@ _NO_PROGRESS_MARGIN = 1.01
 
 A run that learned nothing ends very near its first loss, above or below it.
 """
+
+
+class DocumentScore(Base):
+    """Score of one document."""
+
+    begins: str
+    """First words of the document."""
+    bits: float
+    """Total bits of the document's tokens."""
+    bytes: int
+    """Length of the document's text in bytes."""
 
 
 class RunSummary(Base):
@@ -103,9 +115,9 @@ class RunSummary(Base):
 def summarize(
     metrics: Sequence[dict[str, Any]],
     why: str | None,
-    model: Decoder,
-    device: Device,
-    utilization: Utilization,
+    model: "Decoder",
+    device: "Device",
+    utilization: "Utilization",
     *,
     is_imported: bool,
 ) -> RunSummary:
@@ -114,6 +126,8 @@ def summarize(
     `why` is the reason if a loss or gradient was not finite, otherwise None. `is_imported` is true if the run began
     with published weights.
     """
+    from archlab.model.lora import is_added  # loads torch, which readers of a summary do not need
+
     whole = [m for m in metrics if "diverged" not in m]
     steps, updates, evaluations = ([m for m in whole if key in m] for key in ("grad_norm", "lr", "held_out_loss"))
     if why is None and evaluations:

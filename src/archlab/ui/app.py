@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,13 +28,15 @@ from archlab.ui import choice
 from archlab.ui import workbench as bench
 from archlab.ui.choices import all_fields
 from archlab.ui.compare import compare, study_text
-from archlab.ui.configs import UnknownNameError
-from archlab.ui.guard import MOST_FIELDS, Guard
+from archlab.ui.configs import ComparedConfigs, UnknownNameError, Variant, config_names
+from archlab.ui.guard import Guard
 from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.run_screens import RunScreens
 from archlab.ui.lab.screens import Lab
 from archlab.ui.model_page import NotInAtlasError, model_page
 from archlab.ui.models import ModelsView, models_screen
 from archlab.ui.pages import page
+from archlab.ui.saved import SavedPage, check_page, cost_page, costs_page, diff_page
 from archlab.ui.scatter import AXES
 
 FIRST = "/m/llama-3-8b"
@@ -55,7 +57,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/": lambda _: RedirectResponse(FIRST, 303),
         "/m/{name:path}": lambda request: _workbench(request, root),
         "/vs/{names:path}": lambda request: _compare(request, root),
-        "/study/{names:path}": lambda request: PlainTextResponse(study_text(_names(request), root)),
+        "/study/{names:path}": lambda request: PlainTextResponse(study_text(_compared(request), root)),
         "/yaml/{name:path}": lambda request: _yaml(request, root),
         "/flatten/{name:path}": lambda request: _flatten(request, root),
         "/models": lambda request: _models(request, root),
@@ -63,17 +65,29 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/choices": lambda _: page("choices", chapters=chapters()),
         "/choice/{name:path}": lambda request: _choice(request, root),
         "/search": lambda request: _search(request.query_params.get("q", "")),
-        "/fields": _fields,
+        "/fields": lambda _: page("options", options=all_fields()),
+        "/configs": lambda _: page("options", options=dict.fromkeys(config_names(root), "")),
         **{f"/{name}": lambda _, name=name: Response(inlined(name), media_type="text/css") for name in _STYLES},
     }
-    lab = Lab(root, processes)
+    lab, runs = Lab(root, processes), RunScreens(root)
     screens |= {
         "/studies": lab.listed,
         "/studies/new": lab.new,
         "/studies/of/{folder:path}": lab.shown,
         "/studies/live/{folder:path}": lab.live,
         "/studies/report/{folder:path}": lab.report,
+        "/runs/of/{folder:path}": runs.shown,
+        "/runs/live/{folder:path}": runs.live,
     }
+    pages: dict[str, Callable[[Request], SavedPage]] = {
+        "/cost/{name:path}": lambda request: cost_page(_view(request), root),
+        "/costs/{names:path}": lambda request: costs_page(_compared(request), root),
+        "/check/{name:path}": lambda request: check_page(_view(request), root),
+        "/diff/{names:path}": lambda request: diff_page(_compared(request), root),
+        "/study/{folder:path}": lab.saved,
+        "/run/{folder:path}": runs.saved,
+    }
+    screens |= {f"/save{path}": _saving(saved) for path, saved in pages.items()}
     actions: dict[str, Action] = {
         "/studies/plan": lab.planned,
         "/studies/start": lab.start,
@@ -88,6 +102,10 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
         exception_handlers={404: lambda request, _: _problem(request, f"unknown page {request.url.path}", 404)},
     )
+
+
+def _saving(saved: Callable[[Request], SavedPage]) -> Answer:
+    return lambda request: saved(request).download()
 
 
 def _answering(answer: Answer) -> Callable[[Request], Response]:
@@ -112,7 +130,7 @@ def _acting(action: Action) -> Callable[[Request], Awaitable[Response]]:
 
     async def handler(request: Request) -> Response:
         body = (await request.body()).decode("utf-8", "replace").replace("%0D%0A", "%0A")
-        fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        fields = dict(parse_qsl(body, keep_blank_values=True))
         return await run_in_threadpool(_answering(lambda asked: action(asked, fields)), request)
 
     return handler
@@ -170,16 +188,21 @@ def _search(text: str) -> Response:
 
 
 def _compare(request: Request, root: Path) -> Response:
-    names = _names(request)
+    compared = _compared(request)
     if added := request.query_params.get("with"):
-        return RedirectResponse(f"/vs/{'/'.join(quote(name, safe='') for name in (*names, added))}", 303)
-    return page("compare", compared=compare(names, root))
+        return RedirectResponse(f"/vs/{ComparedConfigs((*compared.variants, Variant(added, {}))).address}", 303)
+    return page("compare", comparison=compare(compared, root))
+
+
+def _compared(request: Request) -> ComparedConfigs:
+    return ComparedConfigs.of(_names(request), request.query_params.multi_items())
 
 
 def _names(request: Request) -> list[str]:
     """Return the names of configs in the path. A slash inside a name is written as %2F."""
     path: str = request.scope["raw_path"].decode("ascii", "replace").partition("?")[0]
-    return [unquote(name) for name in path.split("/")[2:] if name]
+    screen = len(request.scope["path"]) - len(request.path_params["names"])
+    return [unquote(name) for name in path[screen:].split("/") if name]
 
 
 def _view(request: Request) -> bench.View:
@@ -192,7 +215,3 @@ def _yaml(request: Request, root: Path) -> Response:
 
 def _flatten(request: Request, root: Path) -> Response:
     return PlainTextResponse(bench.model_file(_view(request), root))
-
-
-def _fields(_: Request) -> Response:
-    return page("fields", fields=all_fields())

@@ -1,11 +1,11 @@
 """Comparison of two or three configs: the choices that differ, what each costs, who makes it, and what is known about
 it."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -23,14 +23,15 @@ from archlab.pricing.params import parameters
 from archlab.pricing.units import binary, count, si
 from archlab.pricing.work import forward_flops
 from archlab.report.drawings.block import draw, side_by_side
-from archlab.report.ledger.words import in_short
+from archlab.report.ledger.words import numbered
 from archlab.study.authoring import template
 from archlab.study.design import arms
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import study_from_values
-from archlab.ui.configs import load
+from archlab.ui.configs import SIDES, ComparedConfigs, Variant, load
+from archlab.ui.workbench import View
 
-MOST = 3
+MOST = len(SIDES)
 """Maximum number of configs that are compared."""
 
 SIZES = frozenset({
@@ -39,8 +40,8 @@ SIZES = frozenset({
 })  # fmt: skip
 """Last parts of the fields that are sizes. A study of a small model does not take them over."""
 
-_CONTEXT = 8192
-"""Tokens of the sequence for which costs are compared."""
+_LONGEST = 8192
+"""Maximum number of tokens of the sequence for which costs are compared."""
 
 
 _Costs = tuple[float, float, float]
@@ -72,7 +73,8 @@ class Known(NamedTuple):
 class Comparison:
     """Everything that the screen shows."""
 
-    names: list[str]
+    compared: ComparedConfigs
+    titles: list[str]
     diagrams: list[Markup]
     numbers: list[tuple[str, list[str]]]
     """Rows of the table of costs: name, and the value of each config."""
@@ -82,65 +84,70 @@ class Comparison:
     commands: list[str]
 
     @property
-    def address(self) -> str:
-        return "/".join(quote(name, safe="") for name in self.names)
+    def workbenches(self) -> list[str]:
+        """Address of the workbench of each config."""
+        return [View.of_variant(variant).address() for variant in self.compared.variants]
 
 
-def compare(names: Sequence[str], root: Path) -> Comparison:
+def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     """Return the comparison of two or three configs. Each is compared with the first.
 
     Raise UserError if a config is not valid, or if there are too few or too many.
     """
-    if not 2 <= len(names) <= MOST or len({*names}) < len(names):
-        raise UserError(f"{len(names)} configs; allowed: 2 to {MOST} different ones")
-    configs = {name: load(name, {}, root).config for name in names}
-    first, *others = configs.values()
-    flat = [flatten(resolved(config)) for config in configs.values()]
+    variants = compared.variants
+    n = len(variants)
+    if not 2 <= n <= MOST or any(variant in variants[:i] for i, variant in enumerate(variants)):
+        raise UserError(f"{n} configs; allowed: 2 to {MOST} different ones")
+    configs = [load(variant, root).config for variant in variants]
+    first, *others = configs
+    flat = [flatten(resolved(config)) for config in configs]
     fields = dict.fromkeys(path for other in others for path in diff(first, other) if path.startswith("model."))
-    costs = [_costs(config) for config in configs.values()]
+    context = compared_context(configs)
+    costs = [_costs(config, context) for config in configs]
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, names[0], costs[0], root))
+        groups.setdefault(section, []).append(_row(path, flat, variants[0], costs[0], context, root))
+    titles = [variant.title for variant in variants]
     return Comparison(
-        list(names),
-        _diagrams(configs),
-        _numbers([*configs.values()], costs),
+        compared,
+        titles,
+        _diagrams(titles, configs),
+        _numbers(configs, costs, context),
         groups,
         _known(fields, flat[-1]),
-        [f"archlab diff {names[0]} {other}" for other in names[1:]] + [f"archlab cost {' '.join(names)}"],
+        _commands(variants, context),
     )
 
 
-def study_text(names: Sequence[str], root: Path) -> str:
+def study_text(compared: ComparedConfigs, root: Path) -> str:
     """Return a study file whose arms are the differences of two configs, on a model that trains on a laptop.
 
     Sizes are left out, because the small model has its own. Raise UserError if the configs differ only in sizes, or if
     the small model cannot have both kinds of values.
     """
-    if len(names) != 2:
-        raise UserError(f"{len(names)} configs; a study file compares 2")
-    first, second = (load(name, {}, root).config for name in names)
+    first, second = (load(variant, root).config for variant in compared.pair())
+    titles = [variant.title for variant in compared.variants]
     differing = {
-        path: pair
-        for path, pair in diff(first, second).items()
+        path: values
+        for path, values in diff(first, second).items()
         if path.startswith("model.") and path.rpartition(".")[2] not in SIZES and not path.startswith("model.layers")
     }
     if not differing:
-        raise UserError(f"{names[0]} and {names[1]} differ only in sizes, which a small model cannot take over")
-    before = {path: pair[0] for path, pair in differing.items() if pair[0] is not None}
-    after = {path: pair[1] for path, pair in differing.items() if pair[1] is not None}
+        raise UserError(f"{titles[0]} and {titles[1]} differ only in sizes, which a small model cannot take over")
+    before = {path: value for path, (value, _) in differing.items() if value is not None}
+    after = {path: value for path, (_, value) in differing.items() if value is not None}
     by_section: dict[str, dict[str, Any]] = {}
     for path, value in after.items():
         by_section.setdefault(path.split(".")[1], {})[path] = value
     values = {
-        "question": f"Which of the choices in which {names[1]} differs from {names[0]} matter at a small size?",
+        "question": f"Which of the choices in which {titles[1]} differs from {titles[0]} matter at a small size?",
         "base": "tiny-llama",
         "set": {"train.seq_len": 128, "train.batch_tokens": 1024, **before},
         "budget": {"tokens": "1M"},
         "seeds": 3,
         "arms": {"first": {}, **by_section, "second": after},
-        "labels": {"first": f"choices of {names[0]}", "second": f"all choices of {names[1]}"},
+        "labels": {"first": f"choices of {titles[0]}", "second": f"all choices of {titles[1]}"},
     }
     if len(by_section) == 1:
         del values["arms"][next(iter(by_section))]
@@ -148,12 +155,12 @@ def study_text(names: Sequence[str], root: Path) -> str:
     return template(StudyConfig.model_validate(values).model_dump(mode="json", exclude_unset=True))
 
 
-def _row(path: str, flat: Sequence[Mapping[str, Any]], first: str, before: _Costs, root: Path) -> Row:
+def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:
     values = [_text(config.get(path)) for config in flat]
     counted = published_values(path) if not path.endswith(".pattern") else {}
     models = [f"{len(counted[value])}" if value in counted else "" for value in values]
     changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
-    effect = "" if changed is None else _effect(first, path, changed, before, root)
+    effect = "" if changed is None else _effect(first, path, changed, before, context, root)
     return Row(path, values, models if any(models) else [], effect, _topic(path, changed))
 
 
@@ -163,10 +170,11 @@ def _text(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else to_yaml_line(value)
 
 
-def _effect(name: str, path: str, value: Any, before: _Costs, root: Path) -> str:
+def _effect(variant: Variant, path: str, value: Any, before: _Costs, context: int, root: Path) -> str:
     """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes."""
     try:
-        after = _costs(load(name, {path: to_yaml_line(value)}, root).config)
+        overrides = {**variant.overrides, path: to_yaml_line(value)}
+        after = _costs(load(variant._replace(overrides=overrides), root).config, context)
     except UserError:
         return "only together with other choices"
     labels = ("parameters", "cache", "FLOPs")
@@ -174,11 +182,16 @@ def _effect(name: str, path: str, value: Any, before: _Costs, root: Path) -> str
     return ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
 
 
-def _costs(config: Config) -> _Costs:
+def compared_context(configs: Sequence[Config]) -> int:
+    """Return the tokens of the sequence for which costs are compared. All of the configs can read it."""
+    return min(_LONGEST, *(config.model.max_seq_len for config in configs))
+
+
+def _costs(config: Config, context: int) -> _Costs:
     """Return the parameters, the bytes of cache and states, and the forward FLOPs per token."""
     model = config.model
-    state = kv_cache_bytes(model, _CONTEXT) + recurrent_bytes(model)
-    return parameters(model).total, state, forward_flops(model, _CONTEXT, source=_CONTEXT * bool(model.encoder)).total
+    state = kv_cache_bytes(model, context) + recurrent_bytes(model)
+    return parameters(model).total, state, forward_flops(model, context, source=context * bool(model.encoder)).total
 
 
 def _topic(path: str, value: Any) -> str:
@@ -193,27 +206,40 @@ def _known(fields: Mapping[str, None], config: Mapping[str, Any]) -> list[Known]
         Known(
             name,
             by_name[name],
-            [
-                (entry.claim.number, entry.claim.name, in_short(entry))
-                for entry in ledger(chosen=[claims()[number] for number in by_name[name].claims])
-            ],
+            numbered(ledger(chosen=[claims()[number] for number in by_name[name].claims])),
         )
         for name in found
     ]
 
 
-def _numbers(configs: Sequence[Config], costs: Sequence[_Costs]) -> list[tuple[str, list[str]]]:
+def _numbers(configs: Sequence[Config], costs: Sequence[_Costs], context: int) -> list[tuple[str, list[str]]]:
     active = [count(parameters(config.model).active) for config in configs]
     return [
         ("Parameters", [count(total) for total, *_ in costs]),
         ("Active parameters", active),
-        (f"KV cache and states at {_CONTEXT:,} tokens", [binary(state) for _, state, _ in costs]),
+        (f"KV cache and states at {context:,} tokens", [binary(state) for _, state, _ in costs]),
         ("Forward FLOPs per token", [si(flops) for *_, flops in costs]),
     ]
 
 
-def _diagrams(configs: Mapping[str, Config]) -> list[Markup]:
+def _diagrams(titles: Sequence[str], configs: Sequence[Config]) -> list[Markup]:
     if len(configs) > 2:
-        return [Markup(draw(config, name).svg()) for name, config in configs.items()]
-    (a_name, a), (b_name, b) = configs.items()
-    return [Markup(svg) for svg in side_by_side(a, a_name, b, b_name)]
+        return [Markup(draw(config, title).svg()) for title, config in zip(titles, configs, strict=True)]
+    return [Markup(svg) for svg in side_by_side(configs[0], titles[0], configs[1], titles[1])]
+
+
+def _commands(variants: Sequence[Variant], context: int) -> list[str]:
+    """Return the commands that print the differences from the first config, and the costs."""
+    first, *others = variants
+    diffs = [
+        shlex.join(["archlab", "diff", first.name, other.name, *_changes("a", first), *_changes("b", other)])
+        for other in others
+    ]
+    diffs = [f"{command} --model-only" for command in diffs]
+    if any(variant.overrides for variant in variants):  # `archlab cost` would change the fields of all configs
+        return diffs + [f"archlab cost {variant.arguments} --context {context}" for variant in variants]
+    return [*diffs, f"archlab cost {' '.join(variant.arguments for variant in variants)} --context {context}"]
+
+
+def _changes(side: str, variant: Variant) -> list[str]:
+    return [f"{side}.{setting}" for setting in variant.settings]

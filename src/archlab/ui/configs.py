@@ -1,38 +1,124 @@
 """The config that a URL names: a published model or a file of the folder, and the fields that its query changes."""
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
 
-from archlab.config.io import find_preset
+from archlab.config.io import find_preset, presets
 from archlab.errors import UserError
-from archlab.exchange.configs import Shape, hint_for, load_shape, source_kind
+from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
 from archlab.files import real_path
+from archlab.hf.folder import CONFIG
+from archlab.report.drawings.words import title_with
 
 _SECTIONS = ("model.", "train.")
 _NOT_FROM_A_URL = ("train.start", "train.teacher", "train.log")
 """Fields that name files or services. A URL may come from somebody else, so it cannot set them."""
 
 
+SIDES = "abc"
+"""Letters of the configs that a URL compares. They precede the fields that it changes in each, as in `a.model.norm`."""
+
+
 class UnknownNameError(UserError):
     """The URL names no model, file or study."""
 
 
-def overrides_in(query: Iterable[tuple[str, str]]) -> dict[str, str]:
+class Variant(NamedTuple):
+    """A named config with the fields that a URL changes."""
+
+    name: str
+    overrides: Mapping[str, str]
+    """Values of the changed fields as text."""
+
+    @property
+    def settings(self) -> list[str]:
+        """Changed fields in the form `key=value`."""
+        return [f"{field}={value}" for field, value in self.overrides.items()]
+
+    @property
+    def arguments(self) -> str:
+        """CONFIG and its overrides, as arguments of a command."""
+        return shlex.join([self.name, *self.settings])
+
+    @property
+    def title(self) -> str:
+        return title_with(self.name, self.settings)
+
+
+@dataclass(frozen=True)
+class ComparedConfigs:
+    """Configs that a URL compares, each with the fields that it changes, as in `/vs/gpt-2/gpt-2?b.model.n_layers=6`."""
+
+    variants: tuple[Variant, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], query: Iterable[tuple[str, str]]) -> "ComparedConfigs":
+        """Read the URL. All other names in the query are settings of the view.
+
+        Raise UserError if a field names no config, or if a URL cannot set it.
+        """
+        changed: dict[str, dict[str, str]] = {side: {} for side, _ in zip(SIDES, names, strict=False)}
+        for name, value in query:
+            side, dot, field = name.partition(".")
+            if dot and side not in changed:
+                allowed = ", ".join(f"{side}.{name}" for side in changed)
+                raise UserError(f"{name}: the first letter names the config whose field changes; allowed: {allowed}")
+            if dot:
+                changed[side][field] = value
+        fields = [*changed.values(), *({} for _ in names[len(SIDES) :])]
+        return cls(tuple(Variant(name, _settable(own)) for name, own in zip(names, fields, strict=True)))
+
+    @property
+    def path(self) -> str:
+        """Names in the form of the URL. A slash inside a name is written as %2F."""
+        return "/".join(quote(variant.name, safe="") for variant in self.variants)
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """Changed fields in the form of the URL, with their values."""
+        return [
+            (f"{side}.{field}", value)
+            for side, variant in zip(SIDES, self.variants, strict=False)
+            for field, value in variant.overrides.items()
+        ]
+
+    @property
+    def address(self) -> str:
+        """Path and query of the URL, without the screen."""
+        return f"{self.path}{'?' if self.fields else ''}{urlencode(self.fields)}"
+
+    def pair(self) -> tuple[Variant, Variant]:
+        """Return the two configs. Raise UserError if there are more or fewer."""
+        match self.variants:
+            case (first, second):
+                return first, second
+            case _:
+                raise UserError(f"{len(self.variants)} configs; allowed: 2")
+
+
+def overrides_in(query: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Return the fields of a config that a query changes, with their values as text.
 
     All other names in a query are settings of the view, such as `context`. Raise UserError for a field that a URL
     cannot set.
     """
-    fields = {name: value for name, value in query if "." in name}
+    return _settable({name: value for name, value in query if "." in name})
+
+
+def _settable(fields: Mapping[str, str]) -> Mapping[str, str]:
     for field in fields:
         if not field.startswith(_SECTIONS) or field.startswith(_NOT_FROM_A_URL):
             raise UserError(f"{field}: a link cannot set this field; allowed: fields of model and train")
     return fields
 
 
-def load(name: str, overrides: Mapping[str, str], root: Path) -> Shape:
-    """Return the config `name` with its overrides. `name` is a published model, or a path below the folder `root`."""
-    return load_shape(find(name, root), [f"{field}={value}" for field, value in overrides.items()])
+def load(variant: Variant, root: Path) -> Shape:
+    """Return the config of a variant, whose name is a published model, or a path below the folder `root`."""
+    return load_shape(find(variant.name, root), variant.settings)
 
 
 def find(name: str, root: Path) -> str:
@@ -43,6 +129,18 @@ def find(name: str, root: Path) -> str:
     if find_preset(name) is not None:
         return name
     raise UnknownNameError(f"unknown model {name!r}{hint_for(name)}")
+
+
+def config_names(root: Path) -> list[str]:
+    """Return the names of published models, and the paths of run folders and Hugging Face folders below `root`."""
+    folders = [folder for file in (RUN_CONFIG, CONFIG) for folder in folders_with(file, root)]
+    return [*presets(), *map(str, folders)]
+
+
+def folders_with(file: str, root: Path) -> list[Path]:
+    """Return the folders that contain this file, up to two levels below `root`. Links may not lead outside."""
+    found = [path.parent for pattern in ("*", "*/*") for path in sorted(root.glob(f"{pattern}/{file}"))]
+    return [folder for folder in found if path_below(str(folder.relative_to(root)), root)]
 
 
 def path_below(name: str, root: Path) -> Path | None:

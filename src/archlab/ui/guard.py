@@ -5,6 +5,7 @@ other users of the machine, must not reach it.
 """
 
 import secrets
+from asyncio import timeout
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -19,10 +20,18 @@ LONGEST_QUERY = 8_192
 """Maximum length of a query in bytes."""
 
 MOST_FIELDS = 100
-"""Maximum number of fields in a query."""
+"""Maximum number of fields in a query or a posted form."""
+
+LONGEST_HEADERS = 32_768
+"""Maximum length of all headers in bytes."""
 
 LONGEST_BODY = 65_536
 """Maximum length of a posted form in bytes."""
+
+SECONDS_TO_SEND = 5.0
+"""Time in which a browser must send a form."""
+
+_TOO_LONG = f"the form is too long; allowed: {LONGEST_BODY:,} bytes"
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -59,8 +68,13 @@ class Guard:
             return
         request = Request(scope)
         answer = self._refusal(request) or self._exchange(request)
+        if answer is None and request.method == "POST":
+            try:
+                receive = await _form(receive)
+            except _RefusedFormError as error:
+                answer = PlainTextResponse(str(error), error.status)
         with naming_nothing():
-            await (answer or self._app)(scope, _limited(receive), _with_headers(send))
+            await (answer or self._app)(scope, receive, _with_headers(send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         headers = request.headers
@@ -68,12 +82,14 @@ class Guard:
             return PlainTextResponse("this server does not answer for this host name; see archlab ui --host", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("allowed methods: GET, HEAD, POST", 405)
+        if sum(len(name) + len(value) for name, value in headers.raw) > LONGEST_HEADERS:
+            return PlainTextResponse(f"the headers are too long; allowed: {LONGEST_HEADERS:,} bytes", 431)
         if len(request.url.query) > LONGEST_QUERY:
             return PlainTextResponse(f"the query is too long; allowed: {LONGEST_QUERY:,} bytes", 414)
         if request.url.query.count("&") >= MOST_FIELDS:
             return PlainTextResponse(f"the query has too many fields; allowed: {MOST_FIELDS}", 400)
         if not _has_allowed_length(headers):
-            return PlainTextResponse(f"the form is too long; allowed: {LONGEST_BODY:,} bytes", 413)
+            return PlainTextResponse(_TOO_LONG, 413)
         if not self._is_from_here(request):
             return PlainTextResponse("requests from other sites are not allowed", 403)
         return None
@@ -122,22 +138,39 @@ def _has_allowed_length(headers: Headers) -> bool:
     return length.isdecimal() and int(length) <= LONGEST_BODY
 
 
-class _BodyTooLongError(Exception):
-    """A body without a stated length is longer than allowed."""
+class _RefusedFormError(Exception):
+    """A form is not as allowed. `status` is that of the answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
-def _limited(receive: Receive) -> Receive:
-    n_bytes = 0
+async def _form(receive: Receive) -> Receive:
+    """Receive a whole form, and return the function that hands it to the application.
 
-    async def receive_limited() -> Message:
-        nonlocal n_bytes
-        message = await receive()
-        n_bytes += len(message.get("body", b""))
-        if n_bytes > LONGEST_BODY:
-            raise _BodyTooLongError
-        return message
+    Raise _RefusedFormError if it is too long, has too many fields, or does not arrive in time. The stated length of a
+    form may be missing or wrong.
+    """
+    body, is_complete = b"", False
+    try:
+        async with timeout(SECONDS_TO_SEND):
+            while not is_complete:
+                message = await receive()
+                body += message.get("body", b"")
+                is_complete = not message.get("more_body", False)
+                if len(body) > LONGEST_BODY:
+                    raise _RefusedFormError(_TOO_LONG, 413)
+    except TimeoutError:
+        raise _RefusedFormError(f"the form did not arrive within {SECONDS_TO_SEND:.0f} s", 408) from None
+    if body.count(b"&") >= MOST_FIELDS:
+        raise _RefusedFormError(f"the form has too many fields; allowed: {MOST_FIELDS}", 400)
+    received: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    return receive_limited
+    async def receive_again() -> Message:
+        return received.pop() if received else await receive()
+
+    return receive_again
 
 
 def _with_headers(send: Send) -> Send:

@@ -16,7 +16,7 @@ from archlab.evidence.topics import Topic
 from archlab.evidence.usage import makes_choice
 from archlab.pricing.units import length
 from archlab.ui.compare import SIZES
-from archlab.ui.configs import load, overrides_in
+from archlab.ui.configs import Variant, load, overrides_in
 from archlab.ui.workbench import View
 
 _COUNTS = ("n_kv_heads", "window", "theta", "experts", "active")
@@ -40,7 +40,7 @@ class Opened:
             return None
         kept = [(field, value) for field, value in query if "." in field or field == "context"]
         view = View.of(name, kept)
-        return cls(view, load(name, view.overrides, root).config)
+        return cls(view, load(view.variant, root).config)
 
     @property
     def query(self) -> dict[str, str]:
@@ -91,7 +91,7 @@ def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
         return None
     makes = makes_choice(conditions, opened.config)
     changes = _without(topic) if makes else topic.fields
-    name, context = opened.view.arguments, length(opened.context)
+    name, context = opened.view.variant.arguments, length(opened.context)
     settings = [f"{path}={to_yaml_line(value)}" for path, value in changes.items()]
     headings = [("with it, as it is" if makes else "as it is"), f"{'without it' if makes else 'with it'}"]
     without_numbers = partial(CostThere, name, makes, context, [], [])
@@ -100,14 +100,14 @@ def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
         return without_numbers(problem=f"It needs a size for {field}, which differs from model to model.")
     try:
         overrides = {**opened.view.overrides, **dict(setting.split("=", 1) for setting in settings)}
-        changed = load(opened.view.name, overrides, root).config
+        changed = load(Variant(opened.view.name, overrides), root).config
     except UserError as error:
         reason = str(error).splitlines()[-1].strip()
         return without_numbers(problem=f"Together with its other choices, it is not possible: {reason}.")
     if makes_choice(conditions, changed) == makes:
         return without_numbers(problem="It is set for each kind of layer, so one change cannot show it.")
     costs = dict(zip(headings, (price(config, opened.context) for config in (opened.config, changed)), strict=True))
-    command = f"archlab cost {opened.view.arguments} {' '.join(settings)} --context {opened.context}"
+    command = f"archlab cost {opened.view.variant.arguments} {' '.join(settings)} --context {opened.context}"
     return CostThere(name, makes, context, headings, price_rows(costs), settings, command=command)
 
 

@@ -31,7 +31,7 @@ def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_bro
     if open_browser:
         webbrowser.open(link)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        app, http="h11", log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
     )
     try:
         uvicorn.Server(config).run(sockets=[listening])

@@ -29,7 +29,7 @@ from archlab.review.shape_rule import Case
 from archlab.study.fit import match_config, quantity_function
 from archlab.study.schema import Equal
 from archlab.ui.choices import Choice, main_choices, other_choices
-from archlab.ui.configs import find, load, overrides_in
+from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in
 from archlab.ui.parts import PartFacts, part_facts
 
 DEVICE = "h100"
@@ -79,6 +79,10 @@ class View:
             lock,
         )
 
+    @classmethod
+    def of_variant(cls, variant: Variant) -> "View":
+        return cls(variant.name, variant.overrides, None, 1, DEVICE, "")
+
     def address(self, screen: str = "m") -> str:
         """Return the path and query of a screen that shows this config."""
         settings = {
@@ -91,9 +95,8 @@ class View:
         return f"/{screen}/{quote(self.name)}{'?' if query else ''}{urlencode(query)}"
 
     @property
-    def arguments(self) -> str:
-        """CONFIG and the changed fields, as arguments of a command."""
-        return " ".join([self.name, *(f"{field}={value}" for field, value in self.overrides.items())])
+    def variant(self) -> Variant:
+        return Variant(self.name, self.overrides)
 
 
 class Quantity(NamedTuple):
@@ -122,6 +125,16 @@ class Workbench:
     commands: list[str]
     devices: list[str]
 
+    @property
+    def reset(self) -> str:
+        """Address of the same config without changes."""
+        return View.of_variant(Variant(self.view.name, {})).address()
+
+    @property
+    def compared(self) -> ComparedConfigs:
+        """The config, for a comparison with another one."""
+        return ComparedConfigs((self.view.variant,))
+
 
 def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> Workbench:
     """Return the screen of a view. `added` is a field with its value that the user has typed.
@@ -130,13 +143,13 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
     have anyway.
     """
     overrides = {**view.overrides, **({added[0]: added[1]} if added else {})}
-    base = flatten(resolved(load(view.name, {}, root).config)) if overrides else {}
+    base = flatten(resolved(load(Variant(view.name, {}), root).config)) if overrides else {}
     overrides = {
         field: value for field, value in overrides.items() if field not in base or to_yaml_line(base[field]) != value
     }
     if view.lock:
         overrides |= _same_size(view, overrides, root)
-    shape = load(view.name, overrides, root)
+    shape = load(Variant(view.name, overrides), root)
     longest = shape.config.model.max_seq_len
     is_longest = view.context is not None and view.context.bit_length() == longest.bit_length()
     canonical = replace(view, overrides=overrides, context=None if is_longest else view.context)
@@ -166,14 +179,14 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
 
 def config_text(view: View, root: Path) -> str:
     """Return the resolved config as YAML, as `archlab show` prints it."""
-    return to_yaml(resolved(load(view.name, view.overrides, root).config))
+    return to_yaml(resolved(load(view.variant, root).config))
 
 
 def model_file(view: View, root: Path) -> str:
     """Return the model as one PyTorch file, as `archlab flatten` prints it."""
     from archlab.flatten.write import flatten as flattened
 
-    return flattened(load(view.name, view.overrides, root).config.model, view.arguments)
+    return flattened(load(view.variant, root).config.model, " ".join([view.name, *view.variant.settings]))
 
 
 def finding_lines(finding: Finding) -> list[str]:
@@ -217,12 +230,12 @@ def _quantities(costs: Cost, device: Hardware) -> list[Quantity]:
 
 
 def _commands(view: View, context: int) -> list[str]:
-    batch = f" --batch {view.batch}" if view.batch > 1 else ""
+    batch, arguments = f" --batch {view.batch}" if view.batch > 1 else "", view.variant.arguments
     return [
-        f"archlab cost {view.arguments} --context {context}{batch} --hardware {view.device}",
-        f"archlab check {view.arguments}",
-        f"archlab draw {view.arguments} --out diagram.svg",
-        f"archlab show {view.arguments}",
+        f"archlab cost {arguments} --context {context}{batch} --hardware {view.device}",
+        f"archlab check {arguments}",
+        f"archlab draw {arguments} --out diagram.svg",
+        f"archlab show {arguments}",
     ]
 
 

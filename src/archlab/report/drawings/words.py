@@ -28,12 +28,25 @@ from archlab.config.components.visibility import Visibility
 from archlab.config.core.base import Base
 from archlab.config.core.registry import is_users
 from archlab.config.layers import Branch
+from archlab.pricing.units import plural
 from archlab.report.drawings.svg import Words
 
 Phrases = Mapping[str, str | Callable[[Any], str]]
 """Map a field to the phrase for its value: a format string, or a function of the value."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
 """Fields that the diagram does not show, because they are too detailed."""
+
+_LONGEST_TITLE = 44
+"""Maximum number of characters in a title. A longer title would be wider than the narrowest diagram."""
+
+
+def title_with(config: str, overrides: Sequence[str]) -> str:
+    """Return the title of a config whose fields are changed by `overrides`. If these are too long, the title has their
+    number."""
+    if not overrides:
+        return config
+    title = f"{config} with {' '.join(overrides)}"
+    return title if len(title) <= _LONGEST_TITLE else f"{config} with {plural(len(overrides), 'field')} changed"
 
 
 def norm_words(norm: AnyNorm) -> Words:

@@ -16,7 +16,7 @@ from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger.words import in_short, measured_line, published_line
+from archlab.report.ledger.words import measured_line, numbered, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Map the name of a picture to the function that draws it. The function returns an SVG, or a chart that takes its
@@ -152,7 +152,7 @@ def topic_entry(name: str, topic: Topic) -> TopicEntry:
         intensity=intensity_table() if topic.intensity else [],
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],
-        claims=[(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries],
+        claims=numbered(entries),
         mistakes=mistakes_about(name),
         sources="; ".join(source.located for source in cited(topic.sources)),
     )

@@ -148,6 +148,11 @@ def in_short(entry: LedgerEntry) -> str:
     return f"Verdict: {', '.join(texts)}. But: {entry.claim.caveat_in_short}."
 
 
+def numbered(entries: Iterable[LedgerEntry]) -> list[tuple[int, str, str]]:
+    """Return the number and name of each claim, and its verdict with its caveat."""
+    return [(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries]
+
+
 def _in_numbers(result: ClaimAtScale) -> str:
     """Return how many comparisons are as claimed, and for a claim that was not found what would have been found."""
     judged = [one for one in result.judged if one.role != "described"]

@@ -9,7 +9,7 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import ChartRow
-from archlab.report.run.watched import Watched, describe_spike
+from archlab.report.run.watched import Watched, describe_spike, parts
 from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
 
@@ -101,9 +101,7 @@ def _points(run: Watched, lines: Sequence[dict[str, Any]], field: str, axis: Axi
 def _parts(run: Watched, drawn: Drawn, most: int) -> Iterator[ChartRow]:
     lines = [line for line in run.updates if line.get(drawn.field, 0) > 0 or not drawn.axis.is_logarithmic]
     lines = [line for line in lines if drawn.field in line]
-    n = min(most, len(lines))
-    for i in range(n):
-        part = lines[i * len(lines) // n : (i + 1) * len(lines) // n]
+    for part in parts(lines, most):
         steps = span(f"{part[0]['step']:,}", f"{part[-1]['step']:,}")
         steps_text = f"step{'s' if len(part) > 1 else ''} {steps}"
         yield _row(run, drawn.axis, part[-1]["tokens"], [line[drawn.field] for line in part], steps_text)

@@ -1,6 +1,6 @@
 """State of a run, during training or afterwards."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from archlab.data.batch import Measure
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.files import real_path
-from archlab.training.run_folder import RunFolder
+from archlab.training.run_files import RunFiles
 from archlab.training.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
 from archlab.training.summary import RunSummary
 
@@ -121,6 +121,12 @@ def describe_spike(line: dict[str, Any]) -> str:
     )
 
 
+def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[str, Any]]]:
+    """Yield the lines of a log in parts of equal size, at most `most`."""
+    n = min(most, len(lines))
+    return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
+
+
 def watch(paths: Sequence[Path]) -> list[Watched]:
     """Return the state of the runs in these folders. Raise UserError if a folder is damaged or contains no run."""
     names = _names(paths)
@@ -135,7 +141,7 @@ def _read(path: Path, name: str) -> Watched:
             else "; `archlab train` makes one"
         )
         raise UserError(f"{path}: not a run folder (no config.yaml){hint}")
-    folder = RunFolder(path)
+    folder = RunFiles(path)
     is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
     return Watched(
         name, path, load_config(str(path)), folder.metrics(), folder.summary(), folder.environment(), is_training

@@ -12,7 +12,7 @@ from archlab.config.training import resolve_train
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
 from archlab.study.executors.executor import OnProgress, RunProgress, with_resolved_device
 from archlab.study.runs import Run
-from archlab.training.checkpoint import METRICS
+from archlab.training.run_files import METRICS
 
 ATTEMPTS = 4
 """Largest number of attempts to train a run whose worker is lost. A machine may fail once, but a run that needs too

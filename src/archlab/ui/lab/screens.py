@@ -1,36 +1,32 @@
 """Screens of the live lab: all studies, a new one, and one that runs."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from markupsafe import Markup
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, RedirectResponse, Response
 
 from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
-from archlab.files import write_atomic
+from archlab.files import STUDY, write_atomic
 from archlab.study.record import has_summary
 from archlab.study.study_file import is_study_folder, read_study, scales_of
-from archlab.ui.configs import UnknownNameError, path_below
+from archlab.ui.configs import UnknownNameError, folders_with, path_below
+from archlab.ui.lab.curves import line_colors
+from archlab.ui.lab.events import live
 from archlab.ui.lab.plan import checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.runs import RunList, is_trained
 from archlab.ui.pages import page, rendered
+from archlab.ui.saved import REPORT_POLICY, SavedPage
 
-_SECONDS_BETWEEN_LOOKS = 1.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
-_REPORT_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:; "
-    "form-action 'none'; sandbox allow-scripts"
-)
-"""Content security policy of a report. It has scripts of its own, so it is isolated from the screens."""
 
 
 class ListedFolder(NamedTuple):
@@ -47,11 +43,12 @@ class Lab:
 
     def __init__(self, root: Path, processes: StudyProcesses) -> None:
         self._root, self._processes = root, processes
+        self._runs = RunList(root)
 
     def listed(self, _: Request) -> Response:
-        """Show the studies of the folder, and those that come with archlab."""
+        """Show the studies and runs of the folder, and the studies that come with archlab."""
         library = {name: read_study(name)[1] for name in studies()}
-        return page("studies", folders=self._folders(), library=library, scales=scales_of)
+        return page("studies", folders=self._folders(), runs=self._runs.runs(), library=library, scales=scales_of)
 
     def new(self, request: Request) -> Response:
         """Show the form for a new study."""
@@ -84,7 +81,7 @@ class Lab:
     def live(self, request: Request) -> Response:
         """Send the state of the study whenever it changes, until the study ends or the browser leaves."""
         folder = self._folder(request)
-        return StreamingResponse(self._events(folder, request), media_type="text/event-stream")
+        return live(request, partial(self._live, folder))
 
     def pause(self, request: Request, fields: Mapping[str, str]) -> Response:
         folder = self._folder(request)
@@ -97,23 +94,21 @@ class Lab:
         return RedirectResponse(_address(folder), 303)
 
     def report(self, request: Request) -> Response:
+        return FileResponse(self._report(request), headers={"Content-Security-Policy": REPORT_POLICY})
+
+    def saved(self, request: Request) -> SavedPage:
+        """Return the report of a study, as `archlab study report` has written it."""
+        report = self._report(request)
+        return SavedPage(f"{report.parent.name}-report", report.read_bytes())
+
+    def _report(self, request: Request) -> Path:
         report = self._folder(request) / "report.html"
         if not report.is_file():
             raise UnknownNameError(f"{report} does not exist yet; it is written when all runs have ended")
-        return FileResponse(report, headers={"Content-Security-Policy": _REPORT_POLICY})
-
-    async def _events(self, folder: Path, request: Request) -> AsyncIterator[str]:
-        last = Markup()
-        while not await request.is_disconnected():
-            text = await run_in_threadpool(partial(self._live, folder))
-            if text != last:
-                data = "\n".join(f"data: {line}" for line in text.splitlines())
-                yield f"{data}\n\n"
-                last = text
-            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        return report
 
     def _live(self, folder: Path) -> Markup:
-        from archlab.ui.lab.standing import line_colors, standing  # loads torch
+        from archlab.ui.lab.standing import standing  # loads torch
 
         is_running = self._processes.is_running(folder)
         try:
@@ -127,6 +122,7 @@ class Lab:
             state=state,
             problem=problem,
             is_running=is_running,
+            is_elsewhere=not is_running and is_trained(folder),
             output=[visible(line) for line in self._processes.output(folder)],
             colors=line_colors(len(state.rows)) if state else [],
             quoted=quote(str(folder)),
@@ -142,15 +138,13 @@ class Lab:
         raise UnknownNameError(f"{name}: no study folder below the current folder")
 
     def _folders(self) -> list[ListedFolder]:
-        found = [path.parent for pattern in ("*", "*/*") for path in sorted(self._root.glob(f"{pattern}/study.yaml"))]
         return [
             ListedFolder(str(folder), _address(folder), _question(folder), self._status(folder))
-            for folder in found
-            if path_below(str(folder.relative_to(self._root)), self._root)
+            for folder in folders_with(STUDY, self._root)
         ]
 
     def _status(self, folder: Path) -> str:
-        if self._processes.is_running(folder):
+        if self._processes.is_running(folder) or is_trained(folder):
             return "running"
         return "finished" if has_summary(folder) else "not finished"
 

@@ -1,6 +1,5 @@
 """State of a study while it runs: its runs by arm and seed, their curves, and the load of the machine."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,16 +7,14 @@ from typing import NamedTuple
 from archlab.config.core.text import visible
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder
-from archlab.machine import cores
-from archlab.pricing.units import binary, plural, seconds
-from archlab.report.charts.palette import MODES, colors
+from archlab.pricing.units import seconds
 from archlab.report.run.watched import Watched, watch
 from archlab.study.record import has_summary, read_summary
 from archlab.study.runner import KnownRuns, Study
 from archlab.study.runs import Run
 from archlab.study.study_file import read_study, study_path
-
-_WIDTH, _HEIGHT, _MARGIN = 640, 260, 34
+from archlab.ui.lab.curves import Chart, chart, held_out
+from archlab.ui.lab.load import machine_load
 
 
 class RunCell(NamedTuple):
@@ -27,14 +24,6 @@ class RunCell(NamedTuple):
     value: str
     """Latest held-out value, or an empty string."""
     progress: str
-
-
-class Line(NamedTuple):
-    """Learning curve of one run, as points of an SVG."""
-
-    label: str
-    points: str
-    color: int
 
 
 class Standing(NamedTuple):
@@ -47,11 +36,8 @@ class Standing(NamedTuple):
     """Label of each arm, and its run with each seed."""
     others: list[tuple[str, RunCell]]
     """Runs before the comparison: the base and the tuning runs."""
-    lines: list[Line]
-    low: str
-    high: str
-    tokens: str
-    """Largest number of tokens on the axis of the curves."""
+    chart: Chart | None
+    """Held-out values of the compared runs over training tokens. None before a run has two."""
     load: str
     is_finished: bool
     """Whether all planned runs have ended, so that a verdict may be shown."""
@@ -82,9 +68,12 @@ def standing(folder: Path) -> Standing:
     rows = [(arm.label, [_cell(compared[arm.name].get(seed)) for seed in seeds]) for arm in study.arms]
     ended = [state for by_seed in compared.values() for state in by_seed.values() if state.summary]
     is_finished = len(ended) == len(study.arms) * len(seeds) and has_summary(folder)
-    labels = [arm.label for arm in study.arms]
-    drawn = [(index, state) for index, by_seed in enumerate(compared.values()) for state in by_seed.values()]
-    lines, low, high, tokens = _lines(drawn, labels)
+    curves = [
+        held_out(state, arm.label, color)
+        for color, arm in enumerate(study.arms)
+        for state in compared[arm.name].values()
+    ]
+    measure = next((state.measure for state in states.values()), "")
     per_seed = _seconds_per_seed(ended, len(study.arms))
     return Standing(
         str(folder),
@@ -92,28 +81,13 @@ def standing(folder: Path) -> Standing:
         seeds,
         rows,
         [(run.label, _cell(states.get(run.name))) for run in runs.before],
-        lines,
-        low,
-        high,
-        tokens,
+        chart(f"Held-out {measure.replace('_', ' ')}", curves),
         machine_load(),
         is_finished,
         read_summary(folder).answer if is_finished else "",
         seconds(per_seed) if per_seed else "",
         visible(note),
     )
-
-
-def machine_load() -> str:
-    """Return the load of this machine and its free memory in words."""
-    busy = os.getloadavg()[0]
-    text = f"load {busy:.1f} on {plural(cores(), 'core')}"
-    try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        text += f", {binary(1024 * int(fields['MemAvailable'].split()[0]))} of memory free"
-    except (OSError, KeyError, ValueError):
-        pass  # not Linux
-    return text
 
 
 def _states(runs: Sequence[Run], folder: Path) -> dict[str, Watched]:
@@ -136,33 +110,3 @@ def _seconds_per_seed(ended: Sequence[Watched], n_arms: int) -> float | None:
         if run.tokens_per_second and run.status == "finished"
     ]
     return n_arms * sum(times) / len(times) if times else None
-
-
-def _lines(drawn: Sequence[tuple[int, Watched]], labels: Sequence[str]) -> tuple[list[Line], str, str, str]:
-    """Return the learning curves, the smallest and largest value, and the largest number of tokens."""
-    curves = [
-        (arm, [(line["step"] * run.settings.batch_tokens, line[run.measure]) for line in run.evaluations])
-        for arm, run in drawn
-    ]
-    # The first evaluation, before any training, would flatten all curves.
-    curves = [(arm, curve[1:]) for arm, curve in curves if len(curve) > 1]
-    if not curves:
-        return [], "", "", ""
-    values = [value for _, curve in curves for _, value in curve]
-    low, high, last = min(values), max(values), max(tokens for _, curve in curves for tokens, _ in curve)
-    across, up = (_WIDTH - 2 * _MARGIN) / last, (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1)
-    lines = [
-        Line(
-            labels[arm],
-            " ".join(f"{_MARGIN + x * across:.1f},{_HEIGHT - _MARGIN - (y - low) * up:.1f}" for x, y in curve),
-            arm,
-        )
-        for arm, curve in curves
-    ]
-    return lines, f"{low:.3f}", f"{high:.3f}", f"{last:,}"
-
-
-def line_colors(n: int) -> list[tuple[str, str]]:
-    """Return the colors of `n` arms, in light and dark mode."""
-    light, dark = (colors(n, mode) for mode in MODES)
-    return list(zip(light, dark, strict=True))

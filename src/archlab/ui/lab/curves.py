@@ -1,0 +1,76 @@
+"""Learning curves as a small SVG that a page can replace every second."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from archlab.report.charts.palette import MODES, colors
+from archlab.report.run.watched import Watched
+
+_MARGIN = 34
+"""Space around the axes, in pixels."""
+
+_LEFT = 64
+"""Space for the numbers beside the vertical axis, in pixels."""
+
+
+class Curve(NamedTuple):
+    """Values over training tokens."""
+
+    label: str
+    color: int
+    """Place in the list of colors. Curves of one arm share a color."""
+    points: Sequence[tuple[float, float]]
+    """(tokens, value), in the order of the tokens."""
+
+
+class Line(NamedTuple):
+    """Curve as points of the SVG."""
+
+    label: str
+    points: str
+    color: int
+
+
+class Chart(NamedTuple):
+    """Lines and the numbers at the ends of their axes."""
+
+    title: str
+    lines: list[Line]
+    low: str
+    high: str
+    tokens: str
+    """Largest number of tokens on the horizontal axis."""
+    width: int = 640
+    height: int = 260
+    left: int = _LEFT
+    margin: int = _MARGIN
+
+
+def chart(title: str, curves: Sequence[Curve]) -> Chart | None:
+    """Return the chart of the curves that have two points or more. Return None if there are none."""
+    curves = [curve for curve in curves if len(curve.points) > 1]
+    if not curves:
+        return None
+    values = [value for curve in curves for _, value in curve.points]
+    low, high, last = min(values), max(values), max(curve.points[-1][0] for curve in curves)
+    empty = Chart(title, [], f"{low:.3f}", f"{high:.3f}", f"{last:,}")
+    across = (empty.width - empty.left - empty.margin) / last
+    up = (empty.height - 2 * empty.margin) / ((high - low) or 1)
+
+    def place(tokens: float, value: float) -> str:
+        return f"{empty.left + tokens * across:.1f},{empty.height - empty.margin - (value - low) * up:.1f}"
+
+    lines = [Line(curve.label, " ".join(place(*point) for point in curve.points), curve.color) for curve in curves]
+    return empty._replace(lines=lines)
+
+
+def held_out(run: Watched, label: str, color: int) -> Curve:
+    """Return the evaluations of a run. The one before any training is left out, because it would flatten the curve."""
+    lines = run.evaluations[1:]
+    return Curve(label, color, [(line["tokens"], line[run.measure]) for line in lines])
+
+
+def line_colors(n: int) -> list[tuple[str, str]]:
+    """Return the colors of `n` curves, in light and dark mode."""
+    light, dark = (colors(n, mode) for mode in MODES)
+    return list(zip(light, dark, strict=True))

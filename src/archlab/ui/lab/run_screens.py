@@ -1,0 +1,61 @@
+"""Screens of one run: its state while it trains, and its report."""
+
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from archlab.config.core.text import visible
+from archlab.errors import user_message
+from archlab.exchange.configs import is_run_folder
+from archlab.report.run.watched import watch
+from archlab.ui.configs import UnknownNameError, path_below
+from archlab.ui.lab.curves import line_colors
+from archlab.ui.lab.events import live
+from archlab.ui.lab.runs import run_standing
+from archlab.ui.pages import page, rendered
+from archlab.ui.saved import SavedPage
+
+
+class RunScreens:
+    """Screens of the runs below the folder `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def shown(self, request: Request) -> Response:
+        folder = self._folder(request)
+        return page("run_of", live=_live(folder), folder=folder, quoted=quote(str(folder)))
+
+    def live(self, request: Request) -> Response:
+        """Send the state of the run whenever it changes, until the browser leaves."""
+        return live(request, partial(_live, self._folder(request)))
+
+    def saved(self, request: Request) -> SavedPage:
+        """Return the page of `archlab report`."""
+        from archlab.report.run.page import render  # loads torch and Altair
+
+        folder = self._folder(request)
+        return SavedPage(f"{folder.name}-report", render(watch([folder])))
+
+    def _folder(self, request: Request) -> Path:
+        name = request.path_params["folder"]
+        folder = path_below(name, self._root)
+        if folder is None or not is_run_folder(folder):
+            raise UnknownNameError(f"{name}: no run folder below the current folder")
+        return folder
+
+
+def _live(folder: Path) -> Markup:
+    try:
+        state, problem = run_standing(folder), ""
+    except Exception as error:
+        if (message := user_message(error)) is None:
+            raise
+        state, problem = None, visible(message)
+    return rendered(
+        "run_live", folder=folder, state=state, problem=problem, colors=line_colors(1), quoted=quote(str(folder))
+    )

@@ -1,0 +1,91 @@
+"""Pages that a screen saves. Each is the file that a command writes for the same question."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from archlab.config.identity import diff
+from archlab.config.training import without_teacher
+from archlab.errors import UserError
+from archlab.pricing.hardware import load_hardware
+from archlab.pricing.summary import cost
+from archlab.report import check
+from archlab.review.findings import findings
+from archlab.review.shape_rule import Case
+from archlab.ui.compare import compared_context
+from archlab.ui.configs import ComparedConfigs, load
+from archlab.ui.workbench import DEVICE, View
+
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:; "
+    "form-action 'none'; sandbox allow-scripts"
+)
+"""Content security policy of a page. It has scripts of its own, so it is isolated from the screens."""
+
+
+_OF_MODEL = "FLOPs, memory and times"
+"""Words for what a teacher does not change, in an error about it."""
+
+
+class SavedPage(NamedTuple):
+    """A page in one HTML file."""
+
+    name: str
+    """Name of the file without `.html`. Characters other than letters, digits, dots and dashes become dashes."""
+    html: str | bytes
+
+    def download(self) -> Response:
+        """Return the answer that a browser saves as a file."""
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-.")
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}.html"',
+            "Content-Security-Policy": REPORT_POLICY,
+        }
+        return Response(self.html, media_type="text/html", headers=headers)
+
+
+def cost_page(view: View, root: Path) -> SavedPage:
+    """Return the page of `archlab cost --html` for a view of the workbench."""
+    from archlab.report.cost.page import render  # Altair takes a second to load
+
+    config = without_teacher(load(view.variant, root).config, _OF_MODEL)
+    context = view.context or config.model.max_seq_len
+    costs = cost(config, view.batch, context)
+    html = render(
+        {view.name: config}, {view.name: {(context, view.batch): costs}}, load_hardware(view.device), costs.dtype
+    )
+    return SavedPage(f"{view.name}-cost", html)
+
+
+def costs_page(compared: ComparedConfigs, root: Path) -> SavedPage:
+    """Return the page of `archlab cost --html` for several configs. Raise UserError if fields of one are changed,
+    because the page has only their names."""
+    from archlab.report.cost.page import render
+
+    if compared.fields:
+        raise UserError(f"{compared.fields[0][0]}: the page compares unchanged configs; leave it out")
+    names = [variant.name for variant in compared.variants]
+    loaded = [without_teacher(load(variant, root).config, _OF_MODEL) for variant in compared.variants]
+    context = compared_context(loaded)
+    costs = {name: {(context, 1): cost(config, 1, context)} for name, config in zip(names, loaded, strict=True)}
+    html = render(dict(zip(names, loaded, strict=True)), costs, load_hardware(DEVICE), "bfloat16")
+    return SavedPage(f"{'-'.join(names)}-cost", html)
+
+
+def check_page(view: View, root: Path) -> SavedPage:
+    """Return the page of `archlab check --html`."""
+    shape = load(view.variant, root)
+    case = Case(shape.config)
+    title = f"{view.name} ({shape.part})" if shape.part else view.name
+    return SavedPage(f"{view.name}-check", check.render(title, case, findings(case)))
+
+
+def diff_page(compared: ComparedConfigs, root: Path) -> SavedPage:
+    """Return the page of `archlab diff --model-only --html`. Raise UserError unless there are two configs."""
+    from archlab.report.drawings.diff_page import render
+
+    a, b = ((variant.title, load(variant, root).config) for variant in compared.pair())
+    differences = {field: values for field, values in diff(a[1], b[1]).items() if field.startswith("model.")}
+    return SavedPage(f"{a[0]}-{b[0]}", render(a, b, differences))
