@@ -236,15 +236,16 @@ def links_of(page: str) -> list[str]:
         ("/vs/llama-3-8b/gemma-2-9b", "diff"),
         ("/vs/llama-3-8b/gemma-2-9b/gpt-2", "cost"),
         ("/runs/of/runs/one", "report"),
+        ("/models?heads=GQA&year=2024", "list"),
     ],
 )
 def test_a_screen_saves_the_page_that_its_command_writes(client: TestClient, screen: str, verb: str):
     begun(Path("runs/one"), steps=STEPS, ended="finished")
     page = client.get(screen).text
-    (command,) = [command for command in commands_of(page) if command.startswith(f"archlab {verb} ")]
+    command = next(command for command in commands_of(page) if command.startswith(f"archlab {verb} "))
     assert main([*shlex.split(command)[1:], "--out" if verb == "report" else "--html", "written.html"]) == 0
-    kind = {"report": "run"}.get(verb, verb)
-    (address,) = [link for link in links_of(page) if re.match(rf"/save/{kind}s?/", link)]
+    kind = {"report": "run/", "list": r"models\?"}.get(verb, f"{verb}s?/")
+    (address,) = [link for link in links_of(page) if re.match(rf"/save/{kind}", link)]
     saved = client.get(address)
     assert saved.content == Path("written.html").read_bytes()
     assert re.fullmatch(r'attachment; filename="[\w.-]+\.html"', saved.headers["content-disposition"])

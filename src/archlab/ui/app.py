@@ -36,7 +36,7 @@ from archlab.ui.lab.screens import Lab
 from archlab.ui.model_page import NotInAtlasError, model_page
 from archlab.ui.models import ModelsView, models_screen
 from archlab.ui.pages import page
-from archlab.ui.saved import SavedPage, check_page, cost_page, costs_page, diff_page
+from archlab.ui.saved import SavedPage, check_page, cost_page, costs_page, diff_page, models_page
 from archlab.ui.scatter import AXES
 
 FIRST = "/m/llama-3-8b"
@@ -84,6 +84,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/costs/{names:path}": lambda request: costs_page(_compared(request), root),
         "/check/{name:path}": lambda request: check_page(_view(request), root),
         "/diff/{names:path}": lambda request: diff_page(_compared(request), root),
+        "/models": lambda request: models_page(_models_view(request)),
         "/study/{folder:path}": lab.saved,
         "/run/{folder:path}": runs.saved,
     }
@@ -161,12 +162,16 @@ def _workbench(request: Request, root: Path) -> Response:
 
 
 def _models(request: Request, root: Path) -> Response:
-    screen = models_screen(ModelsView.of(request.query_params.multi_items()), root)
+    screen = models_screen(_models_view(request), root)
     answer = page(
         "models", screen=screen, view=screen.view, sorted_by=SORTED_BY, axes=AXES, plural=plural, **table_parts()
     )
     answer.headers["HX-Push-Url"] = screen.view.address
     return answer
+
+
+def _models_view(request: Request) -> ModelsView:
+    return ModelsView.of(request.query_params.multi_items())
 
 
 def _model(name: str) -> Response:

@@ -19,7 +19,7 @@ from archlab.config.problems import choose
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.report.atlas import SHAPES, Box, meet
-from archlab.ui.configs import load, overrides_in, path_below
+from archlab.ui.configs import Variant, load, overrides_in, path_below
 from archlab.ui.scatter import AXES, Axis, Place, axis_of, guides, places, shown
 
 X, Y, COLOR = "size", "d_ff_over_d", "heads"
@@ -248,9 +248,11 @@ class ModelsScreen:
 
 def models_screen(view: ModelsView, root: Path) -> ModelsScreen:
     """Return the screen of a view. Raise UserError if a condition is not valid, or if no model meets all of them."""
-    chosen = _chosen(view)
+    chosen = chosen_models(view)
     mine = _mine(view.mine, root) if view.mine else None
-    years = {row.about.year for row in _chosen(ModelsView(tuple(t for t in view.conditions if _is_about(t, "year"))))}
+    years = {
+        row.about.year for row in chosen_models(ModelsView(tuple(t for t in view.conditions if _is_about(t, "year"))))
+    }
     panels = [_panel(view, choice, years, mine) for choice in CHOICES]
     colors = next(panel for panel in panels if panel.choice.field == view.color)
     return ModelsScreen(
@@ -258,7 +260,8 @@ def models_screen(view: ModelsView, root: Path) -> ModelsScreen:
     )
 
 
-def _chosen(view: ModelsView) -> list[AtlasRow]:
+def chosen_models(view: ModelsView) -> list[AtlasRow]:
+    """Return the models that meet the conditions of a view, in its order. Raise UserError if there are none."""
     return select(published_rows(), view.conditions, view.sort or None)
 
 
@@ -267,7 +270,7 @@ def _is_about(text: str, field: str) -> bool:
 
 
 def _years(view: ModelsView, chosen: set[int]) -> list[Year]:
-    selected = Counter(row.about.year for row in _chosen(view.without("year")))
+    selected = Counter(row.about.year for row in chosen_models(view.without("year")))
     totals = Counter(row.about.year for row in published_rows())
     return [
         Year(year, selected[year], totals[year], view.toggled(f"year={year}").address, year in chosen)
@@ -280,8 +283,8 @@ def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None)
     on the year. The options and years that these exclude are marked."""
     everything = published_rows()
     own = tuple(text for text in view.conditions if _is_about(text, choice.field))
-    allowed = {choice.of(row) for row in _chosen(ModelsView(own))}
-    compared = _chosen(replace(view, sort="").without(choice.field, "year"))
+    allowed = {choice.of(row) for row in chosen_models(ModelsView(own))}
+    compared = chosen_models(replace(view, sort="").without(choice.field, "year"))
     conditions = conditions_of(choice)
     colors = {option: index for index, option in enumerate(conditions)}
     n_families = kinds([row for row in compared if row.about.year in years], choice)
@@ -345,7 +348,7 @@ def _mine(text: str, root: Path) -> Mine:
     if not changes and name in published() and path_below(name, root) is None:
         return Mine(text, published()[name][0], True)
     fields = overrides_in((field, value) for field, _, value in (change.partition("=") for change in changes))
-    shape = load(name, fields, root)
+    shape = load(Variant(name, fields), root)
     about = About(
         name=text, year=2017, source=(name,), certainty="verified", cannot_build=shape.part or None
     )  # its year and its sources are never shown

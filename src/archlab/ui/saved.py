@@ -11,11 +11,12 @@ from archlab.config.training import without_teacher
 from archlab.errors import UserError
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.summary import cost
-from archlab.report import check
+from archlab.report import atlas, check
 from archlab.review.findings import findings
 from archlab.review.shape_rule import Case
 from archlab.ui.compare import compared_context
 from archlab.ui.configs import ComparedConfigs, load
+from archlab.ui.models import ModelsView, chosen_models
 from archlab.ui.workbench import DEVICE, View
 
 REPORT_POLICY = (
@@ -80,6 +81,11 @@ def check_page(view: View, root: Path) -> SavedPage:
     case = Case(shape.config)
     title = f"{view.name} ({shape.part})" if shape.part else view.name
     return SavedPage(f"{view.name}-check", check.render(title, case, findings(case)))
+
+
+def models_page(view: ModelsView) -> SavedPage:
+    """Return the page of `archlab list presets --html` for a view of the published models."""
+    return SavedPage("models", atlas.render(chosen_models(view)))
 
 
 def diff_page(compared: ComparedConfigs, root: Path) -> SavedPage:
