@@ -215,7 +215,7 @@ def test_common_errors_are_shown_here_and_in_the_json_of_explain(
     assert "Llama 2 uses" not in client.get("/choice/rope").text
     assert main(["explain", "gqa", "--json"]) == 0
     errors = json.loads(capsys.readouterr().out)["mistakes"]
-    assert errors[0]["said"] == "Llama 2 uses grouped-query attention."
+    assert "Llama 2 uses grouped-query attention." in [error["said"] for error in errors]
 
 
 def test_the_search_finds_claims(client: TestClient):
