@@ -27,9 +27,10 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
     """
     # Divide, as published code does. A negative power would differ in the last bit, which matters in long texts.
     plain = 1 / config.theta ** (2 * pairs / n)
-    match schema.NoScaling() if config.scaling.is_idle else config.scaling:  # idle formulas round the last bit
-        case schema.NoScaling():
-            return Frequencies(plain)
+    scaling = config.scaling
+    if scaling.is_idle or isinstance(scaling, schema.NoScaling):  # formulas of idle scalings round the last bit
+        return Frequencies(plain)
+    match scaling:
         case schema.LinearScaling(factor=factor):
             return Frequencies(plain / factor)
         case schema.DynamicNTK() as s:
