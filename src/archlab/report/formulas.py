@@ -70,7 +70,7 @@ def typeset(formula: str) -> Markup:
     that a line can be wrapped between them."""
     lines = (re.split(r"(?<!,)\s{2,}", line.strip()) for line in formula.replace("`", "").strip().splitlines())
     cells = ("".join(f"<span>{_cell(cell)}</span>" for cell in line) for line in lines)
-    return Markup('<div class="formula">' + "".join(f"<div>{line}</div>" for line in cells) + "</div>")
+    return Markup('<div class="formula" tabindex="0">' + "".join(f"<div>{line}</div>" for line in cells) + "</div>")
 
 
 def _cell(text: str) -> str:
