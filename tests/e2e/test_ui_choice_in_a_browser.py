@@ -1,15 +1,11 @@
 """The screen of a choice in a real browser: pictures that follow a slider, and how it looks on a phone."""
 
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
+from ui_server import Laboratory, check_screen, served
 
 from browsers import needs_browser
 
@@ -26,54 +22,26 @@ SCREENS = [
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, BrowserContext]]:
-    """Return the address of a running server, and a browser that may use it."""
-    command = [sys.executable, "-m", "archlab", "ui", "--port", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path_factory.mktemp("lab"), stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    link = process.stdout.readline().split()[-1]
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(link)
-    page.close()
-    yield link.partition("/?")[0], context
-    process.send_signal(signal.SIGINT)
-    assert process.wait(90) == 0
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    with served(tmp_path_factory.mktemp("lab"), browser) as laboratory:
+        yield laboratory
 
 
 @pytest.fixture
-def page(opened: tuple[str, BrowserContext]) -> Iterator[Page]:
-    """Return a page that must log no error, and must send no request to another host."""
-    home, context = opened
-    page = context.new_page()
-    problems, hosts = list[str](), set[str]()
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
-    yield page
-    page.close()
-    assert problems == []
-    assert hosts - {urlsplit(home).netloc, ""} == set()
+def page(lab: Laboratory) -> Iterator[Page]:
+    with lab.page() as page:
+        yield page
 
 
 @pytest.fixture
-def home(opened: tuple[str, BrowserContext]) -> str:
-    return opened[0]
+def home(lab: Laboratory) -> str:
+    return lab.home
 
 
 @pytest.mark.parametrize("path", SCREENS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_choice_fits_a_phone_and_has_no_serious_finding_of_axe(home: str, page: Page, path: str, scheme: str):
-    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    for width in (1280, 390):
-        page.set_viewport_size({"width": width, "height": 844})
-        page.goto(home + path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        found = Axe().run(page).response["violations"]
-        serious = {
-            rule["id"]: rule["nodes"][0]["html"][:200] for rule in found if rule["impact"] in ("serious", "critical")
-        }
-        assert serious == {}
+    check_screen(page, home + path, scheme)
 
 
 def test_a_slider_redraws_the_picture_and_its_state_is_in_the_link(home: str, page: Page):

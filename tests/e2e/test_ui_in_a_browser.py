@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
-from ui_server import Laboratory, served
+from ui_server import Laboratory, check_screen, served
 
 from browsers import needs_browser
 from sample_run import begun
@@ -55,16 +54,7 @@ def page(lab: Laboratory) -> Iterator[Page]:
 @pytest.mark.parametrize("path", SCREENS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_screen_fits_a_phone_and_has_no_serious_finding_of_axe(lab: Laboratory, page: Page, path: str, scheme: str):
-    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    for width in (1280, 390):
-        page.set_viewport_size({"width": width, "height": 844})
-        page.goto(lab.home + path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        found = Axe().run(page).response["violations"]
-        serious = {
-            rule["id"]: rule["nodes"][0]["html"][:200] for rule in found if rule["impact"] in ("serious", "critical")
-        }
-        assert serious == {}
+    check_screen(page, lab.home + path, scheme)
 
 
 def test_a_changed_choice_changes_diagram_numbers_and_link(lab: Laboratory, page: Page):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 
@@ -41,6 +42,20 @@ class Laboratory:
         page.close()
         assert problems == []
         assert hosts - {urlsplit(self.home).netloc, ""} == set()
+
+
+def check_screen(page: Page, address: str, scheme: str) -> None:
+    """Check that a screen fits a desk and a phone, and that axe finds nothing serious, in a color scheme."""
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = Axe().run(page).response["violations"]
+        serious = {
+            rule["id"]: rule["nodes"][0]["html"][:200] for rule in found if rule["impact"] in ("serious", "critical")
+        }
+        assert serious == {}
 
 
 @contextmanager

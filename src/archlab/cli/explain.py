@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from archlab.cli.arguments import Flag
-from archlab.cli.terminal import long_output, print_json
+from archlab.cli.terminal import labeled, long_output, print_json
 from archlab.config.core import trust
 from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import Registered, file_of, kind_of
@@ -242,13 +242,5 @@ def _few(counts: dict[str, list[str]]) -> Iterator[str]:
         yield f"and {more} other value{'s' if more > 1 else ''}"
 
 
-def _labeled(label: str, text: str, width: int) -> Iterator[str]:
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=f"{label:<{len(_INDENT)}}",
-        subsequent_indent=_INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return (line.replace("\N{NO-BREAK SPACE}", " ") for line in lines)
+def _labeled(label: str, text: str, width: int) -> list[str]:
+    return labeled(label, text, len(_INDENT), width)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import Flag, check_one_answer
-from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.cli.terminal import labeled, long_output, print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
@@ -13,6 +13,9 @@ from archlab.report.ledger.words import listed
 
 _MISTAKES = "mistakes"
 """Argument that lists common errors in place of claims."""
+
+_LABEL = 6
+"""Width of the labels of a common error, in columns."""
 
 
 @long_output
@@ -70,8 +73,15 @@ def _print_all(entries: list[LedgerEntry]) -> None:
 
 def _print_mistakes() -> None:
     out = console()
-    for line in words.listed_mistakes(out.width):
-        out.print(line, soft_wrap=True)
+    for mistake in mistakes():
+        cited_by = ", ".join(dict.fromkeys(source.cited for source in cited(mistake.sources)))
+        texts = {"said": mistake.said, "but": f"{mistake.fact}{f' ({cited_by})' if cited_by else ''}"}
+        lines = [line for label, text in texts.items() for line in labeled(label, text, _LABEL, out.width)]
+        lines.append(f"{'see':<{_LABEL}}{mistake.try_it}")  # never wrapped, so that it can be copied
+        for sentence in mistake.shows:
+            lines += labeled("", sentence, _LABEL, out.width)
+        for line in (*lines, ""):
+            out.print(line, soft_wrap=True)
 
 
 def _print_one(entry: LedgerEntry) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
@@ -58,6 +59,19 @@ def show_table(out: Console, table: Table) -> None:
     """Print a table whose cells are already wrapped. Rich does not shorten a table that is wider than the terminal."""
     out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
     out.print(table)
+
+
+def labeled(label: str, text: str, indent: int, width: int) -> list[str]:
+    """Return a text in lines of at most `width` columns, indented by `indent`, with its label before the first line."""
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=f"{label:<{indent}}",
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def print_json(value: Any) -> None:

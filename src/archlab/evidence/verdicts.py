@@ -102,9 +102,8 @@ class ClaimAtScale(Base):
 
     @property
     def deciding(self) -> list[JudgedExpectation]:
-        """The primary prediction and the instances that could be tested."""
-        tested = ("as claimed", "the opposite", "undecided")
-        return [one for one in self.judged if one.role != "described" and one.found in tested]
+        """The primary prediction and the instances."""
+        return [one for one in self.judged if one.role != "described"]
 
 
 class PrimaryFindings(NamedTuple):
@@ -199,7 +198,7 @@ def _judged(
     run = None
     if ran is not None:
         only = expected.arm if role == "primary" else None
-        run = compared(ran, expected.outcome, margin_of(ran, expected.outcome, factor), only).get(expected.arm)
+        run = compared(ran, expected.outcome, margin_for(ran, expected.outcome, factor), only).get(expected.arm)
     if ran is None or run is None or run.comparison is None:
         return JudgedExpectation(
             study=expected.study,
@@ -222,7 +221,7 @@ def _judged(
     return JudgedExpectation(**dict(run), expected=expected, role=role, found=found, untested=untested)
 
 
-def margin_of(results: Results, outcome: str | None, factor: float = 1.0) -> float | None:
+def margin_for(results: Results, outcome: str | None, factor: float = 1.0) -> float | None:
     """Return the margin for an outcome of a study, in the outcome's unit. Return None if its unit has no margin, or if
     the first arm has no value."""
     heading = results.heading(outcome) if outcome is None or outcome in results.values else None
@@ -283,7 +282,7 @@ def _primary_findings(
 
 def _sides(expected: Expectation, ran: Results, factor: float) -> _Sides:
     """Return the p-values of a prediction and of its opposite."""
-    margin = margin_of(ran, expected.outcome, factor)
+    margin = margin_for(ran, expected.outcome, factor)
     run = compared(ran, expected.outcome, margin, expected.arm).get(expected.arm)
     if run is None or run.comparison is None or not run.has_sides:
         return _Sides(1.0, 1.0)

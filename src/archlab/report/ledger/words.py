@@ -6,7 +6,7 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.evidence.claims import Effect, Publication, cited, margins, mistakes, sources
+from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.rankings import Agreement
@@ -155,9 +155,8 @@ def numbered(entries: Iterable[LedgerEntry]) -> list[tuple[int, str, str]]:
 
 def _in_numbers(result: ClaimAtScale) -> str:
     """Return how many comparisons are as claimed, and for a claim that was not found what would have been found."""
-    judged = [one for one in result.judged if one.role != "described"]
-    n = sum(one.found == "as claimed" for one in judged)
-    share = f"{n} of {plural(len(judged), 'comparison')}" if result.primary else ""
+    n = sum(one.found == "as claimed" for one in result.deciding)
+    share = f"{n} of {plural(len(result.deciding), 'comparison')}" if result.primary else ""
     return "; ".join(filter(None, (share, _would_have_found(result))))
 
 
@@ -178,12 +177,11 @@ def found_here(result: ClaimAtScale) -> str:
 def counts(result: ClaimAtScale) -> str:
     """Return a phrase such as `2 of 4 comparisons as claimed, 1 undecided, 1 could not be tested`, about the primary
     prediction and the instances. Return "" if nothing was run."""
-    judged = [one for one in result.judged if one.role != "described"]
-    numbers = Counter(_SIDES[one.found] for one in judged)
-    if len(judged) == numbers["not run"]:
+    numbers = Counter(_SIDES[one.found] for one in result.deciding)
+    if len(result.deciding) == numbers["not run"]:
         return ""
     others = [kind for kind in ("undecided", "against the claim", "could not be tested", "not run") if numbers[kind]]
-    words = [f"{numbers['as claimed']} of {plural(len(judged), 'comparison')} as claimed"]
+    words = [f"{numbers['as claimed']} of {plural(len(result.deciding), 'comparison')} as claimed"]
     return ", ".join([*words, *(f"{numbers[kind]} {kind}" for kind in others)])
 
 
@@ -378,26 +376,3 @@ def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[
     line.stylize(style, _NUMBER, end)
     yield line
     yield from map(Text, others)
-
-
-def listed_mistakes(width: int) -> Iterator[str]:
-    """Yield the common errors in lines of at most `width` columns. Commands are never wrapped, so that they can be
-    copied."""
-    for mistake in mistakes():
-        cited_by = ", ".join(dict.fromkeys(source.cited for source in cited(mistake.sources)))
-        yield from _labeled("said", mistake.said, width)
-        yield from _labeled("but", f"{mistake.fact}{f' ({cited_by})' if cited_by else ''}", width)
-        yield f"{'see':<{_LABEL}}{mistake.try_it}"
-        for sentence in mistake.shows:
-            yield from _labeled("", sentence, width)
-        yield ""
-
-
-_LABEL = 6
-"""Width of the column of labels."""
-
-
-def _labeled(label: str, text: str, width: int) -> list[str]:
-    folded = TextWrapper(width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
-    folded.break_on_hyphens = False
-    return folded.wrap(text)
