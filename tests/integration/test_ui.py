@@ -343,6 +343,15 @@ def test_the_page_of_a_run_grows_with_its_metrics(client: TestClient):
     assert ends == [606.0, 606.0]
 
 
+def test_evaluations_before_training_are_not_part_of_a_curve(client: TestClient):
+    """A run that begins again has two of them. If the second one is the latest, the curve has no width."""
+    begun(Path("runs/one"), steps=100)
+    begun(Path("runs/one"), steps=1)
+    answer = client.get("/runs/of/runs/one")
+    assert answer.status_code == 200
+    assert answer.text.count("<polyline") == 1, "one evaluation after training has begun is no curve"
+
+
 def test_a_study_that_another_process_trains_is_running(client: TestClient):
     run = begun(Path("x/runs/0123"))
     Path("x/study.yaml").write_text(

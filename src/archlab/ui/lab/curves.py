@@ -65,9 +65,8 @@ def chart(title: str, curves: Sequence[Curve]) -> Chart | None:
 
 
 def held_out(run: Watched, label: str, color: int) -> Curve:
-    """Return the evaluations of a run. The one before any training is left out, because it would flatten the curve."""
-    lines = run.evaluations[1:]
-    return Curve(label, color, [(line["tokens"], line[run.measure]) for line in lines])
+    """Return the evaluations of a run. Those before any training are left out, because they would flatten the curve."""
+    return Curve(label, color, [(line["tokens"], line[run.measure]) for line in run.evaluations if line["tokens"]])
 
 
 def line_colors(n: int) -> list[tuple[str, str]]:
