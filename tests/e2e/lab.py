@@ -43,7 +43,7 @@ class Lab:
         """Run the command to its end. It must end with this exit code and without a traceback."""
         process = self.start(*arguments, **options)
         try:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=400)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

@@ -33,9 +33,16 @@ class LedgerEntry(Base):
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
     """Return the ledger entries of the chosen claims. By default, all claims are returned in order of their numbers,
     and the verdicts use the results that come with archlab."""
-    used = committed() if results is None else results
-    primaries = _committed_primaries() if results is None else _primaries(used)
-    return [_entry(claim, used, primaries) for claim in (claims().values() if chosen is None else chosen)]
+    listed = claims().values() if chosen is None else chosen
+    if results is None:
+        return [_committed_entry(claim.number) for claim in listed]
+    primaries = _primaries(results)
+    return [_entry(claim, results, primaries) for claim in listed]
+
+
+@cache
+def _committed_entry(number: int) -> LedgerEntry:
+    return _entry(claims()[number], committed(), _committed_primaries())
 
 
 @cache
@@ -118,7 +125,13 @@ def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
     outcome only."""
     for entry in entries:
         yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
-        yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
+        yield from _committed_unpredicted(entry.claim.number)
+
+
+@cache
+def _committed_unpredicted(number: int) -> list[Compared]:
+    found = unpredicted(claims()[number], committed(), AS_IT_STANDS)
+    return [comparison for comparison in found if _is_answer(comparison)]
 
 
 def _key(comparison: Compared) -> str:
