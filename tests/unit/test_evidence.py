@@ -28,7 +28,14 @@ from archlab.evidence.claims import (
     sources,
 )
 from archlab.evidence.compared import compared, level_in_words
-from archlab.evidence.ledger import LedgerEntry, _committed_primaries, ledger, published
+from archlab.evidence.ledger import (
+    LedgerEntry,
+    _committed_entry,
+    _committed_primaries,
+    _committed_unpredicted,
+    ledger,
+    published,
+)
 from archlab.evidence.rankings import agreement
 from archlab.evidence.results import (
     ArmOfResults,
@@ -588,14 +595,17 @@ def test_the_digest_of_a_study_does_not_depend_on_the_install_folder():
     assert digest(study.model_copy(update={"plugins": ("/elsewhere/other.py",)})) != digest(study)
 
 
+_CACHED = (committed, _committed_entry, _committed_primaries, _committed_unpredicted)
+
+
 @pytest.fixture
 def one_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "gates.jsonl").write_text("\n".join(record(_gates(), "gates", "cpu", "2026-01-01")))
     monkeypatch.setattr(results_module, "results_files", lambda: {"gates": tmp_path / "gates.jsonl"})
-    for cached in (committed, _committed_primaries):
+    for cached in _CACHED:
         cached.cache_clear()
     yield
-    for cached in (committed, _committed_primaries):
+    for cached in _CACHED:
         cached.cache_clear()
 
 
