@@ -28,6 +28,7 @@ from archlab.evidence.claims import (
     sources,
 )
 from archlab.evidence.compared import compared, level_in_words
+from archlab.evidence.findings import p_values
 from archlab.evidence.ledger import (
     LedgerEntry,
     _committed_entry,
@@ -50,7 +51,7 @@ from archlab.evidence.results import (
     results_files,
 )
 from archlab.evidence.topics import topics
-from archlab.evidence.verdicts import ClaimAtScale, judge, p_values, primary_findings
+from archlab.evidence.verdicts import ClaimAtScale, judge, primary_findings
 from archlab.exchange.configs import load_config
 from archlab.report.charts.axes import both_sides
 from archlab.report.ledger import words as words_of

@@ -107,6 +107,9 @@ def _print_one(entry: LedgerEntry) -> None:
         if result.unpredicted:
             out.print(f"\n{words.UNPREDICTED_HEADING}")
             print_table(words.UNPREDICTED, map(words.not_predicted, result.unpredicted))
+        for sized in result.over_sizes:
+            out.print(f"\n{words.over_sizes_heading(sized)}")
+            print_table(words.OVER_SIZES, map(words.sized_gain, (*sized.measured, *sized.published)))
         for ranking in result.rankings:
             out.print(words.ranked(ranking))
     if note := words.has_changed(entry):

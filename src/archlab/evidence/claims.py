@@ -16,6 +16,7 @@ from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.evidence.topics import topics
 from archlab.study.outcomes.schema import Unit
+from archlab.study.record import Trend
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
 """Predicted result of comparing an arm with its reference.
@@ -80,6 +81,8 @@ class Pair(Base):
     """Number with the choice."""
     reference: float
     """Number of the model that it is compared with."""
+    parameters: Positive | None = None
+    """Number of parameters of the two models. null if it is not known."""
 
 
 class Effect(Base):
@@ -146,6 +149,25 @@ class Ranking(Base):
     """Published value for each arm. Lower is better."""
 
 
+class OverSizes(Base):
+    """A comparison that a study makes at several model sizes, with the prediction for its trend."""
+
+    study: Line
+    """Name of a study that comes with archlab and has `sizes`."""
+    arm: Line
+    """Name of an arm, without a size."""
+    of: Line
+    """The two models that are compared, the choice first, such as `SwiGLU vs ReLU`."""
+    leaves_out: bool = False
+    """Whether the arm is the model without the choice, and its reference the model with it."""
+    topic: Line
+    """Name of a topic. Published pairs about it are shown beside the results if their `parameters` are known."""
+    trend: Trend
+    """Predicted trend of the difference, from the smallest model to the largest."""
+    because: Line
+    """Reason for the prediction. It is written before the study is run."""
+
+
 class Claim(Base):
     """A common statement about architectures, such as that gated MLPs are better than plain ones."""
 
@@ -171,6 +193,8 @@ class Claim(Base):
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
     """Published orders of arms, which archlab compares with the order in its own runs. They do not affect the
     verdict."""
+    over_sizes: Annotated[tuple[OverSizes, ...], Field(strict=False)] = ()
+    """Comparisons at several model sizes. They do not affect the verdict."""
     caveat_in_short: Line
     """Main point of `caveat` in a few words. It is shown next to every verdict on the claim."""
     caveat: Line
@@ -184,7 +208,7 @@ class Claim(Base):
     @property
     def studies(self) -> list[str]:
         """Names of the studies that test the claim."""
-        return list(dict.fromkeys(expectation.study for expectation in self.expected))
+        return list(dict.fromkeys(tests.study for tests in (*self.expected, *self.over_sizes)))
 
     @property
     def also_cited(self) -> list[str]:

@@ -181,12 +181,12 @@ def _in_a_sentence(title: str) -> str:
 
 
 def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Iterator[Compared]:
-    """Yield the comparisons in a claim's studies for which the claim makes no prediction.
+    """Yield the comparisons for which the claim makes no prediction, in the studies of its predictions.
 
     They cover the primary outcome, and every outcome for which the claim makes a prediction about another arm. Outcomes
     that are computed from the config are left out. If a study crosses factors, contrasts are yielded instead of arms.
     """
-    for study in claim.studies:
+    for study in dict.fromkeys(expected.study for expected in claim.expected):
         if ran := results.get(results_name(study, scale)):
             answer = ran.heading(None).name
             predicted = [(e.outcome or answer, e.arm) for e in claim.expected if e.study == study]

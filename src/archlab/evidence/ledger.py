@@ -71,6 +71,7 @@ def _of_study(entry: LedgerEntry, study: str) -> LedgerEntry:
             update={
                 "judged": [judged for judged in at_scale.judged if judged.expected.study == study],
                 "unpredicted": [compared for compared in at_scale.unpredicted if compared.study == study],
+                "over_sizes": [result for result in at_scale.over_sizes if result.expected.study == study],
                 "rankings": [agreement for agreement in at_scale.rankings if agreement.ranking.study == study],
             }
         )

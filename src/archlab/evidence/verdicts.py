@@ -12,24 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
-import numpy as np
-import scipy  # loads its parts on first use
-
 from archlab.config.core.base import Base
-from archlab.evidence.claims import Claim, Expectation, Predicted, claims, margins
+from archlab.evidence.claims import Claim, Expectation, claims, margins
 from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
+from archlab.evidence.findings import CLEAR_RESULTS, ExpectationVerdict, PValues, finding, is_large, p_values
+from archlab.evidence.over_sizes import SizedResult, sized_result
 from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name
 from archlab.study.formatting import contrast_text
 from archlab.study.manipulation import unmet
-from archlab.study.outcomes.schema import Better
 from archlab.study.record import Comparison, Heading
 from archlab.study.schema import ManipulationCheck
-from archlab.study.stats import ALPHA, Estimate, holm
+from archlab.study.stats import ALPHA, holm
 from archlab.study.study_file import AS_IT_STANDS, library_study
-
-ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not testable", "not run yet"]
-"""Verdict on one prediction of a claim. "not testable": a manipulation check of the study failed."""
 
 ClaimVerdict = Literal[
     "as claimed here", "not found here", "the opposite found here", "mixed", "not testable here", "not run yet",
@@ -40,8 +35,6 @@ prediction and an instance contradict each other. "no study yet": the claim has 
 
 Role = Literal["primary", "instance", "described"]
 """Role of a prediction in its claim: it decides, it can make the verdict "mixed", or it has no effect."""
-
-_CLEAR_RESULTS = ("equivalent", "equal")
 
 
 class JudgedExpectation(Compared):
@@ -75,7 +68,7 @@ def _relation(verdict: ExpectationVerdict, comparison: Comparison) -> str:
         case "undecided" if comparison.verdict in ("better", "worse", "differs") and is_large(comparison):
             return "but undecided after the correction"
         case "undecided":
-            return f"{'but' if comparison.verdict in _CLEAR_RESULTS else 'so'} undecided"
+            return f"{'but' if comparison.verdict in CLEAR_RESULTS else 'so'} undecided"
         case _:
             return verdict
 
@@ -94,6 +87,8 @@ class ClaimAtScale(Base):
     unpredicted: list[Compared]
     """Differences that were found but not predicted. They do not affect the verdict."""
     rankings: list[Agreement]
+    over_sizes: list[SizedResult]
+    """Gains over model sizes. They do not affect the verdict."""
 
     @property
     def primary(self) -> JudgedExpectation | None:
@@ -138,6 +133,11 @@ def judge(
         for ranking in claim.rankings
         if (ran := results.get(results_name(ranking.study, scale)))
     ]
+    over_sizes = [
+        sized_result(expected, claim.published, ran)
+        for expected in claim.over_sizes
+        if (ran := results.get(results_name(expected.study, scale)))
+    ]
     return ClaimAtScale(
         scale=scale,
         verdict=_verdict(judged),
@@ -146,6 +146,7 @@ def judge(
         judged=judged,
         unpredicted=[result for result in unpredicted(claim, results, scale) if is_difference(result)],
         rankings=rankings,
+        over_sizes=over_sizes,
     )
 
 
@@ -253,17 +254,10 @@ def _checks_of(study: str, scale: str) -> tuple[ManipulationCheck, ...]:
     return tuple(library_study(study, scale).checks)
 
 
-class _Sides(NamedTuple):
-    """p-values of a prediction and of its opposite."""
-
-    claimed: float
-    opposite: float
-
-
 def _primary_findings(
     family: Iterable[Claim], results: Mapping[str, Results], scale: str, factor: float
 ) -> dict[int, ExpectationVerdict]:
-    found, sides = dict[int, ExpectationVerdict](), dict[int, _Sides]()
+    found, sides = dict[int, ExpectationVerdict](), dict[int, PValues]()
     for claim in family:
         expected = claim.primary
         ran = results.get(results_name(expected.study, scale)) if expected else None
@@ -280,117 +274,16 @@ def _primary_findings(
     return found
 
 
-def _sides(expected: Expectation, ran: Results, factor: float) -> _Sides:
+def _sides(expected: Expectation, ran: Results, factor: float) -> PValues:
     """Return the p-values of a prediction and of its opposite."""
     margin = margin_for(ran, expected.outcome, factor)
     run = compared(ran, expected.outcome, margin, expected.arm).get(expected.arm)
     if run is None or run.comparison is None or not run.has_sides:
-        return _Sides(1.0, 1.0)
+        return PValues(1.0, 1.0)
     if "diverged" in run.comparison.verdict:
         verdict = finding(expected.verdict, run.comparison)
-        return _Sides(0.0 if verdict == "as claimed" else 1.0, 0.0 if verdict == "the opposite" else 1.0)
+        return PValues(0.0 if verdict == "as claimed" else 1.0, 0.0 if verdict == "the opposite" else 1.0)
     estimate = ran.t_test(expected.outcome, expected.arm)
     if estimate is None:
-        return _Sides(1.0, 1.0)
+        return PValues(1.0, 1.0)
     return p_values(expected.verdict, estimate, ran.heading(expected.outcome).better, margin or 0.0)
-
-
-def p_values(predicted: Predicted, estimate: Estimate, better: Better, margin: float) -> _Sides:
-    """Return the p-values of a prediction and of its opposite, from one t-test.
-
-    "better", "worse", "higher" and "lower" are found if the mean differs from zero (two-sided), and if it is at least
-    as large as the margin. "not worse" and "not better" are found if the mean is shown to be on the right side of the
-    margin (one-sided, a test of non-inferiority), and "equivalent" if both are (Schuirmann 1987). Their opposite is
-    found if the mean is shown to be beyond the margin (two-sided).
-    """
-    up = -1 if better == "higher" else 1  # the direction of the difference that is worse, or for "neither" higher
-    above, below = (_p_beyond(estimate, margin, sign) for sign in (up, -up))
-    is_not_above, is_not_below = (_p_beyond(estimate, -margin, sign) for sign in (-up, up))
-    worse, better_side = (_p_difference(estimate, margin, sign) for sign in (up, -up))
-    match predicted:
-        case "better" | "lower":
-            return _Sides(better_side, worse)
-        case "worse" | "higher":
-            return _Sides(worse, better_side)
-        case "equivalent":
-            return _Sides(max(is_not_above, is_not_below), min(1.0, 2 * min(above, below)))
-        case "not worse":
-            return _Sides(is_not_above, min(1.0, 2 * above))
-        case "not better":
-            return _Sides(is_not_below, min(1.0, 2 * below))
-
-
-def _p_difference(estimate: Estimate, margin: float, sign: int) -> float:
-    """Return the two-sided p-value of a difference with this sign; 1 if the mean is smaller than the margin."""
-    return estimate.p if sign * estimate.mean >= max(margin, np.finfo(float).tiny) else 1.0
-
-
-def _p_beyond(estimate: Estimate, bound: float, sign: int) -> float:
-    """Return the one-sided p-value of the hypothesis that `sign` times the true mean is at most `bound`."""
-    distance = sign * estimate.mean - bound
-    if estimate.error:
-        return float(scipy.stats.t.sf(distance / estimate.error, estimate.freedom))
-    if distance <= 0:
-        return 1.0
-    return estimate.p if estimate.mean else 0.0  # arms with identical results differ by exactly zero
-
-
-def finding(predicted: Predicted, comparison: Comparison) -> ExpectationVerdict:
-    """Return whether the result of a study agrees with a prediction, is its opposite, or is undecided.
-
-    A difference counts only if it is at least as large as the margin. A difference contradicts "equivalent", "not
-    worse" or "not better" only if its whole confidence interval lies outside the margin.
-    """
-    is_better = comparison.verdict in ("better", "reference diverged")
-    is_worse = comparison.verdict in ("worse", "diverged")
-    is_equivalent = comparison.verdict in _CLEAR_RESULTS or is_within_margin(comparison)
-    large, beyond = is_large(comparison), _is_beyond_margin(comparison)
-    match predicted:
-        case "better":
-            return _either(is_better and large, is_worse and large)
-        case "worse":
-            return _either(is_worse and large, is_better and large)
-        case "higher":
-            return _either(_differs(comparison, 1), _differs(comparison, -1))
-        case "lower":
-            return _either(_differs(comparison, -1), _differs(comparison, 1))
-        case "equivalent":
-            return _either(is_equivalent, beyond and (is_better or is_worse))
-        case "not worse":
-            return _either(is_equivalent or is_better, beyond and is_worse)
-        case "not better":
-            return _either(is_equivalent or is_worse, beyond and is_better)
-
-
-def _either(is_found: bool, opposite: bool) -> ExpectationVerdict:
-    return "as claimed" if is_found else "the opposite" if opposite else "undecided"
-
-
-def is_within_margin(comparison: Comparison) -> bool:
-    """Return whether the result shows that the true difference is smaller than the margin."""
-    return (
-        comparison.p_equivalent is not None and comparison.p_equivalent < ALPHA and "diverged" not in comparison.verdict
-    )
-
-
-def is_large(comparison: Comparison) -> bool:
-    """Return whether the difference is at least as large as the margin. If there is no margin, or if runs diverged,
-    every difference is."""
-    if comparison.margin is None or comparison.difference is None or "diverged" in comparison.verdict:
-        return True
-    return abs(comparison.difference) >= comparison.margin
-
-
-def _is_beyond_margin(comparison: Comparison) -> bool:
-    """Return whether the whole confidence interval lies outside the margin. If there is no margin, or if runs diverged,
-    every difference counts."""
-    if comparison.margin is None or comparison.low is None or comparison.high is None:
-        return True
-    if "diverged" in comparison.verdict:
-        return True
-    return comparison.low >= comparison.margin or comparison.high <= -comparison.margin
-
-
-def _differs(comparison: Comparison, sign: int) -> bool:
-    is_different = comparison.verdict in ("better", "worse", "differs") and is_large(comparison)
-    return is_different and comparison.difference is not None and comparison.difference * sign > 0

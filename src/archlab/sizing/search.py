@@ -23,7 +23,13 @@ _ACTIVE_TOLERANCE = 0.05
 NARROWEST = 64
 """Smallest d_model."""
 _WIDTHS = tuple(
-    chain(range(NARROWEST, 256, 32), range(256, 1024, 64), range(1024, 4096, 128), range(4096, 8192, 256), range(8192, 65_537, 512))
+    chain(
+        range(NARROWEST, 256, 32),
+        range(256, 1024, 64),
+        range(1024, 4096, 128),
+        range(4096, 8192, 256),
+        range(8192, 65_537, 512),
+    )
 )
 """Candidates for d_model. The widths of the family's members are tried, too."""
 _NEIGHBORS = 6

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from archlab.evidence.claims import cited, mistakes, sources
+from archlab.evidence.claims import Claim, cited, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry
-from archlab.evidence.verdicts import JudgedExpectation
+from archlab.evidence.verdicts import ClaimAtScale, JudgedExpectation
 from archlab.files import write_page
 from archlab.report.charts.axes import axis, axis_title, both_sides, padded
 from archlab.report.charts.comparisons import (
@@ -34,6 +34,7 @@ from archlab.report.charts.marks import ChartRow, Width, layered, tooltip
 from archlab.report.charts.palette import SHAPES
 from archlab.report.html import render_page
 from archlab.report.ledger import words as ledger_words
+from archlab.report.ledger.over_sizes import gains
 from archlab.study.formatting import amount, difference, interval
 from archlab.study.outcomes.schema import Better, Unit
 from archlab.study.record import Comparison, Heading
@@ -68,8 +69,9 @@ def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
         "ledger",
-        {f"predictions-{i}": predictions(panel) for i, panel in enumerate(drawn)},
+        {f"predictions-{i}": predictions(panel) for i, panel in enumerate(drawn)} | _sized_charts(entries),
         entries=entries,
+        sized_chart=_sized_chart,
         words=ledger_words,
         cited=cited,
         mistakes=mistakes(),
@@ -78,6 +80,19 @@ def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
         **{"parts": [], "neighbors": {}, "here": "", **guide},
         panels=drawn,
     )
+
+
+def _sized_charts(entries: Sequence[LedgerEntry]) -> dict[str, alt.LayerChart]:
+    return {
+        _sized_chart(entry.claim, found, i): gains(result)
+        for entry in entries
+        for found in entry.found
+        for i, result in enumerate(found.over_sizes)
+    }
+
+
+def _sized_chart(claim: Claim, found: ClaimAtScale, i: int) -> str:
+    return f"sizes-{claim.number}-{found.scale}-{i}"
 
 
 def panels(entries: Sequence[LedgerEntry]) -> list[Panel]:

@@ -8,13 +8,14 @@ from rich.text import Text
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
+from archlab.evidence.findings import ExpectationVerdict
 from archlab.evidence.ledger import LedgerEntry
+from archlab.evidence.over_sizes import SizedGain, SizedResult
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.results import RunInfo
 from archlab.evidence.verdicts import (
     ClaimAtScale,
     ClaimVerdict,
-    ExpectationVerdict,
     JudgedExpectation,
     Role,
 )
@@ -36,6 +37,9 @@ UNPREDICTED = ("comparison", "difference", "result")
 
 UNPREDICTED_HEADING = "Found but not predicted: exploratory, with no effect on the verdict"
 """Title of the table of differences that no prediction covers."""
+
+OVER_SIZES = ("source", "parameters", "gain", "result")
+"""Column headings of the table of gains over model sizes."""
 
 HOW_SURE = (
     "The brackets say how each source was checked. Verified: the source itself was read. Secondary: a transcription of "
@@ -285,6 +289,18 @@ def ranked(agreement: Agreement) -> str:
         return f"There are too few arms to compare their order with {published}."
     around = "" if agreement.low is None or agreement.high is None else f" [{agreement.low:.2f}, {agreement.high:.2f}]"
     return f"Rank correlation with {published}: {agreement.rho:.2f}{around}."
+
+
+def over_sizes_heading(result: SizedResult) -> str:
+    """Return a heading such as `SwiGLU vs ReLU, gain over model sizes: grows (predicted: grows)`."""
+    return f"{result.expected.of}, gain over model sizes: {result.trend} (predicted: {result.expected.trend})"
+
+
+def sized_gain(gain: SizedGain) -> tuple[str, str, str, str]:
+    """Return a row of the table of gains over model sizes, with the columns of OVER_SIZES."""
+    value = "unknown" if gain.gain is None else f"{gain.gain:+.1%}"
+    ends = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+    return gain.source, count(gain.parameters), value + ends, gain.result or "published"
 
 
 def citation(source: Publication) -> str:

@@ -1,0 +1,81 @@
+"""Comparisons at several model sizes, beside published comparisons of larger models. They do not affect a verdict."""
+
+from collections.abc import Iterable, Iterator
+
+from archlab.config.core.base import Base
+from archlab.evidence.claims import Effect, OverSizes, sources
+from archlab.evidence.results import Results
+from archlab.study.record import Comparison, Trend
+
+
+class SizedGain(Base):
+    """Gain from a choice at one model size, as a share of the value without the choice. A positive gain is better."""
+
+    source: str
+    """Name of the study, or short citation of the publication with the name of the quantity."""
+    parameters: int
+    gain: float | None
+    """null if the runs do not give a difference."""
+    low: float | None
+    """Lower end of the confidence interval. null for a published number, which comes from one run."""
+    high: float | None
+    result: str
+    """Verdict of the comparison in words, seen from the choice. Empty for a published number."""
+
+
+class SizedResult(Base):
+    """Gains from a choice over model sizes."""
+
+    expected: OverSizes
+    measured: list[SizedGain]
+    published: list[SizedGain]
+    trend: Trend
+
+
+def sized_result(expected: OverSizes, published: Iterable[Effect], results: Results) -> SizedResult:
+    """Return the gains that a study measured, and those of published pairs about the same topic."""
+    trend = next(trend for trend in results.trends() if trend.arms[0].startswith(f"{expected.arm} at "))
+    return SizedResult(
+        expected=expected,
+        measured=list(_measured(expected, results, dict(zip(trend.arms, trend.sizes, strict=True)))),
+        published=sorted(_published(expected.topic, published), key=lambda gain: gain.parameters),
+        trend=trend.trend,
+    )
+
+
+def _measured(expected: OverSizes, results: Results, sizes: dict[str, int]) -> Iterator[SizedGain]:
+    statistics = results.compared()
+    is_lower_better = results.heading(None).better == "lower"
+    for arm, parameters in sizes.items():
+        found = statistics[arm]
+        comparison = found.comparison
+        gain, low, high, result = None, None, None, "too few runs"
+        if comparison and comparison.difference is not None and found.mean is not None:
+            # The share refers to the model without the choice: the arm itself, or its reference.
+            base = found.mean if expected.leaves_out else found.mean - comparison.difference
+            per = (1 if expected.leaves_out == is_lower_better else -1) / base
+            gain = per * comparison.difference
+            ends = [None if end is None else per * end for end in (comparison.low, comparison.high)]
+            low, high = sorted(ends) if None not in ends else (None, None)
+            result = _seen_from_choice(comparison, expected.leaves_out)
+        yield SizedGain(source=results.about.study, parameters=parameters, gain=gain, low=low, high=high, result=result)
+
+
+def _seen_from_choice(comparison: Comparison, leaves_out: bool) -> str:
+    turned = {"better": "worse", "worse": "better"}
+    return turned.get(comparison.verdict, comparison.verdict) if leaves_out else comparison.verdict
+
+
+def _published(topic: str, effects: Iterable[Effect]) -> Iterator[SizedGain]:
+    for effect in effects:
+        for pair in effect.pairs:
+            if topic in pair.topics and pair.parameters:
+                gain = (pair.value - pair.reference) / pair.reference * (-1 if pair.better == "lower" else 1)
+                yield SizedGain(
+                    source=f"{sources()[effect.source].cited}, {pair.what}",
+                    parameters=round(pair.parameters),
+                    gain=gain,
+                    low=None,
+                    high=None,
+                    result="",
+                )
