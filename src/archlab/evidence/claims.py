@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from archlab.config.about import Certainty
-from archlab.config.core.base import Base, Positive
+from archlab.config.core.base import Base, Count, Positive
 from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
@@ -81,7 +81,7 @@ class Pair(Base):
     """Number with the choice."""
     reference: float
     """Number of the model that it is compared with."""
-    parameters: Positive | None = None
+    parameters: Count | None = None
     """Number of parameters of the two models. null if it is not known."""
 
 

@@ -1,9 +1,9 @@
 """Comparisons at several model sizes, beside published comparisons of larger models. They do not affect a verdict."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from archlab.config.core.base import Base
-from archlab.evidence.claims import Effect, OverSizes, sources
+from archlab.evidence.claims import OverSizes, claims, sources
 from archlab.evidence.results import Results
 from archlab.study.record import Comparison, Trend
 
@@ -32,13 +32,13 @@ class SizedResult(Base):
     trend: Trend
 
 
-def sized_result(expected: OverSizes, published: Iterable[Effect], results: Results) -> SizedResult:
+def sized_result(expected: OverSizes, results: Results) -> SizedResult:
     """Return the gains that a study measured, and those of published pairs about the same topic."""
     trend = next(trend for trend in results.trends() if trend.arms[0].startswith(f"{expected.arm} at "))
     return SizedResult(
         expected=expected,
         measured=list(_measured(expected, results, dict(zip(trend.arms, trend.sizes, strict=True)))),
-        published=sorted(_published(expected.topic, published), key=lambda gain: gain.parameters),
+        published=sorted(_published(expected.topic), key=lambda gain: gain.parameters),
         trend=trend.trend,
     )
 
@@ -66,14 +66,15 @@ def _seen_from_choice(comparison: Comparison, leaves_out: bool) -> str:
     return turned.get(comparison.verdict, comparison.verdict) if leaves_out else comparison.verdict
 
 
-def _published(topic: str, effects: Iterable[Effect]) -> Iterator[SizedGain]:
-    for effect in effects:
+def _published(topic: str) -> Iterator[SizedGain]:
+    """Yield the gains of all claims' published pairs about the topic whose number of parameters is known."""
+    for effect in (effect for claim in claims().values() for effect in claim.published):
         for pair in effect.pairs:
             if topic in pair.topics and pair.parameters:
                 gain = (pair.value - pair.reference) / pair.reference * (-1 if pair.better == "lower" else 1)
                 yield SizedGain(
                     source=f"{sources()[effect.source].cited}, {pair.what}",
-                    parameters=round(pair.parameters),
+                    parameters=pair.parameters,
                     gain=gain,
                     low=None,
                     high=None,

@@ -134,7 +134,7 @@ def judge(
         if (ran := results.get(results_name(ranking.study, scale)))
     ]
     over_sizes = [
-        sized_result(expected, claim.published, ran)
+        sized_result(expected, ran)
         for expected in claim.over_sizes
         if (ran := results.get(results_name(expected.study, scale)))
     ]
