@@ -15,6 +15,31 @@ class UserError(Exception):
     """
 
 
+class Refusals:
+    """Collection of errors in the input that are independent of each other, so that the user learns of all of them at
+    once."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, None] = {}
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect the UserError of the `with` block, if it raises one."""
+        try:
+            yield
+        except UserError as error:
+            self._messages |= dict.fromkeys(str(error).splitlines())
+
+    def add(self, message: str) -> None:
+        """Collect a message. Equal messages are collected once."""
+        self._messages[message] = None
+
+    def raise_any(self) -> None:
+        """Raise one UserError with a line for each message, if there is any."""
+        if self._messages:
+            raise UserError("\n".join(self._messages))
+
+
 @contextmanager
 def at(field: str) -> Iterator[None]:
     """Begin the message of each UserError with the name of the field whose value is wrong."""

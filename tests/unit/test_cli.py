@@ -456,3 +456,34 @@ def test_what_a_valid_config_perhaps_does_not_mean_is_noted(verb, preset, overri
     said = capsys.readouterr().err
     assert note in said
     assert bool(said) == bool(note)
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (
+            ("eval", "mini-llama", "train.eval_tokens=2K", "train={lr: 1}"),
+            {"train.eval_tokens": "use --tokens", "train.lr": "allowed: model.*, data.*, train.objective, "},
+        ),
+        (("cost", "mini-llama", "tiny-llama", "parallel.shard=2"), {"parallel.shard": "use --parallel"}),
+        (("probe", "mini-llama", "data.path=x"), {"data.path": "allowed: model.*, train.seq_len, "}),
+        (("bench", "decode", "mini-llama", "train.dtype=float32"), {"train.dtype": "use --dtype"}),
+        (("bench", "train", "mini-llama", "parallel.tensor=2"), {"parallel.tensor": "allowed: model.*, train.*, "}),
+        (("profile", "mini-llama", "data.path=x"), {"data.path": "allowed: model.*, train.*, "}),
+        (("draw", "mini-llama", "train.lr=1", "--out", "x.svg"), {"train.lr": "allowed: model.*"}),
+        (("flatten", "mini-llama", "train.lr=1"), {"train.lr": "allowed: model.*"}),
+        (("convert", "mini-llama", "train.lr=1", "--out", "x"), {"train.lr": "`archlab train` takes it"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_an_override_without_an_effect_is_refused(command, found, capsys):
+    assert app.main(list(command)) == 2
+    _, *lines = capsys.readouterr().err.splitlines()
+    assert [line.split(maxsplit=1)[0] for line in lines] == list(found)
+    for line, instead in zip(lines, found.values(), strict=True):
+        assert f"has no effect on this command; {instead}" in line
+
+
+def test_an_unknown_field_is_answered_with_what_it_may_mean(capsys):
+    assert app.main(["eval", "mini-llama", "train.eval_tokns=2K"]) == 2
+    assert "did you mean eval_tokens?" in capsys.readouterr().err

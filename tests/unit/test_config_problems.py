@@ -18,6 +18,7 @@ from archlab.config.core.registry import kinds
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.layers import layer_configs
 from archlab.config.optimizer import LrMultipliers
 from archlab.config.rules.layer_rules import LAYER_RULES
 from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
@@ -111,7 +112,7 @@ train: {lr: fast}
         ("train.tokens=1000000000000000000", "train.tokens", "allowed: at most 1e+15"),
         ("train.tokens=1e19", "train.tokens", "allowed: at most 1e+15"),
         ("train.batch_tokens=1E", "train.batch_tokens", "allowed: at most 1e+09"),
-        ("train.seed=99999999999999999999", "train.seed", "allowed: at most 9.22337e+18"),
+        ("train.seed=99999999999999999999", "train.seed", "allowed: at most 9223372036854775807"),
         (
             f"model.layers={{{', '.join(f'a{i}: {{}}' for i in range(101))}, pattern: [a1]}}",
             "model.layers",
@@ -198,6 +199,51 @@ def test_the_words_people_type_are_answered_with_what_to_write(typed, path, said
     found = problems(typed)
     assert list(found) == [path]
     assert said in found[path]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "parallel.shard=full",
+        "parallel.tensor=gated",
+        "parallel.shard=half",
+        "train.schedule=full",
+        "model.norm.placement=full",
+        "model.norm.placement=swiglu",
+        "model.mlp.activation=bf16",
+        "data.task.kind=gated",
+    ],
+)
+def test_a_word_that_means_something_in_another_section_gets_no_hint(typed):
+    field, _, value = typed.partition("=")
+    assert problems(typed)[field].strip().startswith(f"'{value}'; allowed: ")
+
+
+def test_a_word_that_means_something_in_this_section_of_a_layer_gets_a_hint():
+    typed = "model.layers={a: {attention.window: full}, pattern: [a]}"
+    assert "write model.attention.window=null;" in problems(typed)["model.layers.a.attention.window"]
+
+
+@pytest.mark.parametrize("field", ["train.seed", "model.d_model", "train.tokens", "train.lora.rank"])
+def test_a_limit_is_accepted_as_it_is_printed(field):
+    limit = re.search(r"at most ([\d.e+]+)", problems(f"{field}={10**30}")[field])[1]
+    # The unknown field makes sure that there is a problem. Other fields may not fit to so large a number.
+    assert field not in problems(f"{field}={limit}", "unknown=1")
+
+
+@pytest.mark.parametrize("norm", ["model.norm", "model.attention.qk_norm", "model.layers.a.norm"])
+def test_a_norm_loses_what_describes_its_weight_together_with_the_weight(norm):
+    """A checkpoint sets both fields, and its user cannot know that a norm without a weight has neither."""
+    base = {
+        "model.norm": {"kind": "rmsnorm", "cast": "before_weight", "unit_offset": True},
+        "model.attention.qk_norm": {"kind": "rmsnorm", "cast": "before_weight", "unit_offset": True},
+        "model.layers": {"a": {}, "pattern": ["a"]},
+    }
+    raw = overlay(read_config("tiny-llama"), base, Config)
+    built = build_config(raw, [f"{norm}.weight=false"])
+    layer = layer_configs(built.model)[0]
+    found = layer.attention.qk_norm if "qk_norm" in norm else layer.norm
+    assert (found.weight, found.unit_offset, found.cast) == (False, False, "after_weight")
 
 
 def test_all_that_the_vocabulary_tells_to_write_is_taken():
@@ -554,7 +600,11 @@ BROKEN_RULES = [
         "model.attention.gate",
         "a gate per head, whose number of factors may stay",
     ),
-    ([*MUP, "model.attention.scale=0.5"], "model.attention.scale", "0.5, but muP derives 0.176777; leave it out"),
+    (
+        [*MUP, "model.attention.scale=0.5"],
+        "model.attention.scale",
+        "0.5, but muP derives 0.1767766952966369; leave it out",
+    ),
     ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, which has one parameter for the whole width"),
     ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is scaled together with the scores"),
     (

@@ -1,5 +1,7 @@
 """A wider model whose features are copies: the logits stay the same, or the field that prevents it is named."""
 
+import re
+
 import pytest
 import torch
 
@@ -151,7 +153,9 @@ REFUSED = {
     "alibi": (("model.position.kind=alibi",), HEADS, r"model\.attention\.n_heads: 8; .*alibi.*allowed: 4"),
     "sinusoids": (("model.position.kind=sinusoidal",), D_MODEL, r"model\.d_model: 64; .*sinusoidal"),
     "transformer xl": (("model.position.kind=transformer_xl",), D_MODEL, r"model\.d_model: 64; .*transformer_xl"),
-    "share": (("model.norm={kind: prmsnorm, share: 0.1}",), D_MODEL, r"model\.norm\.share: 0\.1 .* 0\.125"),
+    "share": (
+        ("model.norm={kind: prmsnorm, share: 0.1}",), D_MODEL, r"model\.norm\.share: 0\.1 of 64 .* is 7 .* 8; allowed: 0\.125"
+    ),
     "groups": (
         (*MAMBA, "model.mixer.n_groups=1"), ("model.mixer.n_groups=2",), r"model\.mixer\.n_groups: 2; .*allowed: 1"
     ),
@@ -168,3 +172,21 @@ REFUSED = {
 def test_what_copies_cannot_make_is_refused_by_name(overrides, wider, message):
     with pytest.raises(UserError, match=message):
         tiny_received(tiny_trained(*overrides), *overrides, *wider)
+
+
+@pytest.mark.parametrize(
+    ("field", "own", "width"),
+    [
+        ("model.head.scale", ("model.head.tied=true", "model.embedding.scale=sqrt_d_model"), 64),
+        ("model.head.scale", ("model.head.tied=true", "model.head.scale=0.1234567"), 96),
+        ("model.norm.share", ("model.norm.kind=prmsnorm", "model.norm.share=0.1"), 96),
+    ],
+)
+def test_the_number_that_a_refusal_allows_is_accepted_as_it_is_printed(field, own, width):
+    trained, wider = tiny_trained(*own), f"model.d_model={width}"
+    with pytest.raises(UserError, match=rf"^{field}: ") as refused:
+        tiny_received(trained, *own, wider)
+    allowed = re.search(r"allowed: ([\d.e+-]+)", str(refused.value))[1].rstrip(".")
+    received, made = tiny_received(trained, *own, wider, f"{field}={allowed}")
+    assert made.effect == "exact"
+    assert gap(trained, received) < 1e-10

@@ -9,6 +9,7 @@ from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.describe import layer_table, named_stacks
 from archlab.config.identity import diff as config_diff
 from archlab.config.identity import resolved
+from archlab.config.io import check_effect
 from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -128,5 +129,6 @@ def flatten(config: str, /, *overrides: str) -> None:
     """
     from archlab.flatten.write import flatten as flattened
 
+    check_effect(overrides, "flatten", ("model",))
     title = " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
     print(flattened(load_config(config, *overrides).model, title), end="")

@@ -123,6 +123,8 @@ def run(
         pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, source=source, compile=compile)
     if not chat:
         print_exact(prompt)
-    for piece in pieces:
-        print_exact(piece)
-    print()
+    try:
+        for piece in pieces:
+            print_exact(piece)
+    finally:
+        print()  # also before the message of an error, which gets its own line

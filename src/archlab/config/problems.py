@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from archlab.config.core.merge import Raw, section_at
+from archlab.config.core.text import exact
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.vocabulary import elsewhere, meant
@@ -42,12 +43,12 @@ _ALLOWED = {
     "dict_type": SECTION,
     "finite_number": "a finite number",
     "float_type": "a number",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
     "list_type": "a list",
     "model_attributes_type": SECTION,
     "model_type": SECTION,
@@ -176,12 +177,26 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
         for words in others
     ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
+    field = re.sub(r"^(model\.)layers\.\w+\.", r"\1", path if schema is Config else f"model.{path}")
     synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
-    if first["type"] == "union_tag_invalid" and path.startswith(("train.", "data.")) and "write model." in synonym:
-        synonym = ""  # the word has another meaning for this kind, such as mixture for objectives
-    field = re.sub(r"^(model\.)layers\.\w+\.", r"\1", path)
+    synonym = synonym if _concerns(synonym, field, is_choice=bool(names)) else ""
     hint = near if near and field not in synonym else _hint(synonym)  # prefer names of this field to other fields
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"
+
+
+def _concerns(hint: str, field: str, *, is_choice: bool) -> bool:
+    """Return whether the meaning of a term has to do with the field that has it as its value.
+
+    Most terms mean values of several sections: `full` may be an attention without a window, or all of something else.
+    A kind may be meant to be that of another section of the model, but any other value belongs to its own section. A
+    hint without a field says what archlab lacks, which concerns only fields with named values.
+    """
+    top, section = field.partition(".")[0], field.rpartition(".")[0]
+    if not (named := re.findall(r"\b(?:model|train|data|parallel)\.[\w.]*\w", hint)):
+        return is_choice
+    if field.endswith(".kind"):
+        return any(name.startswith(f"{top}.") for name in named)
+    return any(name.startswith(f"{field}.") or name.rpartition(".")[0] == section for name in named)
 
 
 def _example_of(path: str, section: type[BaseModel] | None) -> str:
@@ -230,7 +245,8 @@ def _in_words(detail: ErrorDetails) -> str:
     if isinstance(detail["input"], float) and not isfinite(detail["input"]):
         return _ALLOWED["finite_number"]
     words = _ALLOWED.get(detail["type"])
-    return words.format(**detail.get("ctx", {})) if words else detail["msg"].removeprefix("Input should be ")
+    limits = {name: exact(x) if isinstance(x, int | float) else x for name, x in detail.get("ctx", {}).items()}
+    return words.format(**limits) if words else detail["msg"].removeprefix("Input should be ")
 
 
 def _short(value: Any) -> str:

@@ -261,11 +261,11 @@ class _Recipe:
         if self.given_tokenizer:
             return self.given_tokenizer
         n_reserved = len(reserved_names(self.reserve))
-        if self.reserve and self.vocab_size - n_reserved < bpe.SMALLEST_VOCAB:
+        if self.vocab_size < bpe.SMALLEST_VOCAB + n_reserved:
+            reserved = f", and {n_reserved} for {', '.join(self.reserve)}" if n_reserved else ""
             raise UserError(
-                f"the vocabulary has {self.vocab_size} tokens (model.vocab_size, --vocab-size), of which "
-                f"{', '.join(self.reserve)} reserve {n_reserved}; allowed: {bpe.SMALLEST_VOCAB + n_reserved} or more, "
-                "or fewer reserved tokens"
+                f"model.vocab_size (--vocab-size of `archlab data`) is {self.vocab_size}; allowed: "
+                f"{bpe.SMALLEST_VOCAB + n_reserved} or more: one for each of 256 bytes, {bpe.END_OF_TEXT}{reserved}"
             )
         share, tests = TOKENIZER_CHARACTERS / self.split.characters, range(self.split.test_folds)
         never_tested = (p for p in self.split.pieces(self.corpus) if p.fold not in tests)

@@ -56,11 +56,8 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a tokenizer from texts. The same texts give the same tokenizer.
 
     The tokenizer has fewer than `vocab_size` tokens if too few token pairs occur at least twice. No token is longer
-    than LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
+    than LONGEST_WORD characters. `vocab_size` must be at least SMALLEST_VOCAB.
     """
-    if vocab_size < SMALLEST_VOCAB:
-        minimum = f"{SMALLEST_VOCAB} or more (a token for each of 256 bytes, and {END_OF_TEXT})"
-        raise UserError(f"vocab_size is {vocab_size}; allowed: {minimum}")
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

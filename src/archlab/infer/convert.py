@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from archlab.config.io import check_effect
 from archlab.config.schema import Config
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
-from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.exchange.load import read_origin
 from archlab.exchange.save import save_pretrained
@@ -24,7 +24,7 @@ from archlab.transplant.logits_change import COMPARED, LogitsChange, logits_chan
 from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import LazyTensor, Weights, numbered
 
-_MAY_CHANGE = ("model.", "train.start_layers", "train.seed")
+_READS = ("model", "train.start_layers", "train.seed")
 _DROPPED = "dropped"
 _LONGEST = 1024
 """Largest number of tokens of the random text whose last logits are compared."""
@@ -48,11 +48,7 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
 
     Raise UserError if a field is not one of the model, or if the weights cannot become this model.
     """
-    if wrong := [text for text in overrides if not text.startswith(_MAY_CHANGE)]:
-        raise UserError(
-            f"{wrong[0]}: not a field of the model; allowed: model.…, train.start_layers and train.seed; "
-            "`archlab train` takes the other fields"
-        )
+    check_effect(overrides, "convert", _READS, dict.fromkeys(("train", "data"), "`archlab train` takes it"))
     check_new(out)
     start = open_start(source)
     config = load_config(str(start.folder), f"train.start={start.folder}", *overrides)

@@ -33,6 +33,9 @@ COMPILED_SLOTS = 256
 A compiled decoding step works for one capacity only. After rounding, sequences of similar length can share it.
 """
 
+NOT_FINITE = "the model's output is NaN or infinite; its weights may be damaged, or their training may have diverged"
+"""Message about a model without usable logits."""
+
 
 def generate(
     model: Decoder,
@@ -356,7 +359,7 @@ class Session:
         logits_BV = self.logits()
         # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
         if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
-            raise UserError("the model's output is NaN or infinite, because its training diverged")
+            raise UserError(NOT_FINITE)
         return logits_BV.index_fill(1, excluded_N, -torch.inf) if len(excluded_N) else logits_BV
 
     def _write(

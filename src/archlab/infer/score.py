@@ -19,6 +19,7 @@ from archlab.data.training_data import TrainingData
 from archlab.errors import UserError, at
 from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
 from archlab.hf.folder import download, has_weights
+from archlab.infer.generate import NOT_FINITE
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
@@ -183,7 +184,7 @@ class _Subject:
         predictions = predict(model.to(device.type), held_out, device)
         result = predictions.score(held_out)
         if not result.is_finite:
-            raise UserError(f"{self.source}: the model's output is NaN or infinite, because its training diverged")
+            raise UserError(f"{self.source}: {NOT_FINITE}")
         score = HeldOutScore(
             bits_per_byte=result.bits_per_byte,
             accuracy=result.accuracy,

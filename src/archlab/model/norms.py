@@ -111,7 +111,7 @@ class PartialRMSNorm(nn.Module):
 
     def __init__(self, config: schema.PartialRMSNorm, shape: Shape) -> None:
         super().__init__()
-        self.eps, self.n_first = config.eps, max(1, math.ceil(config.share * shape[-1]))
+        self.eps, self.n_first = config.eps, config.n_first(shape[-1])
         self.weight = nn.Parameter(torch.empty(shape))
         self.constants = {"weight": 1.0}
 

@@ -20,13 +20,14 @@ class StudyProgress:
 
     def __init__(self) -> None:
         self._bar = Bar(seconds_between_lines=None)
-        self._noted: set[str] = set()
+        self._noted: set[tuple[str, str]] = set()
 
     def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
         """Begin a phase with these runs, and return its progress display."""
-        phase, has_start = runs[0].phase, runs[0].start or runs[0].config.train.start
+        phase = runs[0].phase
         self._bar.begin(phase)
-        self._bar.print(f"{phase}: {plural(len(runs), 'run')}, from {'trained' if has_start else 'random'} weights")
+        weights = "trained" if _begins_trained(runs[0]) else "random"
+        self._bar.print(f"{phase}: {plural(len(runs), 'run')}, from {weights} weights")
         return PhaseProgress(self._bar, runs, self._noted)
 
     def timing(self, title: str) -> Callable[[int], None]:
@@ -44,9 +45,13 @@ class StudyProgress:
 
 
 class PhaseProgress:
-    """Show the runs of one phase. A note that many runs share is printed only once."""
+    """Show the runs of one phase. A note that many runs share is printed only once.
 
-    def __init__(self, bar: Bar, runs: Sequence[Run], noted: set[str]) -> None:
+    In a study that begins from trained weights, it is printed once for each model, because it may say what the model
+    has made of the weights.
+    """
+
+    def __init__(self, bar: Bar, runs: Sequence[Run], noted: set[tuple[str, str]]) -> None:
         self._bar, self._noted = bar, noted
         self._share_done = dict.fromkeys((run.name for run in runs), 0.0)
         self._ended = 0
@@ -57,9 +62,8 @@ class PhaseProgress:
         name, label = progress.run.name, progress.run.label
         if not progress.note:  # a note does not say how far the run is
             self._share_done[name] = progress.share_done
-        if progress.note and progress.note not in self._noted:
-            self._noted.add(progress.note)
-            note(f"{label}: {progress.note}")
+        if progress.note:
+            self._note(progress.run, progress.note)
         if progress.busy and name not in self._busy:
             self._busy.add(name)
             note(f"{label}: another process is training this run; waiting for that process")
@@ -69,6 +73,12 @@ class PhaseProgress:
             self._ended += 1
             self._bar.print(self._with_time_left(f"{self._ended:3}/{self._all}  {label}: {_result(progress.summary)}"))
         self._move()
+
+    def _note(self, run: Run, text: str) -> None:
+        key = (run.config.model.model_dump_json() if _begins_trained(run) else "", text)
+        if key not in self._noted:
+            self._noted.add(key)
+            note(f"{run.label}: {text}")
 
     @property
     def _all(self) -> int:
@@ -85,6 +95,10 @@ class PhaseProgress:
         """Append the remaining time if the output is not a terminal. In a terminal, the bar shows it."""
         time_left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
         return f"{line}; {time_left}" if time_left and len(f"{line}; {time_left}") <= _COLUMNS else line
+
+
+def _begins_trained(run: Run) -> bool:
+    return run.start is not None or run.config.train.start is not None
 
 
 def _result(summary: RunSummary) -> str:

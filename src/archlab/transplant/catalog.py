@@ -15,9 +15,10 @@ from archlab.transplant.to_latent import TO_LATENT
 from archlab.transplant.transformation import Entry, Transformation
 from archlab.transplant.width import WIDER
 
+DEPTH: tuple[Transformation, ...] = (CHOSEN_LAYERS, MORE_LAYERS)
+"""Changes of the number of layers. After them, the weights have a layer for each layer of the target."""
 TRANSFORMATIONS: tuple[Transformation, ...] = (
-    CHOSEN_LAYERS,
-    MORE_LAYERS,
+    *DEPTH,
     UNTIED_HEAD,
     TIED_HEAD,
     UNSHARED,

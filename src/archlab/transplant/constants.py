@@ -10,6 +10,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.model.layer import Layer
 from archlab.model.roles import roles_of
+from archlab.pricing.units import plural
 from archlab.transplant.differences import differences
 from archlab.transplant.norm_sites import norm_groups, outer_norms, with_outer_norms
 from archlab.transplant.transformation import Transformation
@@ -34,7 +35,7 @@ def _constants(weights: Weights, target: Architecture) -> Weights:
     tensors |= of_head | of_norms
     if not tensors:
         return weights
-    change = CONSTANTS.change(f"{len(tensors)} new tensors, such as {next(iter(tensors))}")
+    change = CONSTANTS.change(f"{plural(len(tensors), 'new tensor')}, such as {next(iter(tensors))}")
     return weights.changed(change, tensors=tensors, layers=layers, model=model)
 
 

@@ -9,6 +9,7 @@ from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
 from archlab.model.layer import Layer
 from archlab.model.roles import roles_of
+from archlab.pricing.units import plural
 from archlab.transplant.differences import differences
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import (
@@ -48,7 +49,8 @@ def _with_more(weights: Weights, stack: str, wanted: Sequence[LayerConfig]) -> W
             _check_can_be_silent(layer, stack, len(own), len(wanted))
             new.append(name)
             tensors |= {f"{name}.{part}": x for part, x in _silence(layers[-1]).items()}
-    detail = f"{len(own)} layers to {len(wanted)}; {numbered(new)} are new, and their outputs are 0"
+    are_new = "are new, and their outputs are 0" if len(new) > 1 else "is new, and its output is 0"
+    detail = f"{plural(len(own), 'layer')} to {len(wanted)}; {numbered(new)} {are_new}"
     return weights.with_stack(MORE_LAYERS.change(detail), stack, layers, tensors, inert)
 
 
@@ -151,7 +153,7 @@ def _chosen_layers(weights: Weights, target: Target) -> Weights:
     for i, j in enumerate(layers):
         copied_by = CHOSEN_LAYERS.name if j in layers[:i] else ""
         tensors |= _layer(weights, f"{DECODER}.{j}", f"{DECODER}.{i}", copied_by)
-    detail = f"{len(own)} layers to {len(layers)}: {', '.join(map(str, layers))}"
+    detail = f"{plural(len(own), 'layer')} to {len(layers)}: {', '.join(map(str, layers))}"
     if chosen.distance is not None:
         detail += f"; the angular distance across the layers that are left out is {chosen.distance:.2g}"
     return weights.with_stack(CHOSEN_LAYERS.change(detail), DECODER, [own[j] for j in layers], tensors)
@@ -166,15 +168,16 @@ def _check_depth(weights: Weights, target: Target) -> None:
             raise UserError(f"{found}; layers of an encoder cannot be left out; allowed: {n_own} or more")
         if n_wanted < n_own and target.chosen is None:
             raise UserError(
-                f"{found}; set train.start_layers to a list of the {n_wanted} layers to keep (0 to {n_own - 1}), or to "
-                "`similar`, which leaves out the block of layers that changes its input least"
+                f"{found}; set train.start_layers to a list of {plural(n_wanted, 'layer')} to keep "
+                f"(0 to {n_own - 1}), or to `similar`, which leaves out the block of layers that changes its input "
+                "least"
             )
     if target.chosen is None:
         return
     layers = target.chosen.layers
     n_own, n_wanted = (len(architecture.stacks[DECODER]) for architecture in (weights.architecture, target))
     if len(layers) != n_wanted:
-        found = f"{len(layers)} layers"
+        found = plural(len(layers), "layer")
         raise UserError(f"train.start_layers: {found}; allowed: {n_wanted}, which is model.n_layers")
     if wrong := [j for j in layers if not 0 <= j < n_own]:
         raise UserError(f"train.start_layers: layer {wrong[0]}; allowed: 0 to {n_own - 1}, the trained layers")

@@ -8,6 +8,7 @@ from archlab.config.core.registry import kind_of
 from archlab.config.identity import flatten
 from archlab.config.layers import PER_LAYER, PLACES, LayerConfig, resolve
 from archlab.config.model_schema import ModelConfig
+from archlab.errors import Refusals
 from archlab.pricing.units import plural
 from archlab.transplant.norm_sites import outer_norms
 from archlab.transplant.reconfigurations import (
@@ -41,12 +42,16 @@ def without_weights(weights: Weights, target: Architecture, random: Sequence[str
     weights would mean nothing.
     """
     layers: dict[tuple[Difference, Reconfiguration, float], list[str]] = {}
+    refusals = Refusals()
     for name, own, new in weights.pairs(target):
         for difference in differences(own, new):
-            kind = reconfiguration_of(difference, new)
-            layers.setdefault((difference, kind, kind.exact_up_to(own, new)), []).append(name)
+            with refusals.collecting():
+                kind = reconfiguration_of(difference, new)
+                layers.setdefault((difference, kind, kind.exact_up_to(own, new)), []).append(name)
     for difference in _outer_differences(weights.model, target.model):
-        layers.setdefault((difference, reconfiguration_of(difference, None), 0), [])
+        with refusals.collecting():
+            layers.setdefault((difference, reconfiguration_of(difference, None), 0), [])
+    refusals.raise_any()
     for (difference, kind, n_exact), names in layers.items():
         where = f"{difference.name}{' in ' if names else ''}{numbered(names)}"
         effect, why = _promise(kind, n_exact, n_tokens)

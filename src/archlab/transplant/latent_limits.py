@@ -9,6 +9,7 @@ from archlab.config.components.latent_attention import Latent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import DynamicNTK, Longrope, NoScaling, Position, Rope
+from archlab.config.core.text import exact
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
 from archlab.transplant.exact_lengths import Rotation, alike_up_to
@@ -113,9 +114,9 @@ def _shared_pairs(target: Architecture, name: str, own: Rope, wanted: Rope, rota
     roots = f"any even number n up to {rotating}" if root == [*even] else f"n = {', '.join(map(str, root))}"
     scaling = "" if isinstance(own.scaling, NoScaling) else f" and the trained scaling, {own.scaling.kind},"
     raise UserError(
-        f"{field_of(target, name, 'attention', 'rope_dim')}: {n_shared} dimensions with theta = {wanted.theta:g}"
+        f"{field_of(target, name, 'attention', 'rope_dim')}: {n_shared} dimensions with theta = {exact(wanted.theta)}"
         f"{scaling} have frequencies that the {rotating} trained ones lack; allowed: {', '.join(map(str, same))} with "
-        f"theta = {own.theta:g}, or {roots} with theta = {own.theta:g}^(n / {rotating})"
+        f"theta = {exact(own.theta)}, or {roots} with theta = {exact(own.theta)}^(n / {rotating})"
     )
 
 

@@ -7,8 +7,9 @@ from functools import partial
 from torch import Tensor
 
 from archlab.config.components.norm import AnyRMSNorm, BlockNorm, WeightedNorm
-from archlab.errors import UserError
+from archlab.errors import Refusals
 from archlab.model.arithmetic import at_least_float32
+from archlab.pricing.units import plural
 from archlab.transplant.norm_sites import NormGroup, norm_groups, with_outer_norms
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weight_errors import largest
@@ -28,7 +29,7 @@ def _offset(weights: Weights, target: Architecture) -> Weights:
     if not shifts:
         return weights
     tensors = {f"{name}.weight": _plus(weights.tensors[f"{name}.weight"], shift) for name, shift in shifts.items()}
-    weights = weights.changed(NORM_OFFSET.change(f"{len(shifts)} norms"), tensors=tensors, layers=layers)
+    weights = weights.changed(NORM_OFFSET.change(plural(len(shifts), "norm")), tensors=tensors, layers=layers)
     return _with_norms(weights, groups, [with_value(g.own, "unit_offset", _shift(g.own, g.wanted) < 0) for g in groups])
 
 
@@ -63,7 +64,8 @@ def _folded_biases(weights: Weights, target: Architecture) -> Weights:
                 incomplete.append(site.name)
     if not groups:
         return weights
-    lost = f"; the values of {len(incomplete)} norms are lost, such as {incomplete[0]}" if incomplete else ""
+    such_as = f", such as {incomplete[0]}" if len(incomplete) > 1 else f" ({''.join(incomplete)})"
+    lost = f"; the values of {plural(len(incomplete), 'norm')} are lost{such_as}" if incomplete else ""
     effect = "approximate" if incomplete else "exact"
     change = FOLDED_BIASES.change(
         f"{_names(groups)}{lost}", effect, partial(_errors_of_outputs, weights, groups, incomplete)
@@ -96,22 +98,22 @@ def _with_product(bias: Tensor, matrix: Tensor, norm_bias: Tensor) -> Tensor:
 
 def _folded_weights(weights: Weights, target: Architecture) -> Weights:
     groups = [g for g in norm_groups(weights, target) if _loses(g, "weight")]
-    tensors, dropped = dict[str, LazyTensor](), []
+    tensors, dropped, refusals = dict[str, LazyTensor](), [], Refusals()
     for group in groups:
         offset = int(getattr(group.own, "unit_offset", False))
         for site in group.sites:
             if getattr(group.own, "bias", False):
-                raise UserError(
+                refusals.add(
                     "model.norm.weight: false, but the bias of a norm is added after its weight, so the next matrices "
                     "cannot take over the weight alone; allowed: true, or also model.norm.bias=false"
                 )
             if site.obstacle:
-                raise UserError(f"model.norm.weight: false, but {site.obstacle} ({site.name}); allowed: true")
+                refusals.add(f"model.norm.weight: false, but {site.obstacle}; allowed: true")
             weight = weights.tensors[f"{site.name}.weight"]
             dropped.append(f"{site.name}.weight")
             for reader in site.readers:
                 if reader.is_shared:
-                    raise UserError(
+                    refusals.add(
                         "model.norm.weight: false, but the tied head cannot take over the weight of the final norm; "
                         "allowed: true, or model.head.tied=false"
                     )
@@ -119,6 +121,7 @@ def _folded_weights(weights: Weights, target: Architecture) -> Weights:
                     matrix = weights.tensors[reader.weight]
                     multiply = partial(_times, offset=offset)
                     tensors[reader.weight] = made(FOLDED_WEIGHTS.name, multiply, matrix.shape, matrix, weight)
+    refusals.raise_any()
     if not groups:
         return weights
     weights = weights.changed(FOLDED_WEIGHTS.change(_names(groups)), tensors=tensors, dropped=dropped)

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from archlab.config.model_schema import ModelConfig
-from archlab.errors import UserError
+from archlab.errors import Refusals, UserError
 from archlab.model.cut import part_of
 from archlab.model.decoder import Decoder
 from archlab.model.init import initialize
 from archlab.model.roles import roles_of
-from archlab.transplant.catalog import TRANSFORMATIONS
+from archlab.pricing.units import plural
+from archlab.transplant.catalog import DEPTH, TRANSFORMATIONS
 from archlab.transplant.differences import without_weights
 from archlab.transplant.weights import (
     ENCODER,
@@ -76,8 +77,7 @@ def plan(weights: Weights, model: ModelConfig, chosen: ChosenLayers | None = Non
     target = Target(wanted.model, wanted.stacks, chosen)
     _check_encoder(weights, target)
     trained = weights.tensors
-    for transformation in TRANSFORMATIONS:
-        weights = transformation.apply(weights, target)
+    weights = _transformed(weights, target)
     with torch.device("meta"):
         decoder = Decoder(model, seed=None)
     random = [role.name for role in roles_of(decoder) if role.constant is None]
@@ -89,6 +89,19 @@ def plan(weights: Weights, model: ModelConfig, chosen: ChosenLayers | None = Non
     used = sources_of(provided.values())
     dropped = tuple(name for name in trained if name not in used)
     return Plan(provided, initialized, dropped, tuple(changes))
+
+
+def _transformed(weights: Weights, target: Target) -> Weights:
+    """Return the weights after all transformations. Raise UserError with all changes that cannot be made."""
+    refusals = Refusals()
+    for transformation in TRANSFORMATIONS:
+        if transformation in DEPTH:  # all later ones compare layer by layer
+            weights = transformation.apply(weights, target)
+            continue
+        with refusals.collecting():
+            weights = transformation.apply(weights, target)
+    refusals.raise_any()
+    return weights
 
 
 def _check_encoder(weights: Weights, target: Architecture) -> None:
@@ -105,13 +118,12 @@ def _check_shapes(tensors: Mapping[str, LazyTensor], wanted: Mapping[str, Tensor
         if tensor.shape != tuple(wanted[name].shape)
     ]
     if wrong:
-        count = "1 tensor" if len(wrong) == 1 else f"{len(wrong)} tensors"
         more = [f"  and {len(wrong) - _MOST_LISTED} more"] if len(wrong) > _MOST_LISTED else []
         raise UserError(
             "\n".join(
                 [
-                    f"train.start: no transformation makes {count} of the model from the trained weights "
-                    "(`archlab list transformations` shows what can change):",
+                    f"train.start: no transformation makes {plural(len(wrong), 'tensor')} of the model from the "
+                    "trained weights (`archlab list transformations` shows what can change):",
                     *wrong[:_MOST_LISTED],
                     *more,
                 ]

@@ -216,12 +216,16 @@ def with_value(config: AnyConfig, field: str, value: object) -> AnyConfig:
 
 
 def numbered(names: Sequence[str]) -> str:
-    """Return the names of layers as text: `layers.0` to `layers.2` are `layers 0 to 2`."""
+    """Return the names of layers as text: `layers.0` to `layers.2` are `layers 0 to 2`, and `layers.3` is `layer 3`."""
     by_stack: dict[str, list[int]] = {}
     for name in names:
         stack, _, index = name.rpartition(".")
         by_stack.setdefault(stack, []).append(int(index))
-    return " and ".join(f"{stack.replace('.', ' ')} {_ranges(sorted(set(i)))}" for stack, i in by_stack.items())
+    return " and ".join(_of_stack(stack.replace(".", " "), sorted(set(i))) for stack, i in by_stack.items())
+
+
+def _of_stack(stack: str, indices: list[int]) -> str:
+    return f"{stack} {_ranges(indices)}" if len(indices) > 1 else f"{stack.removesuffix('s')} {indices[0]}"
 
 
 def _ranges(indices: list[int]) -> str:

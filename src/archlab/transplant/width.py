@@ -20,11 +20,13 @@ from archlab.config.components.norm import (
 from archlab.config.components.position import T5, Learned, Shaw, TransformerXL
 from archlab.config.components.rglru import RGLRU
 from archlab.config.core.registry import kind_of
+from archlab.config.core.text import exact
 from archlab.config.layers import PLACES, LayerConfig, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.transplant.axes import FIXED, GROWING, OF_NORM, OUTSIDE, Features, axes_of, features_of
 from archlab.transplant.duplication import with_copies
+from archlab.transplant.norm_sites import outer_norms, with_outer_norms
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import DECODER, ENCODER, Architecture, LazyTensor, Weights, numbered
 
@@ -38,13 +40,14 @@ def _wider(weights: Weights, target: Architecture) -> Weights:
     tensors, layers, changes = dict[str, LazyTensor](), dict[str, LayerConfig](), dict[str, list[str]]()
     for name, own, wanted in weights.pairs(target):
         stream = Features(own.d_model, wanted.d_model // own.d_model)
-        layer = own.model_copy(update={"d_model": wanted.d_model})
+        norm = _with_share_of(own.norm, wanted.norm)
+        layer = own.model_copy(update={"d_model": wanted.d_model, "norm": norm})
         for place in PLACES:
             component = getattr(own, place)
             factors = _factors(component, getattr(wanted, place), place)
             if stream.times == 1 and all(factor == 1 for factor in factors.values()):
                 continue
-            tensors |= _of_component(weights, name, own, place, factors, stream)
+            tensors |= _of_component(weights, name, own, norm, place, factors, stream)
             multiplied = _multiplied(component, factors)
             layer = layer.model_copy(update={place: multiplied})
             for field, factor in factors.items():
@@ -115,7 +118,13 @@ def _multiplied(component: Component, factors: Mapping[str, int]) -> Component:
 
 
 def _of_component(
-    weights: Weights, layer: str, own: LayerConfig, place: str, factors: Mapping[str, int], stream: Features
+    weights: Weights,
+    layer: str,
+    own: LayerConfig,
+    norm: BlockNorm,
+    place: str,
+    factors: Mapping[str, int],
+    stream: Features,
 ) -> dict[str, LazyTensor]:
     component, tensors = getattr(own, place), weights.under(f"{layer}.{place}")
     axes = axes_of(own, place)
@@ -126,9 +135,9 @@ def _of_component(
         )
     features = features_of(component, factors, stream)
     _check_positions(own, place, features)
-    _check_norm(own.norm, stream)
+    _check_norm(own.norm, norm, stream)
     if getattr(component, "sub_norm", False):
-        _check_norm(own.norm, features["mixed" if isinstance(component, MultiHead) else "hidden"])
+        _check_norm(own.norm, norm, features["mixed" if isinstance(component, MultiHead) else "hidden"])
     if isinstance(component, Mamba2) and factors["n_groups"] > 1 and not isinstance(component.norm, NoNorm):
         raise UserError(
             f"model.mixer.n_groups: {component.n_groups * factors['n_groups']}; the norm of the mixer has one mean "
@@ -171,32 +180,42 @@ def _other_waves(before: int, after: int, kind: str) -> UserError:
     )
 
 
-def _check_norm(norm: BlockNorm, features: Features) -> None:
-    if features.times == 1:
+def _with_share_of(own: BlockNorm, wanted: BlockNorm) -> BlockNorm:
+    """Return the norm, with the target's share of features if both are partial RMS norms."""
+    is_partial = isinstance(own, PartialRMSNorm) and isinstance(wanted, PartialRMSNorm)
+    return own.model_copy(update={"share": wanted.share}) if is_partial else own
+
+
+def _check_norm(norm: BlockNorm, wider: BlockNorm, features: Features) -> None:
+    if features.times == 1 and norm == wider:
         return
     if type(norm) not in _NORMS:
         raise UserError(
             f"model.norm.kind: {kind_of(type(norm))}; it is unknown what it makes of copied features; allowed: "
             f"{', '.join(kind_of(known) for known in _NORMS)}"
         )
-    if isinstance(norm, PartialRMSNorm):
-        n_first = [max(1, math.ceil(norm.share * width)) for width in (features.size, features.size * features.times)]
-        if n_first[0] * features.times != n_first[1]:
+    if isinstance(norm, PartialRMSNorm) and isinstance(wider, PartialRMSNorm):
+        n_before, n_after = norm.n_first(features.size), wider.n_first(features.size * features.times)
+        if n_after != n_before * features.times:
+            allowed = math.floor(n_before / features.size * 10**6) / 10**6  # rounded down, because n_first rounds up
             raise UserError(
-                f"model.norm.share: {norm.share} of {features.size} features is not a whole number of features; "
-                f"allowed in a wider model: {n_first[0] / features.size}"
+                f"model.norm.share: {wider.share} of {features.size * features.times} features is {n_after} features, "
+                f"but the copies of the {n_before} trained ones are {n_before * features.times}; allowed: {allowed}"
             )
 
 
 def _outside(weights: Weights, target: Architecture, times: int) -> tuple[dict[str, LazyTensor], ModelConfig]:
-    old = weights.model
-    new = old.model_copy(update={"d_model": old.d_model * times})
+    old, norms = weights.model, outer_norms(target.model)
+    wider = {stack: _with_share_of(norm, norms[stack]) for stack, norm in outer_norms(old).items()}
+    new = old if wider == outer_norms(old) else with_outer_norms(old, wider)
+    new = new.model_copy(update={"d_model": old.d_model * times})
     stream = Features(old.d_model, times)
     token = Features(old.embedding.width) if old.embedding.width else stream
     added = token if old.embedding.widened == "sum" else stream
     features = {"stream": stream, "token": token, "added": added}
+    for name, norm in outer_norms(old).items():
+        _check_norm(norm, wider[name], stream)
     for stack in stacks(old):
-        _check_norm(stack.norm, stream)
         if added.times > 1 and stack.position.acts_on == "embedding" and not isinstance(stack.position, Learned):
             raise _other_waves(old.d_model, new.d_model, kind_of(type(stack.position)))
     embedding = _embedding_scale(old) / _embedding_scale(new)
@@ -233,11 +252,10 @@ def _with_tied_scale(old: ModelConfig, new: ModelConfig, target: ModelConfig, ti
     needed = old.readout.scale / times
     if math.isclose(new.readout.scale, needed):
         return new
-    if not math.isclose(target.readout.scale, needed):
+    if not math.isclose(scale := target.readout.scale, needed):
         raise UserError(
-            f"model.head.scale: {target.readout.scale:g}; a tied head adds up the copies of each feature and would "
-            f"multiply the logits by {target.readout.scale / needed:g}; allowed: {needed:g}, or an untied head "
-            "(model.head.tied=false)"
+            f"model.head.scale: {exact(scale)}; a tied head adds up the copies of each feature and would multiply the "
+            f"logits by {scale / needed:g}; allowed: {exact(needed)}, or an untied head (model.head.tied=false)"
         )
     return new.model_copy(update={"head": new.head.model_copy(update={"scale": target.head.scale})})
 

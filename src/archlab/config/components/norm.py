@@ -1,6 +1,8 @@
 """Normalization: the kinds of norm, and their placement in a block."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from math import ceil
 from typing import Any, ClassVar, Literal
 
 from archlab.config.core.base import Positive, Settings, Share
@@ -46,6 +48,7 @@ class AnyNorm(Settings):
 class WeightedNorm(AnyNorm):
     """Base class of layer norm and RMS norm, with an epsilon and a learned weight."""
 
+    needing: ClassVar[Mapping[str, tuple[str, ...]]] = {"weight": ("unit_offset", "cast")}
     kind: Any
     eps: Positive = 1e-5
     """Small number added to the variance (layer norm) or the mean square (RMS norm) before the square root."""
@@ -181,6 +184,10 @@ class PartialRMSNorm(Norm):
     def saved_per_number(self) -> int:
         """Return 2, because the input and the value that the weight multiplies are stored."""
         return 2
+
+    def n_first(self, width: int) -> int:
+        """Return the number of features over which the mean square is taken."""
+        return max(1, ceil(self.share * width))
 
     def n_parameters(self, width: int) -> int:
         return width

@@ -2,9 +2,10 @@
 
 import re
 import struct
+from collections.abc import Mapping
 from decimal import Decimal
 from math import isinf
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -52,6 +53,10 @@ class Base(BaseModel):
 class Settings(Base):
     """Section of a config. The numbers in a section must fit into float32, because most of them end up in float32
     tensors."""
+
+    needing: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Fields that mean something only while another field is true, by the name of that field. If an override sets it to
+    false, their earlier values are dropped."""
 
     @field_validator("*")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from archlab.config.core.base import Derived
+from archlab.config.core.base import Derived, Settings
 from archlab.config.core.old_form import from_old_form, lays_options_over
 from archlab.config.core.registry import Registered, cache_of_kinds, is_open, is_users, kinds
 from archlab.errors import UserError
@@ -49,8 +49,9 @@ def _unite(a: Raw, b: Raw, at: str) -> None:
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """Return `base` updated with the values of `over`, section by section.
 
-    If `over` changes the kind of a section (`norm.kind`), keys that only the old kind has are dropped. If neither
-    `base` nor `over` names a kind, the default kind of the field is used. In place of a section, a string is read as
+    If `over` changes the kind of a section (`norm.kind`), keys that only the old kind has are dropped. If `over`
+    switches something off (`norm.weight`), keys that describe only this are dropped. If neither `base` nor `over` names
+    a kind, the default kind of the field is used. In place of a section, a string is read as
     its kind, such as `position: alibi`.
     """
     out, fields = dict(base), schema.model_fields
@@ -72,7 +73,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             out[key] = {**below, **value}
             continue
         old = section_schema(field, below)
-        dropped_names = _dropped_fields(old, section) if old else set()
+        dropped_names = (_dropped_fields(old, section) if old else set()) | _switched_off(section, value)
         below = {k: v for k, v in below.items() if k not in dropped_names}
         kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
         out[key] = kind | merge(below, value, section, f"{at}{key}.")
@@ -126,6 +127,12 @@ def _dropped_fields(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
         return set(old.model_fields) - set(new.model_fields)
     common = [base for base in old.__mro__ if base in new.__mro__ and issubclass(base, BaseModel)]
     return set(old.model_fields) - {"kind"} - {name for base in common for name in base.model_fields}
+
+
+def _switched_off(section: type[BaseModel], over: Raw) -> set[str]:
+    """Return the names of the fields that mean nothing after `over` has set the field that they need to false."""
+    needing = section.needing if issubclass(section, Settings) else {}
+    return {name for field, names in needing.items() if over.get(field) is False for name in names}
 
 
 def _fields_of_kind(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:

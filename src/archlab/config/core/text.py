@@ -42,6 +42,13 @@ def print_to_stderr(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def exact(number: float) -> str:
+    """Return a number as text for a message that tells the user what to write. It has as many digits as are needed to
+    read the same number again, as in `10000` or `0.7071067811865476`."""
+    short = f"{number:g}"
+    return short if float(short) == number else str(number)
+
+
 _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
 
 

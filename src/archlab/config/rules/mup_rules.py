@@ -12,6 +12,7 @@ from archlab.config.components.mup import MuP
 from archlab.config.components.norm import ScaleNorm
 from archlab.config.components.position import Alibi, Shaw, TransformerXL
 from archlab.config.core.registry import Registered, is_users, kind_of
+from archlab.config.core.text import exact
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Muon
 from archlab.config.rules.rule import Rule
@@ -52,7 +53,9 @@ def _score_scale(m: ModelConfig, mup: MuP) -> str | None:
     derived = mup.score_scale(m.attention.resolve(m.d_model).query_width)
     if math.isclose(m.attention.scale, derived, rel_tol=1e-6):
         return None
-    return f"{m.attention.scale:g}, but muP derives {derived:g}; leave it out, or change model.mup.base_head_dim"
+    return (
+        f"{exact(m.attention.scale)}, but muP derives {exact(derived)}; leave it out, or change model.mup.base_head_dim"
+    )
 
 
 def _mixer(m: ModelConfig, _: MuP) -> str | None:
@@ -101,7 +104,7 @@ def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
     derived = 1 / mup.wider(m.d_model)
     if m.head.scale is None or math.isclose(m.head.scale, derived, rel_tol=1e-6):
         return None
-    return f"{m.head.scale:g}, but muP sets it to base_width / d_model = {derived:g}; remove this field"
+    return f"{exact(m.head.scale)}, but muP sets it to base_width / d_model = {exact(derived)}; remove this field"
 
 
 MUP_MODEL_RULES: tuple[Rule[ModelConfig], ...] = (

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from archlab.config.components.visibility import is_plain_causal
+from archlab.config.core.text import exact
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.layers import PER_LAYER, LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
@@ -185,7 +186,7 @@ def scale(special_depth: int | None = None) -> Limit:
         for layer in layer_configs(model):
             allowed = 1 / math.sqrt(divisor(layer, model))
             if not math.isclose(layer.multi_head.scale, allowed, rel_tol=1e-6):
-                yield f"model.attention.scale is {layer.multi_head.scale:.6g}; allowed: {allowed:.6g}"
+                yield f"model.attention.scale is {exact(layer.multi_head.scale)}; allowed: {exact(allowed)}"
 
     return check
 

@@ -135,7 +135,7 @@ def curves(
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
         base.mark_line(clip=True, strokeWidth=2).encode(y=y("mean"), strokeDash=dashes(arms), opacity=opacity(1, 0.12)),
-        *crosshair(base, "tokens", y("mean"), "arm"),
+        *(crosshair(base, "tokens", y("mean"), "arm") if width == "container" else []),  # a picture has no pointer
         *([_points(single_means, x, y, arms)] if single_means else []),
         *_diverged(diverged, x, y, arms),
         *_marked([row for row in marks if row["tokens"] >= begin], x, y, arms),

@@ -10,7 +10,8 @@ ChartRow = dict[str, Any]
 """One row of a chart's data, which maps fields to values."""
 
 Width = int | Literal["container"]
-"""Width of a chart in pixels, or `container` for the width of the element that holds the chart."""
+"""Width of a chart in pixels, in a picture, or `container` for the width of the element of a page that holds the
+chart."""
 
 _PHONE = 560
 """Width in pixels below which a chart is laid out as on a phone."""
