@@ -68,6 +68,11 @@ def study_from_values(values: Raw) -> StudyConfig:
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
 
 
+def with_seeds(study: StudyConfig, n: int, source: str) -> StudyConfig:
+    """Return the study with the seeds 0 to n - 1 for each arm. Raise UserError if it cannot have so many."""
+    return _validated({**study.model_dump(mode="json", exclude_unset=True), "seeds": n}, source)
+
+
 def study_path(source: str) -> str:
     """Return the path of the file that `read_study` reads, for error messages."""
     return str(_find(source)[1])

@@ -23,6 +23,7 @@ from archlab.ui.lab.events import live
 from archlab.ui.lab.plan import checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained
+from archlab.ui.lab.standing import standing
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
@@ -93,6 +94,15 @@ class Lab:
         self._processes.start(folder, str(folder))
         return RedirectResponse(_address(folder), 303)
 
+    def add_seed(self, request: Request, fields: Mapping[str, str]) -> Response:
+        """Train a finished study with one more seed."""
+        folder = self._folder(request)
+        more = standing(folder).one_more_seed
+        if more is None:
+            raise UserError(f"{folder} cannot have one more seed; allowed: a finished study whose `seeds` is a number")
+        self._processes.start(folder, str(folder), more.n)
+        return RedirectResponse(_address(folder), 303)
+
     def report(self, request: Request) -> Response:
         return FileResponse(self._report(request), headers={"Content-Security-Policy": REPORT_POLICY})
 
@@ -108,8 +118,6 @@ class Lab:
         return report
 
     def _live(self, folder: Path) -> Markup:
-        from archlab.ui.lab.standing import standing  # loads torch
-
         is_running = self._processes.is_running(folder)
         try:
             state, problem = (standing(folder) if is_study_folder(folder) else None), ""
