@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy  # loads its parts on first use
+from pydantic import TypeAdapter
 
 from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, Predicted, claims, margins
@@ -26,7 +27,7 @@ from archlab.study.outcomes.schema import Better
 from archlab.study.record import Comparison, Heading
 from archlab.study.schema import ManipulationCheck
 from archlab.study.stats import ALPHA, Estimate, holm
-from archlab.study.study_file import AS_IT_STANDS, library_study
+from archlab.study.study_file import library_values
 
 ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not testable", "not run yet"]
 """Verdict on one prediction of a claim. "not testable": a manipulation check of the study failed."""
@@ -206,7 +207,7 @@ def _judged(
             expected=expected,
             role=role,
             found="not run yet",
-            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, contrast_text(expected.arm)),
+            label=library_values(expected.study).get("labels", {}).get(expected.arm, contrast_text(expected.arm)),
             against="",
             outcome=None,
             comparison=None,
@@ -248,9 +249,12 @@ def why_untested(expected: Expectation, ran: Results) -> str | None:
     return " ".join(texts) or None
 
 
+_CHECKS = TypeAdapter(list[ManipulationCheck])
+
+
 @cache
 def _checks_of(study: str, scale: str) -> tuple[ManipulationCheck, ...]:
-    return tuple(library_study(study, scale).checks)
+    return tuple(_CHECKS.validate_python(library_values(study, scale).get("checks", [])))
 
 
 class _Sides(NamedTuple):

@@ -16,7 +16,7 @@ from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
 from archlab.study.record import has_summary
-from archlab.study.study_file import is_study_folder, read_study, scales_of
+from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live
@@ -48,7 +48,7 @@ class Lab:
 
     def listed(self, _: Request) -> Response:
         """Show the studies and runs of the folder, and the studies that come with archlab."""
-        library = {name: read_study(name)[1] for name in studies()}
+        library = {name: library_values(name)["question"] for name in studies()}
         return page("studies", folders=self._folders(), runs=self._runs.runs(), library=library, scales=scales_of)
 
     def new(self, request: Request) -> Response:
