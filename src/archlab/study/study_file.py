@@ -69,7 +69,7 @@ def study_from_values(values: Raw) -> StudyConfig:
 
 
 def with_seeds(study: StudyConfig, n: int, source: str) -> StudyConfig:
-    """Return the study with the seeds 0 to n - 1 for each arm. Raise UserError if it cannot have so many."""
+    """Return the study with the seeds 0 to n - 1 for each arm. Raise UserError if it cannot have this number."""
     return _validated({**study.model_dump(mode="json", exclude_unset=True), "seeds": n}, source)
 
 

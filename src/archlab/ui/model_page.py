@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from archlab.atlas.adoption import CHOICES
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow, unpublished
-from archlab.atlas.select import Value, value_of
+from archlab.atlas.select import value_of
 from archlab.atlas.table import CERTAINTIES
 from archlab.atlas.words import NOTHING
 from archlab.config.about import About

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from archlab.atlas.adoption import CHOICES, Choice, adoption, kinds
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow, PublishedModel, entries, row
-from archlab.atlas.select import ABOUT, Value, fields_of, select, value_of
+from archlab.atlas.select import ABOUT, fields_of, select, value_of
 from archlab.atlas.words import NOTHING
 from archlab.config.about import About
 from archlab.config.problems import choose, nearest

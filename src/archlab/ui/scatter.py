@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from archlab.atlas.adoption import CHOICES
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow
-from archlab.atlas.select import FIELDS, Value, value_of
+from archlab.atlas.select import FIELDS, value_of
 from archlab.atlas.words import NOTHING
 from archlab.errors import UserError
 from archlab.pricing.units import count, length
