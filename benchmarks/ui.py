@@ -58,6 +58,8 @@ def memory(process: int) -> float:
 PICTURES = {
     "ui-workbench.png": "/m/llama-3-8b?model.attention.n_kv_heads=2&model.norm.kind=layernorm",
     "ui-compare.png": "/vs/llama-3-8b/gemma-2-9b",
+    "ui-models.png": "/models?heads=GQA&year=2024&y=d_over_layers&mine=llama-3-8b",
+    "ui-choice.png": "/choice/rope?theta=500000&scaling=yarn",
 }
 """Screen of each picture."""
 
@@ -73,7 +75,7 @@ def take_pictures(folder: Path) -> None:
         page = browser.new_page(viewport={"width": 1360, "height": 860})
         page.goto(link)
         for name, path in PICTURES.items():
-            page.goto(link.partition("/?")[0] + path)
+            page.goto(link.partition("/?")[0] + path, timeout=120_000)
             page.screenshot(path=folder / name)
         browser.close()
     server.terminate()

@@ -26,6 +26,7 @@ TEMPORARY = ".archlab-tmp-"
 """Prefix of temporary file names. A killed process may leave temporary files behind; you may delete them."""
 
 STUDY = "study.yaml"
+RUNS = "runs"
 """Name of the file that marks a folder as a study folder. The runs are in the folder `runs/` beside this file."""
 
 MEBIBYTE = 2**20

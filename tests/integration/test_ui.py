@@ -268,6 +268,48 @@ def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsy
     assert f"/m/llama-3-8b?{change}" in links_of(compared)
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/save/compare/gpt-2/llama-3-8b/gemma-2-9b?a.model.n_layers=6", "/save/choice/rope?theta=500000&in=llama-3-8b"],
+)
+def test_a_comparison_and_a_choice_are_saved_as_one_file(client: TestClient, path: str):
+    saved = client.get(path)
+    assert re.fullmatch(r'attachment; filename="[\w.-]+\.html"', saved.headers["content-disposition"])
+    shown = client.get(path.replace("/save/compare", "/vs").removeprefix("/save")).text
+    headings = re.findall(r"<h[12][^>]*>([^<]+)</h[12]>", saved.text)
+    assert len(headings) >= 4
+    assert set(headings) <= set(re.findall(r"<h[12][^>]*>([^<]+)</h[12]>", shown)) | {"In llama-3-8b"}
+    assert saved.text.count("<svg") == shown.count("<svg")
+    assert not re.search(r'<(script|form|button|input|link rel="stylesheet)|(href|src)="/', saved.text)
+    assert path.partition("?")[0] in shown
+
+
+@pytest.mark.parametrize(
+    ("field", "topic"),
+    [
+        ("model.attention.n_kv_heads", "gqa"),
+        ("model.attention.kind", "attention"),
+        ("model.position.kind", "rope"),
+        ("model.norm.kind", "rmsnorm"),
+        ("model.mlp.kind", "gated-mlp"),
+        ("model.norm.placement", "pre-norm"),
+    ],
+)
+def test_help_opens_the_topic_of_the_choice(client: TestClient, field: str, topic: str):
+    page = client.get("/m/llama-3-8b?context=12").text
+    (address,) = re.findall(rf'href="([^"]+)" aria-label="[^"]+" title="{re.escape(field)}"', page)
+    assert html.unescape(address) == f"/choice/{topic}?in=llama-3-8b&context=12"
+    assert 'href="/choices?in=llama-3-8b&amp;context=12"' in page
+    listed = client.get("/choices?in=llama-3-8b&context=12").text
+    assert f'href="{address}"' in listed
+
+
+def test_the_header_of_a_flattened_file_is_that_of_the_command(client: TestClient, capsys: pytest.CaptureFixture[str]):
+    Path("mine.yaml").write_text("base: tiny-llama\n")
+    assert main(["flatten", "mine.yaml", "model.n_layers=2"]) == 0
+    assert client.get("/flatten/mine.yaml?model.n_layers=2").text == capsys.readouterr().out
+
+
 def test_the_study_of_a_changed_config_has_the_change_as_its_arm(client: TestClient):
     change = "b.model.mlp.activation=gelu"
     study = client.get(f"/study/tiny-llama/tiny-llama?{change}").text
@@ -374,6 +416,21 @@ def test_a_damaged_run_is_a_message(client: TestClient):
     assert "damaged" in client.get("/studies").text
     answer = client.get("/runs/of/runs/one")
     assert (answer.status_code, "damaged" in answer.text) == (200, True)
+
+
+def test_the_first_page_needs_few_packages(root: Path):
+    code = """
+import sys
+from pathlib import Path
+from starlette.testclient import TestClient
+import archlab.ui.server
+from archlab.ui.app import create_app
+from archlab.ui.lab.processes import StudyProcesses
+client = TestClient(create_app(Path(), "t", 1, ["127.0.0.1"], StudyProcesses()), base_url="http://127.0.0.1:1")
+assert client.get("/?token=t").status_code == 200
+assert {"torch", "altair", "numpy", "vl_convert", "markdown_it", "archlab.ui.screens"} & sys.modules.keys() == set()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_server_and_its_pages_of_runs_and_new_studies_do_not_load_torch(root: Path):

@@ -23,8 +23,8 @@ from archlab.config.io import facts, presets, read_entry
 from archlab.exchange.configs import load_config
 from archlab.ui.app import create_app
 from archlab.ui.lab.processes import StudyProcesses
-from archlab.ui.models import ModelsView, models_screen
-from archlab.ui.scatter import AXES
+from archlab.ui.models import ModelsView, config_axes, models_screen
+from archlab.ui.scatter import AXES, axis_of, places
 
 HERE = "http://127.0.0.1:8765"
 ROWS = rows()
@@ -67,6 +67,11 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
         ("reach==local", ["--filter", "reach==local"]),
         ("year!=2024&n_heads=null|71", ["--filter", "year!=2024", "n_heads=null|71"]),
         ("sort=d_over_layers", ["--sort", "d_over_layers"]),
+        ("model.attention.n_kv_heads%3C8&y=model.norm.eps", ["--filter", "model.attention.n_kv_heads<8"]),
+        (
+            "add=model.position.kind=rope&sort=-model.position.theta",
+            ["--filter", "model.position.kind=rope", "--sort", "-model.position.theta"],
+        ),
         ("heads=MQA&add=year%3C2024", ["--filter", "heads=MQA", "year<2024"]),
     ],
 )
@@ -134,6 +139,8 @@ def test_each_option_leads_to_its_models(client: TestClient, choice: Choice):
         ("y=name", "y is &#39;name&#39;"),
         ("color=size", "color is &#39;size&#39;"),
         ("yaer=2024", "did you mean year"),
+        ("model.attention.n_kv_hads%3C8", "did you mean model.attention.n_kv_heads"),
+        ("x=model.norm.esp", "did you mean model.norm.eps"),
         ("year=2016", "no model meets year=2016"),
         ("sort=sise", "did you mean size"),
         ("mine=lama-3-8b", "did you mean llama-3-8b"),
@@ -192,6 +199,26 @@ def test_any_field_can_be_on_an_axis(client: TestClient, x: str):
     assert all(0 <= place <= 100 for place in places)
 
 
+def test_any_field_of_the_config_can_be_on_an_axis():
+    for field in config_axes():
+        values = [value_of(row, field) for row in ROWS]
+        axis = axis_of(field, values)
+        placed = places(ROWS, axis, axis)
+        assert len(placed) == len(ROWS) - values.count(None), field
+        assert all(0 <= place.left <= 100 and 0 <= place.top <= 100 for place in placed.values()), field
+
+
+def test_a_field_of_the_config_has_the_value_of_the_resolved_config():
+    alike = [row for row in ROWS if row.config.model.layers is None]
+    assert len(alike) > 80
+    for row in alike:
+        values = flatten(resolved(row.config))
+        assert all(
+            value_of(row, field) == values.get(field) for field in ("model.attention.n_kv_heads", "model.norm.eps")
+        )
+    assert next(row for row in ROWS if row.preset == "gemma-3-4b").config_fields["model.attention.window"] == 1024
+
+
 def test_dots_are_in_the_order_of_their_values():
     screen = models_screen(ModelsView(x="size", y="d_over_layers"), Path())
     by_size = sorted(screen.scatter.chosen, key=lambda dot: dot.row.size or 0)
@@ -204,7 +231,7 @@ def test_dots_are_in_the_order_of_their_values():
 def test_the_config_of_the_user_is_a_star(client: TestClient):
     mine = quote("llama-3-8b model.n_layers=16")
     page = client.get(f"/models?mine={mine}&x=n_layers&y=d_over_layers").text
-    assert "llama-3-8b model.n_layers=16: n_layers 16, d_over_layers 256" in page
+    assert "llama-3-8b model.n_layers=16: Layers 16, d_model / layers 256" in page
     assert "is left out" in client.get(f"/models?mine={mine}&x=year").text
     assert re.search(r'role="img" aria-label="llama-3-8b: year 2024', client.get("/models?mine=llama-3-8b&x=year").text)
 

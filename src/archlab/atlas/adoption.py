@@ -5,8 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow
-from archlab.atlas.select import Value, condition, value_of
+from archlab.atlas.select import condition, value_of
 from archlab.atlas.words import BOTH_SIDES, NOTHING
 
 

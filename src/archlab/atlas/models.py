@@ -1,12 +1,15 @@
 """Atlas of published architectures: facts about each model, its config, and its table row."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources.abc import Traversable
 
-from pydantic import computed_field
+from pydantic import Field, computed_field
 
 from archlab.atlas import words
+from archlab.atlas.config_fields import Value, config_fields
 from archlab.atlas.tricks import tricks
 from archlab.config.about import About
 from archlab.config.components.multi_head import MultiHead
@@ -113,6 +116,12 @@ class AtlasRow(Base):
     context: int | None
     """Longest published sequence length in tokens. null if the config has only a placeholder."""
     tricks: list[str]
+    config: Config = Field(exclude=True, repr=False)
+
+    @cached_property
+    def config_fields(self) -> Mapping[str, Value]:
+        """Value of each field of the model, by its dotted name."""
+        return config_fields(self.config.model)
 
     @computed_field
     @property
@@ -178,4 +187,5 @@ def row(entry: PublishedModel) -> AtlasRow:
         vocab_size=model.vocab_size,
         context=None if about.doubts("max_seq_len") else model.max_seq_len,
         tricks=tricks(entry.config, about),
+        config=entry.config,
     )

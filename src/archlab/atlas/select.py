@@ -5,22 +5,25 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow
 from archlab.config.core.base import whole_number
 from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
 from archlab.config.io import begins
-from archlab.config.problems import choose
+from archlab.config.problems import choose, nearest
 from archlab.errors import UserError
-
-Value = str | float | None
 
 ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
 """Fields that are published facts, and do not follow from the config."""
 FIELDS = (
     *ABOUT,
-    *(name for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields) if name not in ("about", "tricks")),
+    *(
+        name
+        for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields)
+        if name not in ("about", "tricks", "config")
+    ),
 )
-"""Fields for conditions and sorting. Their values are numbers, words or Booleans."""
+"""Fields for conditions and sorting, besides those of the config. Their values are numbers, words or Booleans."""
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -66,7 +69,10 @@ class Filter(NamedTuple):
 
 
 def value_of(row: AtlasRow, field: str) -> Value:
-    """Return the value of one of FIELDS, or None if the value is unknown or the model has no such component."""
+    """Return the value of one of FIELDS or of a field of the config, such as `model.norm.eps`. Return None if the value
+    is unknown or the model has no such component."""
+    if "." in field:
+        return row.config_fields.get(field)
     return getattr(row.about if field in ABOUT else row, field)
 
 
@@ -82,7 +88,7 @@ def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None
         raise UserError(f"--filter: no model meets {' '.join(conditions)}; unknown values do not match")
     if sort is None:
         return chosen
-    field = _field(sort.removeprefix("-"), "--sort")
+    field = _field(sort.removeprefix("-"), "--sort", rows)
     known = [row for row in chosen if value_of(row, field) is not None]
     known.sort(key=lambda row: _order(value_of(row, field)), reverse=sort.startswith("-"))
     return [*known, *(row for row in chosen if value_of(row, field) is None)]
@@ -111,7 +117,7 @@ def _condition(text: str, rows: Sequence[AtlasRow]) -> Filter:
     if not parts or parts[3][:1] in ("=", "<", ">"):
         form = f"a field, one of {' '.join(SIGNS)}, and a value, as in 'year>=2024'"
         raise UserError(f"--filter: cannot read {text!r}; allowed: {form}")
-    field, sign, written = _field(parts[1], "--filter"), parts[2], parts[3].split("|")
+    field, sign, written = _field(parts[1], "--filter", rows), parts[2], parts[3].split("|")
     values = [whole_number(parse_yaml(one.strip(), f"--filter {text!r}")) for one in written]
     is_word = any(isinstance(value_of(row, field), str) for row in rows)
     is_order = sign not in ("=", "==", "!=")
@@ -129,7 +135,13 @@ def _is_number(value: object) -> bool:
     return value is None or isinstance(value, int | float)
 
 
-def _field(name: str, option: str) -> str:
-    if name not in FIELDS:
-        raise UserError(f"{option}: unknown field {name!r}{choose(name, FIELDS)}")
-    return name
+def all_fields(rows: Sequence[AtlasRow]) -> list[str]:
+    """Return FIELDS and the fields of the config that one of the models has."""
+    return [*FIELDS, *dict.fromkeys(field for row in rows for field in row.config_fields)]
+
+
+def _field(name: str, option: str, rows: Sequence[AtlasRow]) -> str:
+    if name in FIELDS or any(name in row.config_fields for row in rows):
+        return name
+    near = nearest(name, all_fields(rows)) or choose(name, [*FIELDS, "a field of the config, such as model.norm.eps"])
+    raise UserError(f"{option}: unknown field {name!r}{near}")

@@ -128,7 +128,7 @@ def flatten(config: str, /, *overrides: str) -> None:
         Fields to change, as in model.n_layers=2.
     """
     from archlab.flatten.write import flatten as flattened
+    from archlab.flatten.write import title_of
 
     check_effect(overrides, "flatten", ("model",))
-    title = " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
-    print(flattened(load_config(config, *overrides).model, title), end="")
+    print(flattened(load_config(config, *overrides).model, title_of(config, overrides)), end="")

@@ -38,7 +38,7 @@ def run(
         What to list. Default: presets, hardware and studies.
     filter
         List only published architectures that meet all of these conditions, as in family=llama 'year>=2024'
-        'd_ff_over_d>4'. The value null means unknown.
+        'd_ff_over_d>4' 'model.attention.n_kv_heads<8'. The value null means unknown.
     sort
         Sort published architectures by this field, as in d_ff_over_d. With -size, the largest come first.
     html

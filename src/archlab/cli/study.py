@@ -35,6 +35,7 @@ def run(
     /,
     *,
     scale: str | None = None,
+    seeds: AtLeastOne | None = None,
     out: Path | None = None,
     executor: ExecutorName = "local",
     workers: AtLeastOne | None = None,
@@ -55,6 +56,8 @@ def run(
         A study that comes with archlab, a YAML file, or a study folder.
     scale
         One of the scales of the study, such as smoke. Default: the values of the study file itself.
+    seeds
+        Number of seeds for each arm. Default: the seeds of the study.
     out
         The study folder to write. Default: studies/NAME, or STUDY itself if it is a study folder.
     executor
@@ -71,9 +74,11 @@ def run(
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.study_file import default_folder, read_study, study_path
+    from archlab.study.study_file import default_folder, read_study, study_path, with_seeds
 
     name, config = read_study(study, scale)
+    if seeds is not None:
+        config = with_seeds(config, seeds, study_path(study))
     folder = out or default_folder(study, name)
     comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads, study_path(study))
     if changed := comparison.changed():

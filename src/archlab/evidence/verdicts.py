@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, claims, margins
 from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
@@ -24,7 +26,7 @@ from archlab.study.manipulation import unmet
 from archlab.study.record import Comparison, Heading
 from archlab.study.schema import ManipulationCheck
 from archlab.study.stats import ALPHA, holm
-from archlab.study.study_file import AS_IT_STANDS, library_study
+from archlab.study.study_file import library_values
 
 ClaimVerdict = Literal[
     "as claimed here", "not found here", "the opposite found here", "mixed", "not testable here", "not run yet",
@@ -207,7 +209,7 @@ def _judged(
             expected=expected,
             role=role,
             found="not run yet",
-            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, contrast_text(expected.arm)),
+            label=library_values(expected.study).get("labels", {}).get(expected.arm, contrast_text(expected.arm)),
             against="",
             outcome=None,
             comparison=None,
@@ -249,9 +251,12 @@ def why_untested(expected: Expectation, ran: Results) -> str | None:
     return " ".join(texts) or None
 
 
+_CHECKS = TypeAdapter(list[ManipulationCheck])
+
+
 @cache
 def _checks_of(study: str, scale: str) -> tuple[ManipulationCheck, ...]:
-    return tuple(library_study(study, scale).checks)
+    return tuple(_CHECKS.validate_python(library_values(study, scale).get("checks", [])))
 
 
 def _primary_findings(

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from archlab.config.components.visibility import Visibility
@@ -46,6 +47,11 @@ KNOWN: dict[type[Base], str] = {
 `flatten` refuses other fields of these classes if they differ from their defaults. Components, norms and position
 encodings are not listed, because `flatten` writes them from their code in archlab.model.
 """
+
+
+def title_of(config: str, overrides: Sequence[str]) -> str:
+    """Return the title of the file for a preset or a path with these overrides."""
+    return " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
 
 
 def flatten(model: ModelConfig, title: str, most_lines: int | None = None) -> str:

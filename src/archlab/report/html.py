@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import jinja2
-import vl_convert
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from archlab.config.core.text import visible
@@ -18,12 +15,14 @@ from archlab.data.file_cache import cached
 from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
 from archlab.report.formulas import typeset
 
-_CODE = MarkdownIt("zero").enable("backticks")
+if TYPE_CHECKING:
+    import altair as alt
+    from markdown_it import MarkdownIt
 
 
 def render_page(
     template: str,
-    charts: Mapping[str, alt.TopLevelMixin | None] | None = None,
+    charts: "Mapping[str, alt.TopLevelMixin | None] | None" = None,
     colors: Mapping[Mode, Sequence[str]] | None = None,
     **values: Any,
 ) -> str:
@@ -62,7 +61,14 @@ def sentence(title: str) -> str:
 
 def with_code(text: str) -> Markup:
     """Return a paragraph as HTML. Text between backticks becomes code, and all other characters stay as they are."""
-    return Markup(unbroken(_CODE.renderInline(visible(text))))
+    return Markup(unbroken(_markdown().renderInline(visible(text))))
+
+
+@cache
+def _markdown() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("zero").enable("backticks")
 
 
 def unbroken(html: str) -> str:
@@ -110,13 +116,15 @@ def _printed(value: object) -> object:
     return value if hasattr(value, "__html__") else visible(str(value))
 
 
-def _full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
+def _full_width(chart: "alt.TopLevelMixin") -> dict[str, Any]:
     return {**chart.to_dict(validate=False), "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 @cache
 def _vega() -> Markup:
     """Return Vega, Vega-Lite and vega-embed as one script from the vl-convert wheel. Bundling takes about a second."""
+    import vl_convert
+
     snippet = "window.vegaEmbed = vegaEmbed;"
     key = ["vega", version("vl-convert-python"), snippet]
     return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))

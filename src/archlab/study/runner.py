@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from archlab.config.core.text import note, print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.files import RUNS
 from archlab.study.arm import Arm
 from archlab.study.checks import named_outcomes, untrained_notes
 from archlab.study.collect import summarize_study
@@ -27,6 +27,7 @@ from archlab.study.folder import (
     read_corpora,
     remove_stale,
 )
+from archlab.study.known_runs import KnownRuns, NamedRun, write_known_runs
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
 from archlab.study.plan import StudyPlan, TuningResult, tune
@@ -39,15 +40,6 @@ from archlab.training.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
 """Function that is called with the runs of a phase. It returns a callback that takes the progress of a run."""
-
-
-class KnownRuns(NamedTuple):
-    """Runs of a study."""
-
-    before: list[Run]
-    """The base that the study trains, if it does, and the tuning runs."""
-    compared: dict[str, dict[int, Run]]
-    """Runs of the comparison with the first seeds, by name of the arm and seed."""
 
 
 class Study:
@@ -96,17 +88,21 @@ class Study:
         claim_folder(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))
-            remove_stale(self.folder / "runs", now | {"threads": self.threads})
+            remove_stale(self.folder / RUNS, now | {"threads": self.threads})
             forget_timings(self.folder)
         plan = self.plan
         plan.check_start()
+        first = self.config.seed_list
+        self._list_runs(tune(plan, self._ended), first)
         if (start := plan.start) and (no_start := self._run([start], start_phase)):
             raise UserError(f"{self.folder}: the base, with whose weights all arms begin, failed: {no_start[0].failed}")
         failed = self._run(list(plan.all_tuning()), start_phase)
         tuned = tune(plan, self._ended)
-        first = self.config.seed_list
+        self._list_runs(tuned, first)
         failed += self._run(list(self._runs(tuned, first)), start_phase)
-        added = [seed for seed in self._seeds(tuned, self.config.seeds) if seed not in first]
+        seeds = self._seeds(tuned, self.config.seeds)
+        self._list_runs(tuned, seeds)
+        added = [seed for seed in seeds if seed not in first]
         failed += self._run(list(self._runs(tuned, added)), start_phase)
         if len(tuned.arms) == len(self.arms):
             time_all(self.outcomes.values(), tuned.arms, self.folder, on_timing)
@@ -123,16 +119,20 @@ class Study:
             return old_summary(self.folder)
         return self._summarize(tune(self.plan, self._ended), failed=())
 
-    def known_runs(self) -> KnownRuns:
-        """Return the runs that are known now. The runs of an arm are known when it has been tuned."""
-        plan = self.plan
-        before = [*([plan.start] if plan.start else []), *plan.all_tuning()]
-        tuned, seeds = tune(plan, self._ended).arms, self.config.seed_list
-        return KnownRuns(before, plan.comparison(tuned, seeds))
-
     def changed(self) -> list[str]:
         """Return the names of the fields in which this study differs from the study in the folder."""
         return changed_fields(self.folder, self.config)
+
+    def _list_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> None:
+        """Write the list of the runs that are known now."""
+        plan = self.plan
+        before = [*([plan.start] if plan.start else []), *plan.all_tuning()]
+        compared = {
+            arm: {seed: run.name for seed, run in runs.items()}
+            for arm, runs in plan.comparison(tuned.arms, seeds).items()
+        }
+        known = KnownRuns(before=[NamedRun(run.name, run.label) for run in before], compared=compared)
+        write_known_runs(self.folder, known, self.arms)
 
     def _runs(self, tuned: TuningResult, seeds: Sequence[int]) -> Iterator[Run]:
         plan = self.plan

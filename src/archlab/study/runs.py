@@ -14,6 +14,7 @@ from archlab.config.objective import NextToken
 from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.schema import Config
 from archlab.config.sources import sources
+from archlab.files import RUNS
 from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcomes.final_weights import read_measured
 from archlab.study.outcomes.schema import Outcome
@@ -110,7 +111,7 @@ class Run:
 
     def folder(self, study: Path) -> Path:
         """Return the run's folder in a study's folder."""
-        return study / "runs" / self.name
+        return study / RUNS / self.name
 
     def ended(self, study: Path) -> "Ended | None":
         """Return the run's results from a study's folder, or None if the run has not ended. Raise UserError if the

@@ -68,6 +68,11 @@ def study_from_values(values: Raw) -> StudyConfig:
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
 
 
+def with_seeds(study: StudyConfig, n: int, source: str) -> StudyConfig:
+    """Return the study with the seeds 0 to n - 1 for each arm. Raise UserError if it cannot have this number."""
+    return _validated({**study.model_dump(mode="json", exclude_unset=True), "seeds": n}, source)
+
+
 def study_path(source: str) -> str:
     """Return the path of the file that `read_study` reads, for error messages."""
     return str(_find(source)[1])
@@ -122,15 +127,18 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
     )
 
 
-def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:
+def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = (), *, imports: bool = True) -> Raw:
     if file in below:
         raise UserError(f"{file} extends itself; remove `extends` or name another study")
     if len(below) == _MOST_EXTENDED:
         raise UserError(f"{file}: the chain of `extends` is too long; allowed: fewer than {_MOST_EXTENDED} studies")
-    return _with_extended(read_yaml(file), file.parent if isinstance(file, Path) else None, (*below, file))
+    home = file.parent if isinstance(file, Path) else None
+    return _with_extended(read_yaml(file), home, (*below, file), imports=imports)
 
 
-def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable, ...] = ()) -> Raw:
+def _with_extended(
+    raw: Raw, home: Path | None, below: tuple[Path | Traversable, ...] = (), *, imports: bool = True
+) -> Raw:
     raw = with_kinds(raw)
     if home is not None:
         for values in (raw, *_scales_of(raw).values()):
@@ -139,16 +147,16 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
                 accept(*files)
             elif isinstance(below[-1], Path):
                 accept_from(below[-1], files)
-            import_if_possible(plugins_of(values))
+            import_if_possible(plugins_of(values) if imports else [])
     if not isinstance(raw.get("extends"), str):
         return raw
-    inherited = _extended(raw.pop("extends"), below)
+    inherited = _extended(raw.pop("extends"), below, imports=imports)
     if raw.keys() & _DESIGNS:
         inherited = {field: value for field, value in inherited.items() if field not in _DESIGNS}
     return _merged(inherited, raw)
 
 
-def _extended(source: str, below: tuple[Path | Traversable, ...]) -> Raw:
+def _extended(source: str, below: tuple[Path | Traversable, ...], *, imports: bool) -> Raw:
     """Return the values of the study `source`, which the last file in `below` names in `extends`. Raise UserError if
     `source` is not a study."""
     where = f"{below[-1]}: extends" if below else "extends"
@@ -159,7 +167,7 @@ def _extended(source: str, below: tuple[Path | Traversable, ...]) -> Raw:
             hint = f"it must be a study; to start from a preset, write `base: {source}`"
             raise UserError(f"{where} is the preset {source}; {hint}") from None
         raise UserError(f"{where}: {error}") from None
-    raw = _read(file, below)
+    raw = _read(file, below, imports=imports)
     if "model" in raw and "question" not in raw:
         hint = f"it must be a study; to start from a config, write `base: {source}`"
         raise UserError(f"{where} is the config {source}; {hint}")
@@ -251,9 +259,18 @@ def library_study(name: str, scale: str) -> StudyConfig:
     return read_study(name, None if scale == AS_IT_STANDS else scale)[1]
 
 
+def library_values(name: str, scale: str = AS_IT_STANDS) -> Raw:
+    """Return the values of the study with this name that comes with archlab, including those of studies that it
+    extends. Its plug-ins are not imported, because they load torch."""
+    file = studies()[name]
+    raw = _read(file, imports=False)
+    return raw if scale == AS_IT_STANDS else _at_scale(raw, scale, str(file))
+
+
 def scales_of(name: str) -> list[str]:
-    """Return the names of a study's scales: `smoke` if the study has it, then `cpu`, then the others."""
-    scales = list(read_study(name)[1].scales)
+    """Return the names of the scales of a study that comes with archlab: `smoke` if the study has it, then `cpu`, then
+    the others."""
+    scales = list(_scales_of(library_values(name)))
     return [
         *(scale for scale in scales if scale == QUICKEST),
         AS_IT_STANDS,

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from archlab.data.tokenizer import end_of_text, load, own_tokenizer, read
 from archlab.digests import RESTORE_OR_REMAKE, verify
 from archlab.errors import UserError
-from archlab.files import STUDY, read_bytes
+from archlab.files import RUNS, STUDY, read_bytes
 from archlab.training.summary import DocumentScore, RunSummary, checked
 
 METRICS = "metrics.jsonl"
@@ -32,7 +32,7 @@ class RunFiles:
     @property
     def is_of_study(self) -> bool:
         runs = self.path.absolute().parent
-        return runs.name == "runs" and (runs.parent / STUDY).is_file()
+        return runs.name == RUNS and (runs.parent / STUDY).is_file()
 
     def is_locked(self) -> bool:
         try:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.field_help import FieldHelp, field_help
-from archlab.evidence.topics import topics_that_set
+from archlab.evidence.topics import topics
 
 MAIN: Mapping[str, Mapping[str, str]] = {
     "Size": {
@@ -84,6 +84,32 @@ def other_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> list
     ]
 
 
+_EXPLAINED_BY: Mapping[str, str] = {
+    "model.d_model": "width",
+    "model.n_layers": "depth",
+    "model.vocab_size": "vocabulary-size",
+    "model.max_seq_len": "context-length",
+    "model.attention.kind": "attention",
+    "model.attention.n_heads": "heads",
+    "model.attention.n_kv_heads": "gqa",
+    "model.attention.head_dim": "heads",
+    "model.mlp.d_ff": "mlp-width",
+}
+"""Topic of each main choice whose values have no topics of their own."""
+
+
+def _topic(path: str, value: str) -> str:
+    """Return the topic that explains a field with this value. Otherwise return a topic that sets the field, or the
+    field itself if no topic does.
+
+    If several topics explain the value, the one with the fewest fields is about this field most of all.
+    """
+    setting = {name: topic.fields for name, topic in topics() if path in topic.fields}
+    of_value = [name for name, fields in setting.items() if to_yaml_line(fields[path]) == value]
+    named = _EXPLAINED_BY.get(path)
+    return named or min(of_value, key=lambda name: len(setting[name]), default=next(iter(setting), path))
+
+
 @cache
 def all_fields() -> dict[str, str]:
     """Return the description of each field that a link can set, by its path."""
@@ -97,10 +123,9 @@ def all_fields() -> dict[str, str]:
 def _choice(path: str, label: str, value: str, is_changed: bool) -> Choice:
     help_ = field_help().get(path)
     words = _words(help_)
-    topics = topics_that_set(path)
     options = words if value in words else (*words, value) if words else ()
     is_number = not options and bool(help_) and any("number" in reading.allowed for reading in help_.readings)
-    return Choice(path, label, value, options, is_number, topics[0] if topics else path, is_changed)
+    return Choice(path, label, value, options, is_number, _topic(path, value), is_changed)
 
 
 def _words(help_: FieldHelp | None) -> tuple[str, ...]:

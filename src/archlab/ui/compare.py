@@ -156,18 +156,22 @@ def study_text(compared: ComparedConfigs, root: Path) -> str:
 
 
 def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:
-    values = [_text(config.get(path)) for config in flat]
     counted = published_values(path) if not path.endswith(".pattern") else {}
-    models = [f"{len(counted[value])}" if value in counted else "" for value in values]
+    written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
+    models = [f"{len(counted[value])}" if value in counted else "" for value in written]
     changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
     effect = "" if changed is None else _effect(first, path, changed, before, context, root)
-    return Row(path, values, models if any(models) else [], effect, _topic(path, changed))
+    return Row(
+        path, [_text(config.get(path)) for config in flat], models if any(models) else [], effect, _topic(path, changed)
+    )
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.5g}" if isinstance(value, float) else to_yaml_line(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.5g}"
+    return to_yaml_line(value)
 
 
 def _effect(variant: Variant, path: str, value: Any, before: _Costs, context: int, root: Path) -> str:

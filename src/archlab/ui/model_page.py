@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from archlab.atlas.adoption import CHOICES
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow, unpublished
-from archlab.atlas.select import Value, value_of
+from archlab.atlas.select import value_of
 from archlab.atlas.table import CERTAINTIES
 from archlab.atlas.words import NOTHING
 from archlab.config.about import About
@@ -22,29 +23,7 @@ from archlab.exchange.configs import hint_for
 from archlab.report.drawings.block import block_diagram
 from archlab.ui.configs import UnknownNameError
 from archlab.ui.models import ModelsView, X, conditions_of, published, published_rows
-from archlab.ui.scatter import shown
-
-_NUMBERS: Mapping[str, str] = {
-    "size": "Parameters",
-    "active_parameters": "Active parameters",
-    "d_model": "Width (d_model)",
-    "n_layers": "Layers",
-    "d_ff": "Hidden width (d_ff)",
-    "n_heads": "Query heads",
-    "n_kv_heads": "KV heads",
-    "head_dim": "Head dimension",
-    "n_experts": "Experts per layer",
-    "n_active_experts": "Active experts",
-    "vocab_size": "Vocabulary",
-    "context": "Context in tokens",
-    "d_ff_over_d": "d_ff / d_model",
-    "d_over_layers": "d_model / layers",
-    "heads_over_d": "heads · head_dim / d_model",
-    "dropout": "Dropout",
-    "weight_decay": "Weight decay",
-    "languages": "Languages of the text",
-}
-"""Label of each number of the page by its field in the atlas."""
+from archlab.ui.scatter import NUMBERS, shown
 
 
 class NotInAtlasError(Exception):
@@ -151,7 +130,7 @@ def _choices(row: AtlasRow) -> list[Fact]:
 
 def _numbers(row: AtlasRow) -> list[Fact]:
     facts: list[Fact] = []
-    for field, label in _NUMBERS.items():
+    for field, label in NUMBERS.items():
         if (value := value_of(row, field)) is None:
             continue
         known = [other for other in (value_of(model, field) for model in published_rows()) if other is not None]

@@ -11,16 +11,17 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from archlab.atlas.adoption import CHOICES, Choice, adoption, kinds
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow, PublishedModel, entries, row
-from archlab.atlas.select import ABOUT, Value, fields_of, select, value_of
+from archlab.atlas.select import ABOUT, fields_of, select, value_of
 from archlab.atlas.words import NOTHING
 from archlab.config.about import About
-from archlab.config.problems import choose
+from archlab.config.problems import choose, nearest
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.report.atlas import SHAPES, Box, meet
 from archlab.ui.configs import Variant, load, overrides_in, path_below
-from archlab.ui.scatter import AXES, Axis, Place, axis_of, guides, places, shown
+from archlab.ui.scatter import AXES, Axis, Place, axis_of, guides, label, places, shown
 
 X, Y, COLOR = "size", "d_ff_over_d", "heads"
 """Fields of the axes and of the colors when the URL names none."""
@@ -46,6 +47,16 @@ def published() -> dict[str, tuple[AtlasRow, Config]]:
 def published_rows() -> list[AtlasRow]:
     """Return the rows of all published models, sorted by year."""
     return [row for row, _ in published().values()]
+
+
+@cache
+def config_axes() -> list[str]:
+    """Return the fields of the config in which published models differ."""
+    found: dict[str, set[Value]] = {}
+    for model in published_rows():
+        for field, value in model.config_fields.items():
+            found.setdefault(field, set()).add(value)
+    return [field for field, values in found.items() if len(values - {None}) > 1]
 
 
 @dataclass(frozen=True)
@@ -77,8 +88,9 @@ class ModelsView:
             elif value.strip():
                 settings[name] = value.strip()
         for name, allowed in (("x", AXES), ("y", AXES), ("color", [choice.field for choice in CHOICES])):
-            if settings.get(name, allowed[0]) not in allowed:
-                raise UserError(f"{name} is {settings[name]!r}{choose(settings[name], allowed)}")
+            value = settings.get(name, allowed[0])
+            if value not in allowed and (name == "color" or value not in config_axes()):
+                raise UserError(f"{name} is {value!r}{nearest(value, config_axes()) or choose(value, allowed)}")
         return cls(tuple(dict.fromkeys(conditions)), **settings)
 
     @property
@@ -321,7 +333,7 @@ def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: 
     by_option = {option.name: option.color for option in colors.options}
 
     def dot(model: AtlasRow, place: Place) -> Dot:
-        values = (f"{axis.field} {shown(axis.field, value_of(model, axis.field))}" for axis in (x, y))
+        values = (f"{label(axis.field)} {shown(axis.field, value_of(model, axis.field))}" for axis in (x, y))
         option = colors.choice.of(model)
         words = [*dict.fromkeys(values), *([] if option == NOTHING or view.color in (x.field, y.field) else [option])]
         return Dot(model, place, ", ".join(words), by_option.get(option))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
@@ -45,12 +44,7 @@ class Opened:
     @property
     def query(self) -> dict[str, str]:
         """Part of a query that names the model."""
-        context = {} if self.view.context is None else {"context": str(self.view.context.bit_length() - 1)}
-        return {"in": self.view.name, **self.view.overrides, **context}
-
-    def address(self, path: str) -> str:
-        """Return the address of another screen, with this model."""
-        return f"{path}?{urlencode(self.query)}"
+        return self.view.as_opened
 
     @property
     def values(self) -> dict[str, Any]:

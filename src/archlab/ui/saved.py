@@ -1,4 +1,4 @@
-"""Pages that a screen saves. Each is the file that a command writes for the same question."""
+"""Pages that a screen saves: the file that a command writes for the same question, or the screen itself."""
 
 import re
 from pathlib import Path
@@ -14,9 +14,10 @@ from archlab.pricing.summary import cost
 from archlab.report import atlas, check
 from archlab.review.findings import findings
 from archlab.review.shape_rule import Case
-from archlab.ui.compare import compared_context
+from archlab.ui.compare import compare, compared_context
 from archlab.ui.configs import ComparedConfigs, load
 from archlab.ui.models import ModelsView, chosen_models
+from archlab.ui.pages import as_file
 from archlab.ui.workbench import DEVICE, View
 
 REPORT_POLICY = (
@@ -73,6 +74,12 @@ def costs_page(compared: ComparedConfigs, root: Path) -> SavedPage:
     costs = {name: {(context, 1): cost(config, 1, context)} for name, config in zip(names, loaded, strict=True)}
     html = render(dict(zip(names, loaded, strict=True)), costs, load_hardware(DEVICE), "bfloat16")
     return SavedPage(f"{'-'.join(names)}-cost", html)
+
+
+def compare_page(compared: ComparedConfigs, root: Path) -> SavedPage:
+    """Return the screen of a comparison as a page."""
+    comparison = compare(compared, root)
+    return SavedPage("-".join(comparison.titles), as_file("compare", comparison=comparison))
 
 
 def check_page(view: View, root: Path) -> SavedPage:

@@ -9,14 +9,47 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from archlab.atlas.adoption import CHOICES
+from archlab.atlas.config_fields import Value
 from archlab.atlas.models import AtlasRow
-from archlab.atlas.select import FIELDS, Value, value_of
+from archlab.atlas.select import FIELDS, value_of
 from archlab.atlas.words import NOTHING
+from archlab.errors import UserError
 from archlab.pricing.units import count, length
 from archlab.report.charts.axes import logarithmic, padded, plain
 
 AXES = tuple(field for field in FIELDS if field not in ("name", "preset", "family"))
-"""Fields that an axis can show."""
+"""Fields that an axis can show, besides those of the config."""
+
+NUMBERS: Mapping[str, str] = {
+    "size": "Parameters",
+    "active_parameters": "Active parameters",
+    "d_model": "Width (d_model)",
+    "n_layers": "Layers",
+    "d_ff": "Hidden width (d_ff)",
+    "n_heads": "Query heads",
+    "n_kv_heads": "KV heads",
+    "head_dim": "Head dimension",
+    "n_experts": "Experts per layer",
+    "n_active_experts": "Active experts",
+    "vocab_size": "Vocabulary",
+    "context": "Context in tokens",
+    "d_ff_over_d": "d_ff / d_model",
+    "d_over_layers": "d_model / layers",
+    "heads_over_d": "heads · head_dim / d_model",
+    "dropout": "Dropout",
+    "weight_decay": "Weight decay",
+    "languages": "Languages of the text",
+}
+"""Label of each number by its field in the atlas."""
+
+_LABELS = {
+    **{choice.field: choice.title for choice in CHOICES},
+    **NUMBERS,
+    "year": "Year",
+    "certainty": "Certainty",
+    "parameters": "Parameters of the config",
+}
 
 _WIDE = 20
 """An axis is logarithmic if the largest value is more than this many times the smallest one."""
@@ -49,6 +82,11 @@ class Axis(NamedTuple):
         return min(_MOST_LINES, math.ceil(longest * len(self.ticks) / _PHONE))
 
 
+def label(field: str) -> str:
+    """Return the label of a field on an axis. Fields of the config keep their names."""
+    return _LABELS.get(field, field)
+
+
 class Place(NamedTuple):
     """Place of a model in percent: from the left, and from the top."""
 
@@ -59,6 +97,8 @@ class Place(NamedTuple):
 def axis_of(field: str, values: Sequence[Value]) -> Axis:
     """Return an axis that covers all these values of a field. Words and years have equal room."""
     known = {value for value in values if value is not None}
+    if not known:
+        raise UserError(f"{field}: no model has a value")
     numbers = [float(value) for value in known if isinstance(value, int | float)]
     if field == "year":
         return _of_words(field, [str(year) for year in range(int(min(numbers)), int(max(numbers)) + 1)])

@@ -26,8 +26,6 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.text_table import Table
 from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
-from archlab.study.fit import match_config, quantity_function
-from archlab.study.schema import Equal
 from archlab.ui.choices import Choice, main_choices, other_choices
 from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in
 from archlab.ui.parts import PartFacts, part_facts
@@ -97,6 +95,12 @@ class View:
     @property
     def variant(self) -> Variant:
         return Variant(self.name, self.overrides)
+
+    @property
+    def as_opened(self) -> dict[str, str]:
+        """Part of a query by which other screens know the model that is open here."""
+        context = {} if self.context is None else {"context": str(self.context.bit_length() - 1)}
+        return {"in": self.name, **self.overrides, **context}
 
 
 class Quantity(NamedTuple):
@@ -185,8 +189,9 @@ def config_text(view: View, root: Path) -> str:
 def model_file(view: View, root: Path) -> str:
     """Return the model as one PyTorch file, as `archlab flatten` prints it."""
     from archlab.flatten.write import flatten as flattened
+    from archlab.flatten.write import title_of
 
-    return flattened(load(view.variant, root).config.model, " ".join([view.name, *view.variant.settings]))
+    return flattened(load(view.variant, root).config.model, title_of(view.name, view.variant.settings))
 
 
 def finding_lines(finding: Finding) -> list[str]:
@@ -197,6 +202,9 @@ def finding_lines(finding: Finding) -> list[str]:
 def _same_size(view: View, overrides: Mapping[str, str], root: Path) -> dict[str, str]:
     """Return the field that `lock` names, with the value that gives the changed config as many parameters as the
     unchanged one, within 1%. Return nothing if it has as many already."""
+    from archlab.study.fit import match_config, quantity_function
+    from archlab.study.schema import Equal
+
     config = find(view.name, root)
     raw = read_named_config(config)
     changes, _ = parse_overrides([f"{field}={value}" for field, value in overrides.items()])

@@ -7,13 +7,13 @@ arrays.
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-import numpy as np
 from pydantic import Field
 
 from archlab.config.components.kernel_choice import MaskKind
 from archlab.config.core.base import Index, Length, Settings
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     Positions = TypeVar("Positions", Tensor, np.ndarray)

@@ -3,7 +3,6 @@
 from abc import ABC
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from archlab.config.core.base import Length, Seed
@@ -73,6 +72,8 @@ class Sort(Transduction):
     def chance(self, vocab_size: int) -> float:
         """Return the accuracy, 0 to 1, of the best guess without reading the symbols. The guess knows the number of
         symbols and the place of the answer in the target: a sorted target begins with small symbols."""
+        import numpy as np
+
         at_most_S = np.arange(1, self.answers(vocab_size) + 1) / self.answers(vocab_size)
         counts_KS = np.ones((1, len(at_most_S)))  # chance that K of the symbols so far are at most S
         right, n_answers = 0.0, 0

@@ -10,8 +10,6 @@ from typing import NamedTuple, NewType
 from xml.sax.saxutils import escape, quoteattr
 from zlib import crc32
 
-import vl_convert
-
 from archlab.config.core.text import visible
 from archlab.files import make_folder, write_atomic
 from archlab.report.charts.palette import MODES, PALETTES, Mode
@@ -350,6 +348,11 @@ def write_picture(svg: Svg, path: Path) -> Path:
     """Write the picture, creating missing parent folders, and return its path. A `.png` file has the colors of light
     mode."""
     make_folder(path.parent)
-    is_png = path.suffix.lower() == ".png"
-    write_atomic(path, vl_convert.svg_to_png(svg, scale=_SCALE) if is_png else svg)
+    write_atomic(path, _png(svg) if path.suffix.lower() == ".png" else svg)
     return path
+
+
+def _png(svg: Svg) -> bytes:
+    import vl_convert
+
+    return vl_convert.svg_to_png(svg, scale=_SCALE)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from archlab.pricing.units import count
+from archlab.report.charts.axes import plain
 from archlab.report.charts.palette import MODES, colors
 from archlab.report.run.watched import Watched
 
@@ -36,10 +38,12 @@ class Chart(NamedTuple):
 
     title: str
     lines: list[Line]
-    low: str
-    high: str
-    tokens: str
-    """Largest number of tokens on the horizontal axis."""
+    across: list[tuple[float, str]]
+    """Place and label of each tick of the horizontal axis, which shows training tokens."""
+    up: list[tuple[float, str]]
+    """Place and label of each tick of the vertical axis."""
+    range: str
+    """Smallest and largest value in words."""
     width: int = 640
     height: int = 260
     left: int = _LEFT
@@ -53,15 +57,21 @@ def chart(title: str, curves: Sequence[Curve]) -> Chart | None:
         return None
     values = [value for curve in curves for _, value in curve.points]
     low, high, last = min(values), max(values), max(curve.points[-1][0] for curve in curves)
-    empty = Chart(title, [], f"{low:.3f}", f"{high:.3f}", f"{last:,}")
-    across = (empty.width - empty.left - empty.margin) / last
-    up = (empty.height - 2 * empty.margin) / ((high - low) or 1)
+    empty = Chart(title, [], [], [], f"from {low:.3f} to {high:.3f}")
 
-    def place(tokens: float, value: float) -> str:
-        return f"{empty.left + tokens * across:.1f},{empty.height - empty.margin - (value - low) * up:.1f}"
+    def x(tokens: float) -> float:
+        return round(empty.left + tokens * (empty.width - empty.left - empty.margin) / last, 1)
 
-    lines = [Line(curve.label, " ".join(place(*point) for point in curve.points), curve.color) for curve in curves]
-    return empty._replace(lines=lines)
+    def y(value: float) -> float:
+        return round(
+            empty.height - empty.margin - (value - low) * (empty.height - 2 * empty.margin) / (high - low or 1), 1
+        )
+
+    return empty._replace(
+        lines=[Line(curve.label, " ".join(f"{x(t)},{y(v)}" for t, v in curve.points), curve.color) for curve in curves],
+        across=[(x(tick), count(tick)) for tick in plain(0, last)],
+        up=[(y(tick), f"{tick:g}") for tick in plain(low, high)],
+    )
 
 
 def held_out(run: Watched, label: str, color: int) -> Curve:

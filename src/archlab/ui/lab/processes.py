@@ -22,12 +22,14 @@ class StudyProcesses:
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
         self._lock = Lock()
 
-    def start(self, folder: Path, source: str) -> None:
-        """Train the study `source` in `folder`, or continue it. Raise UserError if this server trains it already."""
+    def start(self, folder: Path, source: str, n_seeds: int | None = None) -> None:
+        """Train the study `source` in `folder`, or continue it, with this number of seeds. By default, it has those of
+        `source`. Raise UserError if this server trains the study already."""
         with self._lock:
             if self.is_running(folder):
                 raise UserError(f"{folder} is being trained")
             command = [sys.executable, "-m", "archlab", "study", "run", source, "--out", str(folder)]
+            command += [] if n_seeds is None else ["--seeds", str(n_seeds)]
             log = _log(folder)
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("wb") as output:

@@ -16,13 +16,14 @@ from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
 from archlab.study.record import has_summary
-from archlab.study.study_file import is_study_folder, read_study, scales_of
+from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live
 from archlab.ui.lab.plan import checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained
+from archlab.ui.lab.standing import standing
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
@@ -47,7 +48,7 @@ class Lab:
 
     def listed(self, _: Request) -> Response:
         """Show the studies and runs of the folder, and the studies that come with archlab."""
-        library = {name: read_study(name)[1] for name in studies()}
+        library = {name: library_values(name)["question"] for name in studies()}
         return page("studies", folders=self._folders(), runs=self._runs.runs(), library=library, scales=scales_of)
 
     def new(self, request: Request) -> Response:
@@ -93,6 +94,15 @@ class Lab:
         self._processes.start(folder, str(folder))
         return RedirectResponse(_address(folder), 303)
 
+    def add_seed(self, request: Request, fields: Mapping[str, str]) -> Response:
+        """Train a finished study with one more seed."""
+        folder = self._folder(request)
+        more = standing(folder).one_more_seed
+        if more is None:
+            raise UserError(f"{folder} cannot have one more seed; allowed: a finished study whose `seeds` is a number")
+        self._processes.start(folder, str(folder), more.n)
+        return RedirectResponse(_address(folder), 303)
+
     def report(self, request: Request) -> Response:
         return FileResponse(self._report(request), headers={"Content-Security-Policy": REPORT_POLICY})
 
@@ -108,8 +118,6 @@ class Lab:
         return report
 
     def _live(self, folder: Path) -> Markup:
-        from archlab.ui.lab.standing import standing  # loads torch
-
         is_running = self._processes.is_running(folder)
         try:
             state, problem = (standing(folder) if is_study_folder(folder) else None), ""

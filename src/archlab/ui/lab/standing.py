@@ -7,11 +7,13 @@ from typing import NamedTuple
 from archlab.config.core.text import visible
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder
+from archlab.files import RUNS
 from archlab.pricing.units import seconds
 from archlab.report.run.watched import Watched, watch
+from archlab.study.design import arms
+from archlab.study.known_runs import KnownRuns, known_runs
 from archlab.study.record import has_summary, read_summary
-from archlab.study.runner import KnownRuns, Study
-from archlab.study.runs import Run
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study, study_path
 from archlab.ui.lab.curves import Chart, chart, held_out
 from archlab.ui.lab.load import machine_load
@@ -24,6 +26,19 @@ class RunCell(NamedTuple):
     value: str
     """Latest held-out value, or an empty string."""
     progress: str
+
+
+_NO_RUN = RunCell("no run", "", "")
+"""Cell of a seed that the largest size of a study leaves out."""
+
+
+class MoreSeeds(NamedTuple):
+    """A finished study with more seeds."""
+
+    n: int
+    """Number of seeds per arm."""
+    time: str
+    """Training time of the additional runs, at the speed of the study's own runs."""
 
 
 class Standing(NamedTuple):
@@ -43,38 +58,46 @@ class Standing(NamedTuple):
     """Whether all planned runs have ended, so that a verdict may be shown."""
     answer: str
     """Answer of the study. Empty before all planned runs have ended."""
-    one_more_seed: str
-    """Training time of one more seed of every arm, as measured in this study. Empty before a seed is finished."""
+    one_more_seed: MoreSeeds | None
+    """The study with one more seed, if it is finished and can have one."""
     note: str
 
 
 def standing(folder: Path) -> Standing:
     """Return the state of the study in a folder. Raise UserError if the folder contains no study."""
-    name, config = read_study(str(folder))
-    study = Study(name, config, folder, source=study_path(str(folder)))
-    note = ""
+    _, config = read_study(str(folder))
+    designed, note = arms(config, study_path(str(folder))), ""
     try:
-        runs = study.known_runs()
+        runs = known_runs(folder, designed)
     except UserError as error:
-        runs, note = KnownRuns([], {}), str(error)
-    states = _states([*runs.before, *(run for by_seed in runs.compared.values() for run in by_seed.values())], folder)
-    seeds = config.seed_list
+        runs, note = KnownRuns(), str(error)
+    states = _states([*(run.name for run in runs.before), *_names(runs)], folder)
+    seeds = list(dict.fromkeys([*config.seed_list, *(seed for named in runs.compared.values() for seed in named)]))
     compared = {
-        arm.name: {
-            seed: states[run.name] for seed, run in runs.compared.get(arm.name, {}).items() if run.name in states
-        }
-        for arm in study.arms
+        arm.name: {seed: states.get(name) for seed, name in runs.compared.get(arm.name, {}).items()} for arm in designed
     }
-    rows = [(arm.label, [_cell(compared[arm.name].get(seed)) for seed in seeds]) for arm in study.arms]
-    ended = [state for by_seed in compared.values() for state in by_seed.values() if state.summary]
-    is_finished = len(ended) == len(study.arms) * len(seeds) and has_summary(folder)
+    rows = [
+        (
+            arm.label,
+            [_cell(compared[arm.name].get(seed)) if config.has_run(arm.size, seed) else _NO_RUN for seed in seeds],
+        )
+        for arm in designed
+    ]
+    ended = {
+        (arm, seed): state
+        for arm, named in compared.items()
+        for seed, state in named.items()
+        if state and state.summary
+    }
+    planned = [(arm.name, seed) for arm in designed for seed in seeds if config.has_run(arm.size, seed)]
+    is_finished = all(run in ended for run in planned) and has_summary(folder)
     curves = [
         held_out(state, arm.label, color)
-        for color, arm in enumerate(study.arms)
+        for color, arm in enumerate(designed)
         for state in compared[arm.name].values()
+        if state
     ]
     measure = next((state.measure for state in states.values()), "")
-    per_seed = _seconds_per_seed(ended, len(study.arms))
     return Standing(
         str(folder),
         config.question,
@@ -85,13 +108,17 @@ def standing(folder: Path) -> Standing:
         machine_load(),
         is_finished,
         read_summary(folder).answer if is_finished else "",
-        seconds(per_seed) if per_seed else "",
+        _one_more_seed(config, list(ended.values()), len(designed)) if is_finished else None,
         visible(note),
     )
 
 
-def _states(runs: Sequence[Run], folder: Path) -> dict[str, Watched]:
-    begun = {run.name: run.folder(folder) for run in runs if is_run_folder(run.folder(folder))}
+def _names(runs: KnownRuns) -> list[str]:
+    return [name for named in runs.compared.values() for name in named.values()]
+
+
+def _states(names: Sequence[str], folder: Path) -> dict[str, Watched]:
+    begun = {name: path for name in names if is_run_folder(path := folder / RUNS / name)}
     return dict(zip(begun, watch([*begun.values()]), strict=True)) if begun else {}
 
 
@@ -103,10 +130,13 @@ def _cell(state: Watched | None) -> RunCell:
     return RunCell(state.status, value, done)
 
 
-def _seconds_per_seed(ended: Sequence[Watched], n_arms: int) -> float | None:
+def _one_more_seed(config: StudyConfig, ended: Sequence[Watched], n_arms: int) -> MoreSeeds | None:
+    """Return the study with one more seed. Return None if the seeds are not just a number, or if no speed is known."""
     times = [
         run.settings.trained / run.tokens_per_second
         for run in ended
         if run.tokens_per_second and run.status == "finished"
     ]
-    return n_arms * sum(times) / len(times) if times else None
+    if not isinstance(config.seeds, int) or not times:
+        return None
+    return MoreSeeds(config.seeds + 1, seconds(n_arms * sum(times) / len(times)))

@@ -1,0 +1,148 @@
+"""Pages of studies in `archlab ui`: they show the runs of the command line, and train one more seed."""
+
+import json
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from archlab.cli.app import main
+from archlab.config.core.yaml_text import to_yaml
+from archlab.ui.app import create_app
+from archlab.ui.lab.processes import StudyProcesses
+from tiny import MODEL, TRAIN
+
+HERE = "http://127.0.0.1:8765"
+FOLDER = Path("studies/which")
+
+
+class NoProcesses(StudyProcesses):
+    """Processes that are not started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[tuple[Path, str, int | None]] = []
+
+    def start(self, folder: Path, source: str, n_seeds: int | None = None) -> None:
+        self.started.append((folder, source, n_seeds))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, text: Path):
+    """Return a folder with a study that the command line has finished."""
+    place = tmp_path_factory.mktemp("place")
+    values = {
+        "question": "Which?",
+        "base": "base.yaml",
+        "set": {"data.path": str(text)},
+        "budget": {"tokens": 640},
+        "seeds": 2,
+        "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("ARCHLAB_CACHE", str(place / "cache"))
+        Path("base.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
+        Path("which.yaml").write_text(to_yaml(values))
+        assert main(["study", "run", "which.yaml", "--workers", "1", "--threads", "1"]) == 0
+        yield place
+
+
+@pytest.fixture
+def processes() -> NoProcesses:
+    return NoProcesses()
+
+
+@pytest.fixture
+def client(place: Path, processes: NoProcesses) -> TestClient:
+    app = create_app(Path(), "token", 8765, ["127.0.0.1"], processes)
+    client = TestClient(app, base_url=HERE, raise_server_exceptions=False, follow_redirects=False)
+    assert client.get("/?token=token").status_code == 303
+    return client
+
+
+def cells(page: str) -> dict[str, list[str]]:
+    """Return the held-out values in the grid of runs, by arm."""
+    rows = re.findall(r'<tr><th scope="row">.*?</span>(\w+)</th>(.*?)</tr>', page, re.DOTALL)
+    return {arm: re.findall(r"<small>([\d.]+)</small>", row) for arm, row in rows}
+
+
+def recorded() -> dict[str, list[str]]:
+    """Return the scores that the runs themselves have recorded, by arm, in the order of the seeds."""
+    scores: dict[str, dict[int, float]] = {"a": {}, "b": {}}
+    for run in FOLDER.glob("runs/*"):
+        config = (run / "config.yaml").read_text()
+        seed = re.search(r"seed: (\d+)", config)
+        scores["b" if "layernorm" in config else "a"][int(seed[1]) if seed else 0] = json.loads(
+            (run / "metrics.jsonl").read_text().splitlines()[-1]
+        ).get("bits_per_byte")
+    return {arm: [f"{by_seed[seed]:.4f}" for seed in sorted(by_seed)] for arm, by_seed in scores.items()}
+
+
+def test_the_page_shows_the_value_of_each_run(client: TestClient):
+    page = client.get(f"/studies/of/{FOLDER}").text
+    assert cells(page) == recorded()
+    assert json.loads((FOLDER / "summary.json").read_text())["answer"] in unescape(page)
+
+
+def test_pages_of_studies_do_not_load_torch(place: Path):
+    code = """
+import sys
+from pathlib import Path
+from starlette.testclient import TestClient
+from archlab.ui.app import create_app
+from archlab.ui.lab.processes import StudyProcesses
+client = TestClient(create_app(Path(), "t", 1, ["127.0.0.1"], StudyProcesses()), base_url="http://127.0.0.1:1")
+client.get("/?token=t")
+for path in ("/studies", "/studies/of/studies/which", "/choice/swiglu", "/vs/gpt-2/llama-3-8b"):
+    assert client.get(path).status_code == 200
+    assert "torch" not in sys.modules, path
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_study_without_a_list_of_its_runs_shows_those_of_its_summary(client: TestClient):
+    file = FOLDER / "runs.json"
+    before = file.read_text()
+    file.unlink()
+    assert cells(client.get(f"/studies/of/{FOLDER}").text) == recorded()
+    file.write_text(before)
+
+
+def test_runs_of_other_arms_are_not_shown(client: TestClient):
+    study = FOLDER / "study.yaml"
+    before = study.read_text()
+    study.write_text(before.replace("layernorm", "none"))
+    page = client.get(f"/studies/of/{FOLDER}").text
+    study.write_text(before)
+    assert "its arms have changed" in page
+    assert cells(page) == {"a": [], "b": []}
+    assert 'class="answer"' not in page
+
+
+def test_one_more_seed_is_trained_by_the_command_that_the_page_shows(client: TestClient, processes: NoProcesses):
+    page = client.get(f"/studies/of/{FOLDER}").text
+    assert f"archlab study run {FOLDER} --seeds 3" in page
+    answer = client.post(f"/studies/seed/{FOLDER}", headers={"origin": HERE})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/of/{FOLDER}")
+    assert processes.started == [(FOLDER, str(FOLDER), 3)]
+    study = (FOLDER / "study.yaml").read_text()
+    (FOLDER / "study.yaml").write_text(study.replace("seeds: 2", "seeds: 3"))  # as soon as the command has begun
+    begun = client.get(f"/studies/of/{FOLDER}").text
+    assert 'class="answer"' not in begun
+    assert client.post(f"/studies/seed/{FOLDER}", headers={"origin": HERE}).status_code == 422
+    (FOLDER / "study.yaml").write_text(study)
+    assert main(["study", "run", str(FOLDER), "--seeds", "3", "--workers", "1", "--threads", "1"]) == 0
+    page = client.get(f"/studies/of/{FOLDER}").text
+    assert [len(values) for values in cells(page).values()] == [3, 3]
+    assert cells(page) == recorded()
+    assert "not planned" in " ".join(json.loads((FOLDER / "summary.json").read_text())["warnings"])
+
+
+def test_a_study_refuses_too_few_seeds(place: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["study", "run", "which.yaml", "--seeds", "1"]) == 2
+    assert "seeds" in capsys.readouterr().err
