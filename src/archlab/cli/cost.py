@@ -5,7 +5,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from archlab.cli.arguments import AtLeastOne, Devices, Flag, Price, SeveralAtLeastOne, check_one_answer, load_several
+from archlab.cli.arguments import (
+    AtLeastOne,
+    ConfigName,
+    ConfigOrOverride,
+    DeviceName,
+    Devices,
+    Flag,
+    Price,
+    SeveralAtLeastOne,
+    check_one_answer,
+    load_several,
+)
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.schema import Config
@@ -24,14 +35,14 @@ from archlab.report.cost.tables import beyond_limits, of_one, ratios, side_by_si
 
 @long_output
 def run(
-    config: str,
+    config: ConfigName,
     /,
-    *more: str,
+    *more: ConfigOrOverride,
     batch: SeveralAtLeastOne = (),
     context: SeveralAtLeastOne = (),
     source: AtLeastOne | None = None,
     dtype: Format = "bfloat16",
-    hardware: str | None = None,
+    hardware: DeviceName | None = None,
     devices: Devices | None = None,
     parallel: str | None = None,
     price: Price | None = None,

@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne, check_one_answer, load_several
+from archlab.cli.arguments import (
+    AtLeastOne,
+    ConfigName,
+    ConfigOrOverride,
+    Flag,
+    SeveralAtLeastOne,
+    check_one_answer,
+    load_several,
+)
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -14,9 +22,9 @@ STEPS = 5
 
 @long_output
 def run(
-    config: str,
+    config: ConfigName,
     /,
-    *more: str,
+    *more: ConfigOrOverride,
     context: AtLeastOne | None = None,
     widths: SeveralAtLeastOne = (),
     steps: AtLeastOne | None = None,
