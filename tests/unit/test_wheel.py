@@ -9,12 +9,14 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
 from hatchling.build import build_wheel
 
 import archlab
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 5_000_000
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NOT_PACKED = {"docs/notebook.md", "docs/ladder.png"}
 
 
@@ -89,8 +91,17 @@ def test_its_description_has_no_link_that_only_works_in_the_repository(metadata)
 
 
 def test_the_version_has_one_place():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert "version" in project["dynamic"]
+    assert "version" in PROJECT["dynamic"]
     newest = re.search(r"(?m)^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text())
     assert newest is not None
     assert newest[1] == archlab.__version__
+
+
+def test_the_conda_recipe_needs_the_same():
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == archlab.__version__
+    python, *packages = recipe["requirements"]["run"]
+    assert python == f"python {PROJECT['requires-python']}"
+    assert [name.replace(" ", "").replace("pytorch", "torch") for name in packages] == PROJECT["dependencies"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert [name.replace(" ", "") for name in recipe["requirements"]["host"][2:]] == build
