@@ -1,10 +1,14 @@
-"""Processors and memory of the machine that this process runs on."""
+"""Processors, memory and software versions of the machine that this process runs on."""
 
 import ctypes
 import os
+import platform
 import sys
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from archlab.version import __version__
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Constants M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, which name parameters of mallopt."""
@@ -38,3 +42,19 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, LARGEST_KEPT)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def versions() -> dict[str, str]:
+    """Return what a bug report needs: the versions of archlab, torch and Python, and the machine. torch is not
+    imported."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = "not installed"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "archlab": __version__,
+        "torch": torch,
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "machine": f"{platform.platform()}, {cores()} cores, {memory / 2**30:.0f} GiB",
+    }

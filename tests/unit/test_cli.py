@@ -2,6 +2,7 @@
 
 import io
 import json
+import platform
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from importlib import import_module
 
 import pytest
+import torch
 
 import archlab
 from archlab.cli import app
@@ -40,6 +42,8 @@ def test_torch_stays_out(tmp_path):
         "import archlab; dir(archlab)",
         "archlab.cost(archlab.load_config('tiny-llama')); archlab.load_study",
         "from archlab.cli.app import main; main(['--help'])",
+        "main(['--version'])",
+        "main(['__complete', 'show', 'tiny-llama', 'model.norm.kind='])",
         "main(['cost', 'tiny-llama'])",
         "main(['hardware', 'h100x8'])",
         "main(['list', 'presets', '--sort', '-size'])",
@@ -70,7 +74,11 @@ def test_every_verb_exists_and_has_help(verb, target, summary, capsys):
 
 def test_version(capsys):
     assert app.main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == archlab.__version__
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"archlab {archlab.__version__}", f"torch   {torch.__version__}"]
+    assert lines[2].startswith(f"Python  {platform.python_version()} ")
+    assert lines[3].startswith(f"machine {platform.system()}")
+    assert len(lines) == 4
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_help_of_archlab_fits_one_screen(capsys, monkeypatch):
     text = "\n".join(lines)
     for group, verbs in app.GROUPS.items():
         for position, (verb, _, summary) in enumerate(verbs):
-            heading = f"{'' if position else group:<8}  {verb:<8}  {summary}"
+            heading = f"{'' if position else group:<8}  {verb:<10}  {summary}"
             assert heading in text, "one line each, the group before its first verb"
 
 

@@ -164,13 +164,6 @@ def test_damaged_compressed_files_are_named(tmp_path: Path, suffix: str, compres
             list(Corpus([str(file)]))
 
 
-def test_zstd_without_pyarrow_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "a.txt.zst").write_bytes(b"")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"a\.txt\.zst: needs pyarrow; run: pip install 'archlab\[zstd\]'"):
-        list(Corpus([str(tmp_path)]))
-
-
 TEXTS = [f"text {i} é\n" for i in range(30)]
 
 
@@ -304,13 +297,6 @@ def test_a_file_that_does_not_fit_into_memory_is_named(folder: Path, monkeypatch
     monkeypatch.setattr("archlab.data.contents._decode", too_much)
     with pytest.raises(UserError, match=r"00\.txt: 220 bytes do not fit into memory"):
         list(Corpus([str(folder)]))
-
-
-def test_parquet_without_pyarrow_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "a.parquet").write_bytes(b"")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install 'archlab\[parquet\]'"):
-        list(Corpus([str(tmp_path)]))
 
 
 def test_bad_sources(tmp_path: Path):

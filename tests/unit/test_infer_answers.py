@@ -5,13 +5,11 @@ that are generated one at a time. benchmarks/harness.py compares the whole inter
 """
 
 import random
-import sys
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from archlab.cli.app import main
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.infer.answers import Answers, Pair
@@ -135,9 +133,3 @@ def test_generation_ends_when_all_texts_have_stopped(tokenizer, monkeypatch):
     monkeypatch.setattr(Answers, "_text", lambda self, tokens: steps.append(len(tokens)) or "x" * len(tokens))
     assert dict(scorer.generated([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}
     assert max(steps) == 3
-
-
-def test_without_lm_eval_the_command_says_how_it_is_installed(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    assert main(["lm-eval", "runs/a", "piqa"]) == 2
-    assert "pip install 'archlab[lm-eval]'" in capsys.readouterr().err

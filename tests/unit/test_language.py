@@ -168,7 +168,8 @@ def texts(folder: Path) -> list[Text]:
 
 FOLDERS = {
     **{path.stem: path for path in sorted((ROOT / "src/archlab").iterdir()) if path.name != "__pycache__"},
-    **{name: ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs", "benchmarks", "tests")},
+    **{path.name: path for path in sorted(ROOT.glob("*.md"))},
+    **{name: ROOT / name for name in ("docs", "benchmarks", "tests")},
 }
 
 

@@ -13,7 +13,7 @@ from archlab.config.core.trust import trusting
 from archlab.console import console, visible_stdout
 from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
-from archlab.version import __version__
+from archlab.machine import versions
 
 GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "Look": (
@@ -56,6 +56,10 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("convert", "exchange:convert", "Change the architecture of a trained model."),
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
     ),
+    "Set up": (
+        ("doctor", "doctor:run", "Show what is installed, and what features need."),
+        ("completion", "completion:run", "Print a script that completes commands and values."),
+    ),
 }
 """Subcommands, grouped under the headings of `archlab --help`. Each row contains the subcommand's name, the place of
 its function or cyclopts App in archlab.cli (`module:name`), and a summary for `archlab --help`."""
@@ -63,11 +67,12 @@ its function or cyclopts App in archlab.cli (`module:name`), and a summary for `
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
 HELP = """Compare architectures of language models.
-CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id.
-`model.norm.kind=layernorm` after CONFIG changes a field.
-
-`archlab COMMAND --help` shows examples. `ARCHLAB_PAGER=cat` turns off the pager.
+CONFIG is a preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
+`model.norm.kind=layernorm` after CONFIG changes a field. `archlab COMMAND --help` shows examples.
 """
+
+COMPLETE = "__complete"
+"""Hidden command of cyclopts that the scripts of `archlab completion` call."""
 
 TRUST_OPTION = "--trust"
 TRUST_HELP = f"With `{TRUST_OPTION}`, archlab runs the plug-ins that a folder from somebody else names."
@@ -85,7 +90,8 @@ def make_app(kind: type[App] = HelpApp) -> App:
         help=HELP,
         help_epilogue=TRUST_HELP,
         group_parameters=OPTIONS,
-        version=__version__,
+        version=_versions,
+        version_format="plaintext",
         default_parameter=NO_NEGATIVES,
         result_action="return_value",
         exit_on_error=False,
@@ -103,6 +109,10 @@ def make_app(kind: type[App] = HelpApp) -> App:
     return app
 
 
+def _versions() -> str:
+    return "\n".join(f"{name:<8}{value}" for name, value in versions().items())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code.
 
@@ -113,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app = make_app()
+        if words[:1] == [COMPLETE]:  # its output contains control characters, which `visible_stdout` would replace
+            return app(words) or 0
         untrusted = _without_trust(app, words)
         with trusting(untrusted != words), visible_stdout():
             code = app(untrusted)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
+from archlab.cli import candidates
 from archlab.config.core.base import LONGEST, memory_size, whole_number
 from archlab.config.core.text import note
 from archlab.config.core.yaml_text import parse_yaml
@@ -17,6 +18,36 @@ from archlab.pricing.partition import MOST_DEVICES
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 """Option without a value, such as `--json`. It is off by default."""
+
+ConfigName = Annotated[str, Parameter(completer=candidates.configs)]
+"""Preset, YAML file, run folder, Hugging Face folder or hub id."""
+
+Override = Annotated[str, Parameter(completer=candidates.overrides)]
+"""Change of a field, as in model.norm.kind=layernorm."""
+
+OverrideOfTwo = Annotated[str, Parameter(completer=candidates.overrides_of_two)]
+"""Change of a field in one of two configs, as in a.model.n_layers=16."""
+
+ConfigOrOverride = Annotated[str, Parameter(completer=candidates.configs_and_overrides)]
+"""Further config, or a change of a field in all configs."""
+
+FolderName = Annotated[str, Parameter(completer=candidates.paths)]
+"""Run folder, Hugging Face folder or hub id."""
+
+StudyName = Annotated[str, Parameter(completer=candidates.studies)]
+"""Study of the library, YAML file or study folder."""
+
+DeviceName = Annotated[str, Parameter(completer=candidates.devices)]
+"""Device of the library, several of one kind, or a YAML file."""
+
+TopicName = Annotated[str, Parameter(completer=candidates.topics)]
+"""Topic, field or value that `archlab explain` explains."""
+
+ClaimName = Annotated[str, Parameter(completer=candidates.claims)]
+"""Number or name of a claim in the ledger."""
+
+ExtraName = Annotated[str, Parameter(completer=candidates.extras)]
+"""Extra of archlab, as in `pip install 'archlab[gguf]'`."""
 
 MayBeginWithDash = Parameter(allow_leading_hyphen=True)
 """Parameter for free text, which may begin with a dash like an option."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from archlab.cli.arguments import AtLeastOne, Flag, load_with_notes
+from archlab.cli.arguments import AtLeastOne, ConfigName, Flag, Override, load_with_notes
 from archlab.cli.help import verb_with_subcommands
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.io import check_effect
@@ -24,7 +24,7 @@ _DECODING_OPTIONS = {
 
 
 @app.command
-def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = False) -> None:
+def train(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 10, json: Flag = False) -> None:
     """Measure the speed of training on this machine.
 
     Print the tokens per second of whole training steps, the achieved fraction of peak matrix product speed, and the
@@ -54,9 +54,9 @@ def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = 
 
 @app.command
 def decode(
-    config: str,
+    config: ConfigName,
     /,
-    *overrides: str,
+    *overrides: Override,
     batch: AtLeastOne = 1,
     context: AtLeastOne = 16,
     steps: AtLeastOne = 64,
@@ -112,7 +112,7 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
 
 
 @long_output
-def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:
+def profile(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 5, json: Flag = False) -> None:
     """Show the time, FLOPs and bytes of each kind of operation in a training step on this machine.
 
     Every operation is timed separately, in the forward and in the backward pass. The model is not compiled. If it has

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer, load_shape
+from archlab.cli.arguments import AtLeastOne, ConfigName, Flag, Override, check_one_answer, load_shape
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
@@ -13,9 +13,9 @@ from archlab.review.shape_rule import Case
 
 @long_output
 def run(
-    config: str,
+    config: ConfigName,
     /,
-    *overrides: str,
+    *overrides: Override,
     tensor: AtLeastOne | None = None,
     pipeline: AtLeastOne | None = None,
     languages: AtLeastOne | None = None,

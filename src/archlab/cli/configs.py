@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from archlab.cli.arguments import Flag, check_one_answer, load_with_notes
+from archlab.cli.arguments import ConfigName, Flag, Override, OverrideOfTwo, check_one_answer, load_with_notes
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.describe import layer_table, named_stacks
@@ -16,7 +16,7 @@ from archlab.exchange.configs import load_config
 
 
 @long_output
-def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = False) -> None:
+def show(config: ConfigName, /, *overrides: Override, layers: Flag = False, json: Flag = False) -> None:
     """Show a config as YAML, with every default and derived value.
 
     Parameters
@@ -67,7 +67,13 @@ def schema(kind: Literal["config", "study"] = "config", /) -> None:
 
 @long_output
 def diff(
-    a: str, b: str, /, *overrides: str, model_only: Flag = False, html: Path | None = None, json: Flag = False
+    a: ConfigName,
+    b: ConfigName,
+    /,
+    *overrides: OverrideOfTwo,
+    model_only: Flag = False,
+    html: Path | None = None,
+    json: Flag = False,
 ) -> None:
     """Show every field in which two configs differ, including defaults and derived values.
 
@@ -115,7 +121,7 @@ def diff(
 
 
 @long_output
-def flatten(config: str, /, *overrides: str) -> None:
+def flatten(config: ConfigName, /, *overrides: Override) -> None:
     """Print a model as a single PyTorch file that needs only torch, with at most 350 lines.
 
     The file contains only the code that this model uses. With an encoder, it has at most 700 lines.

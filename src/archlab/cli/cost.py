@@ -7,6 +7,9 @@ from typing import Any
 
 from archlab.cli.arguments import (
     AtLeastOne,
+    ConfigName,
+    ConfigOrOverride,
+    DeviceName,
     Devices,
     Flag,
     Price,
@@ -41,14 +44,14 @@ _OPTIONS = {"parallel": "use --parallel", "train.dtype": "use --dtype", "train.r
 
 @long_output
 def run(
-    config: str,
+    config: ConfigName,
     /,
-    *more: str,
+    *more: ConfigOrOverride,
     batch: SeveralAtLeastOne = (),
     context: SeveralAtLeastOne = (),
     source: AtLeastOne | None = None,
     dtype: Format = "bfloat16",
-    hardware: str | None = None,
+    hardware: DeviceName | None = None,
     devices: Devices | None = None,
     parallel: str | None = None,
     price: Price | None = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from archlab.cli.arguments import load_shape
+from archlab.cli.arguments import ConfigName, Override, load_shape
 from archlab.config.core.text import note
 from archlab.config.io import check_effect
 from archlab.config.layers import distinct_layers, stacks
@@ -13,9 +13,9 @@ from archlab.errors import UserError
 
 
 def run(
-    config: str,
+    config: ConfigName,
     /,
-    *overrides: str,
+    *overrides: Override,
     out: Path,
     unfold: Annotated[str, Parameter(show_default=False)] = "",
 ) -> None:

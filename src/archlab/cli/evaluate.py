@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archlab.cli.arguments import AtLeastOne, Flag, WholeNumber, split_overrides
+from archlab.cli.arguments import AtLeastOne, ConfigName, ConfigOrOverride, Flag, WholeNumber, split_overrides
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.io import check_effect
 from archlab.progress import doing
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    config: str, /, *more: str, tokens: AtLeastOne | None = None, int8: Flag = False, json: Flag = False
+    config: ConfigName,
+    /,
+    *more: ConfigOrOverride,
+    tokens: AtLeastOne | None = None,
+    int8: Flag = False,
+    json: Flag = False,
 ) -> None:
     """Compute bits per byte on held-out text, for one model, or for several on the same text.
 
@@ -117,7 +122,7 @@ def _state(scored: "HeldOutScore") -> str:
 
 
 def lm_eval(
-    path: str,
+    path: ConfigName,
     /,
     *tasks: str,
     shots: WholeNumber | None = None,

@@ -192,5 +192,13 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab flatten llama-3-8b", "The whole model as one PyTorch file."),
         ("archlab flatten gpt-2 model.norm.kind=rmsnorm > mine.py", "Save a changed model as a file."),
     ),
+    "doctor": (
+        ("archlab doctor", "Everything, with the command that installs what is missing."),
+        ("archlab doctor gguf hub", "The same; exit code 1 if GGUF files or hub ids would not work."),
+    ),
+    "completion": (
+        ("archlab completion --install", "Complete in new shells of the kind that you use."),
+        ("archlab completion fish > archlab.fish", "Only write the script for fish."),
+    ),
 }
 """Mapping from commands (without `archlab`, as in `study run`) to their examples."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.atlas.inspect import Inspection, inspect
-from archlab.cli.arguments import Flag
+from archlab.cli.arguments import Flag, FolderName, Override
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.exchange.configs import find_folder, is_run_folder
@@ -14,7 +14,7 @@ from archlab.infer.load import inspect_run
 from archlab.progress import doing
 
 
-def import_folder(source: str, /, *, out: Path) -> None:
+def import_folder(source: FolderName, /, *, out: Path) -> None:
     """Make a run folder from a published model.
 
     The run folder can then be trained (`archlab train OUT --out OUT`), evaluated (`archlab eval OUT`) and sampled from
@@ -72,7 +72,7 @@ def export_run(
 
 
 @long_output
-def convert(model: str, /, *overrides: str, out: Path) -> None:
+def convert(model: FolderName, /, *overrides: Override, out: Path) -> None:
     """Change the architecture of a trained model, without training. `archlab list transformations` shows what can
     change.
 
@@ -98,7 +98,7 @@ def convert(model: str, /, *overrides: str, out: Path) -> None:
 
 
 @long_output
-def inspect_folder(folder: str, /, *, json: Flag = False) -> int:
+def inspect_folder(folder: FolderName, /, *, json: Flag = False) -> int:
     """Show what a model folder contains, and whether archlab can load it.
 
     Exit code 0: archlab can load the folder. Exit code 2: archlab cannot load it; all reasons are printed.

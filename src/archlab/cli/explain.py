@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from archlab.cli.arguments import Flag
+from archlab.cli.arguments import Flag, TopicName
 from archlab.cli.terminal import labeled, long_output, print_json
 from archlab.config.core import trust
 from archlab.config.core.plugins import resolve_and_import
@@ -33,7 +33,7 @@ _FEW = 2
 
 @long_output
 def run(
-    *topic: str, plugins: Annotated[tuple[str, ...], Parameter(show_default=False)] = (), json: Flag = False
+    *topic: TopicName, plugins: Annotated[tuple[str, ...], Parameter(show_default=False)] = (), json: Flag = False
 ) -> None:
     """Explain an architecture choice: formula, effect, reasons, models that use it, cost, evidence and settings.
 

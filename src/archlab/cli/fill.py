@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
+from archlab.cli.arguments import AtLeastOne, Flag, FolderName, MayBeginWithDash
 
 
 def run(
-    folder: str,
+    folder: FolderName,
     /,
     *,
     text: Annotated[str, MayBeginWithDash],

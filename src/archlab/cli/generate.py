@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash, WholeNumber
+from archlab.cli.arguments import AtLeastOne, Flag, FolderName, MayBeginWithDash, WholeNumber
 from archlab.console import print_exact
 
 
 def run(
-    folder: str,
+    folder: FolderName,
     /,
     *,
     prompt: Annotated[str, MayBeginWithDash] = "",

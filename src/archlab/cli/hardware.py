@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from archlab.atlas.table import MARKS
-from archlab.cli.arguments import Flag
+from archlab.cli.arguments import DeviceName, Flag
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.errors import UserError
 from archlab.pricing.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
@@ -20,7 +20,7 @@ LEGEND = (
 
 
 @long_output
-def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> None:
+def run(name: DeviceName = THIS, /, *, measure: Flag = False, json: Flag = False) -> None:
     """Show a device: peak speeds, memory, links, and the sources of these numbers.
 
     Parameters

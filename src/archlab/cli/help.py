@@ -16,7 +16,7 @@ NO_NEGATIVES = Parameter(negative=())
 OPTIONS = "Options"
 """Heading of the options in a help page."""
 
-_GROUP_WIDTH, _VERB_WIDTH = 8, 8
+_GROUP_WIDTH, _VERB_WIDTH = 8, 10
 """Widths, in columns, of the widest group name and of the widest subcommand name."""
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import Flag, check_one_answer
+from archlab.cli.arguments import ClaimName, Flag, check_one_answer
 from archlab.cli.terminal import labeled, long_output, print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
@@ -19,7 +19,7 @@ _LABEL = 6
 
 
 @long_output
-def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
+def run(claim: ClaimName | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
     """Show claims about architecture, with the published results and the results of archlab's own small runs.
 
     Parameters

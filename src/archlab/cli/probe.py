@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne, check_one_answer, load_several, split_overrides
+from archlab.cli.arguments import (
+    AtLeastOne,
+    ConfigName,
+    ConfigOrOverride,
+    Flag,
+    SeveralAtLeastOne,
+    check_one_answer,
+    load_several,
+    split_overrides,
+)
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.io import check_effect
 from archlab.config.schema import Config
@@ -22,9 +31,9 @@ _UPDATED = (*_READS, *(f"train.{name}" for name in _OF_UPDATES))
 
 @long_output
 def run(
-    config: str,
+    config: ConfigName,
     /,
-    *more: str,
+    *more: ConfigOrOverride,
     context: AtLeastOne | None = None,
     widths: SeveralAtLeastOne = (),
     steps: AtLeastOne | None = None,

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Bytes, Many
+from archlab.cli.arguments import AtLeastOne, Bytes, ConfigName, DeviceName, Many, Override
 from archlab.cli.terminal import long_output
 from archlab.errors import UserError
 from archlab.files import make_folder, write_atomic
@@ -14,13 +14,13 @@ from archlab.sizing.propose import SizeRequest, propose
 
 @long_output
 def run(
-    *overrides: str,
-    like: str = "llama-3",
+    *overrides: Override,
+    like: ConfigName = "llama-3",
     params: Many | None = None,
     active: Many | None = None,
     flops: Many | None = None,
     memory: Bytes | None = None,
-    hardware: str | None = None,
+    hardware: DeviceName | None = None,
     context: AtLeastOne | None = None,
     languages: AtLeastOne | None = None,
     out: Path | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.arguments import AtLeastOne, Flag, StudyName
 from archlab.cli.help import verb_with_subcommands
 from archlab.cli.terminal import long_output, print_json, print_table, show_table
 from archlab.config.core.text import note
@@ -31,7 +31,7 @@ app = verb_with_subcommands("study")
 
 @app.command
 def run(
-    study: str,
+    study: StudyName,
     /,
     *,
     scale: str | None = None,
@@ -161,7 +161,7 @@ def _this_machine() -> "Hardware | None":
 
 @app.command
 @long_output
-def new(study: str | None = None, /, *, out: Path | None = None) -> None:
+def new(study: StudyName | None = None, /, *, out: Path | None = None) -> None:
     """Write a study file to change and run, with every field explained.
 
     Parameters
@@ -187,7 +187,7 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
 
 @app.command
 @long_output
-def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None:
+def show(study: StudyName, /, *, scale: str | None = None, yaml: Flag = False) -> None:
     """Show the question of a study, its arms, and the time that its runs would take. Nothing is trained.
 
     Parameters

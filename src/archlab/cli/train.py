@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
+from archlab.cli.arguments import ConfigName, Override
 from archlab.config.core.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
@@ -21,7 +22,7 @@ ends the waiting processes, so that only one error is printed.
 """
 
 
-def run(config: str, /, *overrides: str, out: Path) -> int:
+def run(config: ConfigName, /, *overrides: Override, out: Path) -> int:
     """Train a model. Repeat the command to resume. Exit code 1: the training diverged.
 
     Before the first step, the command prints where the weights come from.

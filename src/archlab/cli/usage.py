@@ -182,7 +182,7 @@ _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
     ("extend", (_LONGER,)),
     ("compare versus vs ablate ablation experiment experiments", (_DIFF, _COSTS, _STUDY, _OWN_STUDY)),
     ("sweep tune search grid optimize", (_OWN_STUDY, _STUDY)),
-    ("chat talk ask prompt complete completion predict sample infer inference", (_GENERATE,)),
+    ("chat talk ask prompt complete predict sample infer inference", (_GENERATE,)),
     ("serve server deploy api", (_EXPORT, _GGUF)),
     ("save upload push publish", (_EXPORT, _GGUF)),
     ("quantize gguf", (_GGUF,)),

@@ -27,7 +27,7 @@ from archlab.data.template import (
     TextTemplate,
     json_type,
 )
-from archlab.errors import UserError
+from archlab.extras import needs_extra
 from archlab.files import MEBIBYTE
 from archlab.pricing.units import binary, plural
 
@@ -188,10 +188,8 @@ def _opened(path: Path) -> io.BufferedIOBase:
 
 
 def _pyarrow(path: Path, extra: str) -> Any:
-    try:
+    with needs_extra(extra, str(path)):
         import pyarrow
-    except ImportError:
-        raise UserError(f"{path}: needs pyarrow; run: pip install 'archlab[{extra}]'") from None
     return pyarrow
 
 

@@ -16,6 +16,7 @@ from archlab.data.contents import Content, Document, Invalid, NotText, Omissions
 from archlab.data.shards import MANIFEST, SHARD_NAME
 from archlab.data.template import TEXT, PairFields, RecordTemplate, TextTemplate
 from archlab.errors import UserError
+from archlab.extras import needs_extra
 from archlab.files import expand_user, real_path
 from archlab.hf.folder import homes
 
@@ -210,10 +211,8 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[Source
 
 @cache
 def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
-    try:
+    with needs_extra("datasets", source):
         from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UserError(f"{source}: needs the datasets library; run: pip install 'archlab[datasets]'") from None
     name, config, split = (*source.removeprefix(HUB).split(":"), "", "")[:3]
     try:
         dataset = load_dataset(name, config or None, split=split or "train")

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 
 from archlab.config.core.merge import Raw
 from archlab.errors import UserError
+from archlab.extras import needs_extra
 from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object, real_path
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -116,12 +117,8 @@ def origin_of(folder: Path, source: str) -> str:
 
 
 def _download(hub_id: str, files: Sequence[str]) -> Path:
-    try:
+    with needs_extra("hub", f"{hub_id}: no such file or folder; to download a hub id, archlab"):
         from huggingface_hub import snapshot_download
-    except ImportError:
-        raise UserError(
-            f"{hub_id}: no such file or folder; to download a hub id, install the extra: pip install 'archlab[hub]'"
-        ) from None
     name, _, revision = hub_id.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(files)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from archlab.errors import UserError
+from archlab.extras import needs_extra
 from archlab.files import cache_folder
 
 
@@ -34,11 +35,9 @@ def run_tasks(
 
     Raise UserError if lm_eval is not installed, if a task is unknown, or if the model cannot be evaluated.
     """
-    try:
+    with needs_extra("lm-eval", "archlab lm-eval"):
         from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
         from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise UserError("lm_eval is not installed; install the extra: pip install 'archlab[lm-eval]'") from None
     from archlab.infer.harness import ArchlabLM
 
     manager = TaskManager(include_path=str(include) if include else None)

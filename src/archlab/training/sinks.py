@@ -18,6 +18,7 @@ from archlab.config.identity import flatten, resolved
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, LogTo
 from archlab.digests import write_with_digests
+from archlab.extras import install
 from archlab.files import read_bytes, real_path
 
 Measures = Mapping[str, float]
@@ -253,9 +254,7 @@ def check_installed(log: Sequence[LogTo]) -> None:
     missing = [name for name in log if find_spec(SINKS[name][0]) is None]
     if missing:
         message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise ConfigError(
-            [Problem("train.log", f"{message}; run: pip install 'archlab[{','.join(missing)}]'")], "the config"
-        )
+        raise ConfigError([Problem("train.log", f"{message}; run: {install(*missing)}")], "the config")
 
 
 @contextmanager

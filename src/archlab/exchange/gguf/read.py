@@ -17,6 +17,7 @@ from archlab.errors import UserError
 from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture
 from archlab.exchange.gguf.vocabulary import read_vocabulary
 from archlab.exchange.gguf.write import rope_factors
+from archlab.extras import needs_extra
 from archlab.families.registry import FAMILIES
 from archlab.hf.weight_map import placed
 from archlab.model.decoder import Decoder
@@ -62,10 +63,8 @@ def read_gguf(file: Path) -> tuple[Decoder, list[str]]:
 
 def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a file by key, and its tensors, which are not read yet, by name."""
-    try:
+    with needs_extra("gguf", str(file)):
         from gguf import GGUFReader
-    except ImportError:
-        raise UserError("the extra `gguf` is needed to read GGUF files: pip install 'archlab[gguf]'") from None
     try:
         reader = GGUFReader(file)
         values = {name: field.contents() for name, field in reader.fields.items()}

@@ -18,6 +18,7 @@ from archlab.errors import UserError
 from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, find_architecture
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import choose_family
+from archlab.extras import needs_extra
 from archlab.files import file_atomic, make_folder
 from archlab.hf.rope import without_idle_scalings
 from archlab.hf.weight_map import published_tensors
@@ -80,10 +81,8 @@ def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
 def _write(
     model: Decoder, config: ModelConfig, architecture: Architecture, file: Path, dtype: torch.dtype
 ) -> list[str]:
-    try:
+    with needs_extra("gguf", "writing a GGUF file"):
         from gguf import GGUFWriter, LlamaFileType
-    except ImportError:
-        raise UserError("the extra `gguf` is needed to write GGUF files: pip install 'archlab[gguf]'") from None
     writer = GGUFWriter(file, architecture.name)
     kinds = {torch.bfloat16: LlamaFileType.MOSTLY_BF16, torch.float16: LlamaFileType.MOSTLY_F16}
     writer.add_file_type(kinds.get(dtype, LlamaFileType.ALL_F32))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from archlab.errors import UserError
+from archlab.extras import needs_extra
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere
 from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunProgress, needs_of
@@ -106,10 +107,8 @@ def _train(errand: Errand, run: Run) -> list[RunProgress]:
 def installed_ray() -> Any:
     """Import and return the ray module. Raise UserError if Ray is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
-    try:
+    with needs_extra("ray", "--executor ray"):
         import ray
-    except ImportError:
-        raise UserError("--executor ray needs Ray; run: pip install 'archlab[ray]'") from None
     return ray
 
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.problems import choose
 from archlab.errors import UserError
+from archlab.extras import needs_extra
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere
 from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunProgress, needs_of
@@ -223,8 +224,6 @@ class _TrainRun:
 
 
 def _submitit() -> Any:
-    try:
+    with needs_extra("slurm", "--executor slurm"):
         import submitit
-    except ImportError:
-        raise UserError("--executor slurm needs submitit; run: pip install 'archlab[slurm]'") from None
     return submitit

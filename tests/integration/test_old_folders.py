@@ -1,0 +1,74 @@
+"""Folders that an earlier version wrote: this version opens, evaluates, reports and continues them.
+
+`tests/folders/COMMIT` holds a run, a study and a text that the code of that commit wrote. The expected numbers are those
+that it printed. Never change these files: if a change of the code breaks a test here, users' folders break, too.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import archlab
+from archlab.cli import app
+
+FOLDERS = Path(__file__).parents[1] / "folders"
+
+
+@pytest.fixture(params=sorted(path.name for path in FOLDERS.iterdir()))
+def old(request, tmp_path, monkeypatch) -> Path:
+    """A copy of one version's folders, as the current folder."""
+    shutil.copytree(FOLDERS / request.param, tmp_path / "old")
+    monkeypatch.chdir(tmp_path / "old")
+    return tmp_path / "old"
+
+
+def stored(file: Path) -> dict:
+    return json.loads(file.read_text())
+
+
+def test_a_run_is_evaluated_as_its_version_evaluated_it(old, own_cache, capsys):
+    assert app.main(["eval", "run", "--json"]) == 0
+    score = json.loads(capsys.readouterr().out)
+    assert score["bits_per_byte"] == pytest.approx(stored(old / "run" / "summary.json")["bits_per_byte"], rel=1e-5)
+
+
+def test_a_model_is_loaded_and_generates(old):
+    model = archlab.from_pretrained("run")
+    assert sum(p.numel() for p in model.parameters()) == stored(old / "run" / "summary.json")["parameters"]
+    assert archlab.generate(model, torch.tensor([[1, 2]]), max_new_tokens=3, temperature=0.0).shape == (1, 5)
+
+
+def test_a_finished_run_is_not_trained_again(old, own_cache):
+    """The name of a run is a digest of its config, so the config still means the same."""
+    before = (old / "run" / "metrics.jsonl").read_bytes()
+    summary = archlab.train(archlab.load_config("run"), out="run")
+    assert summary.bits_per_byte == stored(old / "run" / "summary.json")["bits_per_byte"]
+    assert (old / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_has_curves(old):
+    assert app.main(["report", "run"]) == 0
+    assert (old / "run" / "report.html").is_file()
+
+
+def test_a_study_has_the_same_results(old):
+    rows = {(row["arm"], row["seed"]): row["accuracy"] for row in archlab.load_study("study").frame()}
+    lines = [line.split(",") for line in (old / "study" / "runs.csv").read_text().splitlines()]
+    place = {name: position for position, name in enumerate(lines[0])}
+    expected = {(line[0], int(line[1])): float(line[place["accuracy"]]) for line in lines[1:]}
+    assert rows == expected
+    assert len(rows) == 4
+
+
+def test_a_study_is_continued_without_training_a_run_again(old, own_cache, capsys):
+    before = {file: file.stat().st_mtime_ns for file in (old / "study" / "runs").rglob("metrics.jsonl")}
+    verdict = stored(old / "study" / "summary.json")["arms"][1]["comparison"]
+    assert app.main(["study", "run", "study"]) == 0
+    assert "layernorm is not" in capsys.readouterr().out
+    assert {file: file.stat().st_mtime_ns for file in (old / "study" / "runs").rglob("metrics.jsonl")} == before
+    again = stored(old / "study" / "summary.json")["arms"][1]["comparison"]
+    assert again["difference"] == verdict["difference"]
+    assert again["p"] == pytest.approx(verdict["p"])
