@@ -84,7 +84,7 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny.yaml data.path=empty.txt --out new", "empty.txt has no text"),
         ("train tiny.yaml data.path=binary.txt --out new", "binary.txt: binary file; expected UTF-8 text"),
         ("train tiny.yaml data.path=short.txt --out new", "train.seq_len is 16; "),
-        ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size is 200; allowed: 257"),
+        ("train tiny.yaml model.vocab_size=200 --out new", "model.vocab_size is 200; allowed: 257"),
         ("train binary.txt --out new", "binary.txt: not a text file"),
         ("train full --out new", "full: the folder has no config.yaml"),
         ("train tiny.yaml --out full", "full contains other files (thesis.tex)"),
@@ -94,7 +94,7 @@ def test_five_mistakes_are_five_lines(here):
         ("data binary.txt --out new", "binary.txt: binary"),
         ("data text.txt --out full", "full exists and is not a data folder"),
         ("data text.txt --out text.txt", "text.txt exists and is not a data folder"),
-        ("data text.txt --out new --vocab-size 3", "vocab_size is 3; allowed: 257"),
+        ("data text.txt --out new --vocab-size 3", "--vocab-size is 3; allowed: 257"),
         ("eval nowhere", "unknown config 'nowhere'"),
         ("generate nowhere --prompt a", "nowhere: not a run folder (no config.yaml)"),
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
@@ -194,13 +194,15 @@ def test_a_damaged_shard_is_named_before_anything_is_written(here):
     assert not (here.folder / "run").exists()
 
 
-def test_nan_outputs_are_not_sampled_or_scored(here, trained, monkeypatch):
+def test_nan_outputs_are_not_sampled_or_scored(here, trained, monkeypatch, capsys):
     def no_number(self, x, _):
         return torch.full((*x.shape[:-1], 300), torch.nan)
 
     monkeypatch.setattr("archlab.model.decoder.Head.forward", no_number)
     assert "the model's output is NaN" in here("generate", trained, "--prompt", "a")
     assert "the model's output is NaN" in here("eval", trained)
+    main(["generate", str(trained), "--prompt", "a"])
+    assert capsys.readouterr().out == "a\n", "the message of the error has its own line"
 
 
 # --- a full disk, Ctrl-C --------------------------------------------------------------------------

@@ -251,6 +251,13 @@ def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
     assert height > 800
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_picture_has_no_parameter_of_a_pointer(study: StudySummary) -> None:
+    """Two charts of one picture would have the same parameter, about which Altair warns."""
+    spec, _ = drawn(study)
+    assert {parameter["name"] for parameter in spec.get("params", ())} <= {"chosen"}
+
+
 def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: StudySummary) -> None:
     spec, config = drawn(study)
     svg = ElementTree.fromstring(vegalite_to_svg(spec, config=config))

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -498,6 +499,20 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
         "note: a, seed 1: checkpoint of seed 1: damaged",
         "note: a, seed 1: failed: out of patience",
     ]
+
+
+def test_what_many_runs_from_trained_weights_note_is_printed_for_each_model(lab, capsys):
+    """It may be the change of their logits, which is reported for every arm, also if it is 0 for several of them."""
+    study = lab.study()
+    text = "the logits differ by 0"
+    runs = [study.plan.compared(arm, seed) for arm in study.arms[:2] for seed in (0, 1)]
+    assert runs[0].config.model != runs[2].config.model
+    begun = [replace(run, start=runs[0]) for run in runs]
+    with StudyProgress() as progress:
+        for run in begun:
+            progress([run])(RunProgress(run, 0.0, note=text))
+    lines = [line for line in capsys.readouterr().err.splitlines() if text in line]
+    assert lines == [f"note: {begun[i].label}: {text}" for i in (0, 2)]
 
 
 def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkeypatch):

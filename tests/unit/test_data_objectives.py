@@ -245,7 +245,7 @@ def test_data_reserves_tokens_within_its_vocabulary(text: Path, tmp_path: Path) 
         ),
         (
             "[mask,'sentinels:50']",
-            r"300 tokens \(model.vocab_size, --vocab-size\), of which mask, sentinels:50 reserve 51; allowed: 308 or more",
+            r"vocab_size is 300; allowed: 308 or more: one token for each .*, and 51 for mask, sentinels:50",
         ),
     ],
 )

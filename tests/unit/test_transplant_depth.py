@@ -83,6 +83,18 @@ def test_new_layers_are_spread_evenly_and_copied_from_the_layer_before():
     assert [value == 0 for value in down] == [False, False, True, False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("n_layers", "detail"),
+    [
+        (3, "2 layers to 3; layer 2 is new, and its output is 0"),
+        (4, "2 layers to 4; layers 1, 3 are new, and their outputs are 0"),
+    ],
+)
+def test_one_new_layer_is_reported_in_the_singular(n_layers, detail):
+    _, made = tiny_received(tiny_trained("model.n_layers=2"), f"model.n_layers={n_layers}")
+    assert made.changes[0].detail == detail
+
+
 def test_in_a_pattern_trained_layers_keep_their_kind():
     old = tiny_trained(*LOCAL_AND_FULL, "model.n_layers=4")
     new, made = tiny_received(old, *LOCAL_AND_FULL, "model.n_layers=8")

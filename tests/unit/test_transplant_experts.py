@@ -68,7 +68,7 @@ def test_layers_that_stay_dense_are_kept():
     kind = "model.layers.sparse={mlp: {kind: moe, experts: 4, d_ff: 64}}"
     new, made = tiny_received(old, *pattern, kind)
     assert made.effect == "exact"
-    assert made.changes[0].detail == "layers 1: 4 experts, 2 active"
+    assert made.changes[0].detail == "layer 1: 4 experts, 2 active"
     assert {"layers.0.mlp.up.weight", "layers.0.mlp.down.weight"} <= set(made.kept)
     assert gap(old, new) < 1e-10
 

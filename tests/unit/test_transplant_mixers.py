@@ -99,7 +99,7 @@ def test_only_what_attention_lacks_is_new_and_other_layers_stay():
         moved = before[f"layers.1.attention_norms.{slot}.weight"]
         assert torch.equal(after[f"layers.1.mixer_norms.{slot}.weight"], moved)
     assert all(torch.equal(after[name], before[name]) for name in made.kept if "_norms" not in name)
-    assert made.changes[0].detail == "layers 1: multihead to gated_delta, q from q, k from k, v from v, out from out"
+    assert made.changes[0].detail == "layer 1: multihead to gated_delta, q from q, k from k, v from v, out from out"
     assert [change.name for change in made.changes] == ["recurrent mixer", "new tensors"]
 
 

@@ -27,6 +27,34 @@ def test_pooled_heads_are_means_of_neighbors():
     torch.testing.assert_close(new.layers[1].attention.k.weight, heads.mean(1).flatten(0, 1), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("before", "changes", "fields"),
+    [
+        (
+            ["model.norm.placement=double", "model.norm.unit_offset=true", "model.head.tied=true"],
+            ["model.norm.unit_offset=false", "model.norm.weight=false"],
+            ["model.norm.weight: .*placement double", "model.norm.weight: .*tied head"],
+        ),
+        (
+            ["model.norm.kind=layernorm", "model.norm.placement=output", "model.head.tied=true"],
+            ["model.norm.weight=false", "model.vocab_size=50", "model.mlp.d_ff=72"],
+            ["vocab_size: 50", "bias of a norm", "placement output", "tied head", "d_ff: 72"],
+        ),
+        (
+            ["model.attention.qk_norm.kind=rmsnorm"],
+            ["model.attention.qk_norm.weight=false", "model.position.pairing=interleaved"],
+            ["qk_norm.weight: false", "position.pairing: interleaved"],
+        ),
+    ],
+)
+def test_all_changes_that_cannot_be_made_are_named_at_once(before, changes, fields):
+    with pytest.raises(UserError) as refused:
+        transplanted(before, changes)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == len(fields)
+    assert all(re.search(field, line) for field, line in zip(fields, lines, strict=True)), lines
+
+
 NO_ATTENTION = "model.attention.kind=none model.position.kind=none"
 LATENT = "model.attention={kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 8, rope_dim: 4, v_dim: 8}"
 DELTA = "model.mixer={kind: gated_delta, n_key_heads: 4, n_value_heads: 4, key_dim: 8, value_dim: 8}"

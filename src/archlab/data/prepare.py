@@ -137,7 +137,8 @@ def open_data(config: DataConfig, vocab_size: int, field: str = "data.path") -> 
         corpus = corpus_of(config)
         with at(field):
             list(corpus.files())
-        recipe = _Recipe(corpus, config.held_out, vocab_size, _tokenizer_file(config), config.reserve)
+        tokenizer = _tokenizer_file(config)
+        recipe = _Recipe(corpus, config.held_out, vocab_size, tokenizer, config.reserve, vocab_field="model.vocab_size")
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold, config.excluded_folds)
     if (file := _tokenizer_file(config)) and (path / MANIFEST).is_file():
         tokenizer = bpe.load(file)
@@ -205,7 +206,10 @@ class _Recipe:
         tokenizer: Path | None,
         reserve: Sequence[str],
         seq_len: int | None = None,
+        *,
+        vocab_field: str = "--vocab-size",
     ) -> None:
+        self.vocab_field = vocab_field
         self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
         if self.given_tokenizer:
             reserve_tokens(self.given_tokenizer, reserve)
@@ -264,8 +268,8 @@ class _Recipe:
         if self.vocab_size < bpe.SMALLEST_VOCAB + n_reserved:
             reserved = f", and {n_reserved} for {', '.join(self.reserve)}" if n_reserved else ""
             raise UserError(
-                f"model.vocab_size (--vocab-size of `archlab data`) is {self.vocab_size}; allowed: "
-                f"{bpe.SMALLEST_VOCAB + n_reserved} or more: one for each of 256 bytes, {bpe.END_OF_TEXT}{reserved}"
+                f"{self.vocab_field} is {self.vocab_size}; allowed: {bpe.SMALLEST_VOCAB + n_reserved} or more: one "
+                f"token for each of 256 bytes, {bpe.END_OF_TEXT}{reserved}"
             )
         share, tests = TOKENIZER_CHARACTERS / self.split.characters, range(self.split.test_folds)
         never_tested = (p for p in self.split.pieces(self.corpus) if p.fold not in tests)

@@ -40,11 +40,12 @@ def _wider(weights: Weights, target: Architecture) -> Weights:
     tensors, layers, changes = dict[str, LazyTensor](), dict[str, LayerConfig](), dict[str, list[str]]()
     for name, own, wanted in weights.pairs(target):
         stream = Features(own.d_model, wanted.d_model // own.d_model)
-        norm = _with_share_of(own.norm, wanted.norm)
+        of_places = {place: _factors(getattr(own, place), getattr(wanted, place), place) for place in PLACES}
+        is_wider = stream.times > 1 or any(factor > 1 for factors in of_places.values() for factor in factors.values())
+        norm = _with_share_of(own.norm, wanted.norm) if is_wider else own.norm
         layer = own.model_copy(update={"d_model": wanted.d_model, "norm": norm})
-        for place in PLACES:
+        for place, factors in of_places.items():
             component = getattr(own, place)
-            factors = _factors(component, getattr(wanted, place), place)
             if stream.times == 1 and all(factor == 1 for factor in factors.values()):
                 continue
             tensors |= _of_component(weights, name, own, norm, place, factors, stream)
@@ -206,15 +207,15 @@ def _check_norm(norm: BlockNorm, wider: BlockNorm, features: Features) -> None:
 
 def _outside(weights: Weights, target: Architecture, times: int) -> tuple[dict[str, LazyTensor], ModelConfig]:
     old, norms = weights.model, outer_norms(target.model)
-    wider = {stack: _with_share_of(norm, norms[stack]) for stack, norm in outer_norms(old).items()}
-    new = old if wider == outer_norms(old) else with_outer_norms(old, wider)
+    wider = {stack: _with_share_of(norm, norms[stack]) for stack, norm in outer_norms(old).items()} if times > 1 else {}
+    new = with_outer_norms(old, wider) if wider else old
     new = new.model_copy(update={"d_model": old.d_model * times})
     stream = Features(old.d_model, times)
     token = Features(old.embedding.width) if old.embedding.width else stream
     added = token if old.embedding.widened == "sum" else stream
     features = {"stream": stream, "token": token, "added": added}
-    for name, norm in outer_norms(old).items():
-        _check_norm(norm, wider[name], stream)
+    for name, norm in wider.items():
+        _check_norm(outer_norms(old)[name], norm, stream)
     for stack in stacks(old):
         if added.times > 1 and stack.position.acts_on == "embedding" and not isinstance(stack.position, Learned):
             raise _other_waves(old.d_model, new.d_model, kind_of(type(stack.position)))
