@@ -233,7 +233,7 @@ def test_the_config_of_the_user_is_a_star(client: TestClient):
     page = client.get(f"/models?mine={mine}&x=n_layers&y=d_over_layers").text
     assert "llama-3-8b model.n_layers=16: Layers 16, d_model / layers 256" in page
     assert "is left out" in client.get(f"/models?mine={mine}&x=year").text
-    assert re.search(r'role="img" aria-label="llama-3-8b: year 2024', client.get("/models?mine=llama-3-8b&x=year").text)
+    assert re.search(r'role="img" aria-label="llama-3-8b: Year 2024', client.get("/models?mine=llama-3-8b&x=year").text)
 
 
 def test_the_workbench_leads_to_its_star(client: TestClient):
