@@ -16,6 +16,7 @@ from archlab.config.components.component import RoleName
 from archlab.config.components.recurrent import GatedRMSNorm, chunking
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
+from archlab.model.norms import rms_norm
 from archlab.model.state import State, is_step
 
 
@@ -149,6 +150,6 @@ class GatedNorm(nn.Module):
         """
         x, gate = at_least_float32(x), F.silu(at_least_float32(z))
         x = (x * gate if self.gate_first else x).unflatten(-1, (-1, self.width))
-        normed = F.rms_norm(x, (self.width,), eps=self.eps)
+        normed = rms_norm(x, None, self.eps)
         normed = normed * self.weight.to(x.dtype).view(-1, self.width)
         return normed.flatten(-2) if self.gate_first else normed.flatten(-2) * gate

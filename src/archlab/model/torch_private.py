@@ -29,6 +29,20 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     return torch.ops.aten._softmax_backward_data(grad, weights, -1, grad.dtype)
 
 
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return LayerNorm's gradients of x, [..., D], and of the weight, [D].
+
+    `mean` and `inverse`, [..., 1], are the mean and the inverse standard deviation that the forward pass used. The
+    public function, `F.layer_norm`, always computes both from x.
+    """
+    mask = [True, weight is not None, False]
+    shape = x.shape[-1:]
+    grads = torch.ops.aten.native_layer_norm_backward(grad, x, shape, mean, inverse, weight, None, mask)
+    return grads[0], grads[1]
+
+
 def int8_product(x_MK: Tensor, weight_NK: Tensor, scale_N: Tensor) -> Tensor:
     """Return the product, [M, N], of bfloat16 rows and an int8 matrix with one scale per row.
 

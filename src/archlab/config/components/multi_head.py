@@ -36,6 +36,12 @@ class QKLayerNorm(_Scoped, AnyLayerNorm):
 class QKRMSNorm(_Scoped, AnyRMSNorm):
     """RMS norm of queries and keys."""
 
+    @property
+    def saved_per_number(self) -> int:
+        """Return 2 if each head has its own weight, as for the layer norm, or if the result is cast before the
+        multiplication by the weight. Otherwise return 1."""
+        return 2 if self.scope == "each_head" and self.weight else super().saved_per_number
+
 
 QKNorm = Annotated[QKLayerNorm | QKRMSNorm | NoNorm, Field(discriminator="kind")]
 
@@ -229,13 +235,8 @@ class MultiHead(AnyAttention, _Shape):
             yield from self._inputs(d, of_source, kv_width, self.n_kv_heads, norms_of_keys, shares_input=is_shared)
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether the queries are stored head by head in memory. Torch's norms and a partial rotation cause this
-        layout."""
-        norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
-        is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
-        if isinstance(norm, NoNorm) or norm.scope != "head":
-            return is_partial
-        return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
+        """Return whether the queries are stored head by head in memory. A partial rotation causes this layout."""
+        return site.position.acts_on == "queries" and site.position.rotated(self.head_dim) < self.head_dim
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """Return the cached keys and values: those of the tokens that later tokens may see. Cross-attention caches
