@@ -55,8 +55,8 @@ def _measured(expected: OverSizes, results: Results, sizes: dict[str, int]) -> I
             base = found.mean if expected.leaves_out else found.mean - comparison.difference
             per = (1 if expected.leaves_out == is_lower_better else -1) / base
             gain = per * comparison.difference
-            ends = [None if end is None else per * end for end in (comparison.low, comparison.high)]
-            low, high = sorted(ends) if None not in ends else (None, None)
+            if comparison.low is not None and comparison.high is not None:
+                low, high = sorted((per * comparison.low, per * comparison.high))
             result = _seen_from_choice(comparison, expected.leaves_out)
         yield SizedGain(source=results.about.study, parameters=parameters, gain=gain, low=low, high=high, result=result)
 
