@@ -87,13 +87,15 @@ def test_the_keyboard_selects_an_option_and_keeps_its_place(lab: Laboratory, pag
 def test_axes_order_conditions_and_star_are_in_the_address(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/models?year=2024")
     page.select_option("#y", "context")
-    expect(page.get_by_role("heading", name="context over size")).to_be_visible()
+    expect(page.get_by_role("heading", name="Context in tokens")).to_be_visible()
     page.fill("#add", "size>100B")
     page.press("#add", "Enter")
     expect(page.locator(".chips a")).to_have_count(3)
     page.fill("#mine", "llama-3-8b model.max_seq_len=131072")
     page.press("#mine", "Tab")
-    star = page.get_by_role("img", name=re.compile("llama-3-8b model.max_seq_len=131072: size 8.03B, context 128Ki"))
+    star = page.get_by_role(
+        "img", name=re.compile("llama-3-8b model.max_seq_len=131072: Parameters 8.03B, Context in tokens 128Ki")
+    )
     expect(star).to_be_visible()
     page.get_by_role("columnheader", name="size").get_by_role("link").click()
     expect(page.locator("#models th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
@@ -104,6 +106,21 @@ def test_axes_order_conditions_and_star_are_in_the_address(lab: Laboratory, page
     expect(page.get_by_role("alert")).to_contain_text("did you mean size")
     assert page.url == address
     shown(page)
+
+
+def test_a_field_of_the_config_is_an_axis_and_a_condition(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/models")
+    page.select_option("#y", "model.norm.eps")
+    expect(page.get_by_role("heading", name="model.norm.eps")).to_be_visible()
+    page.fill("#add", "model.attention.n_kv_heads<8")
+    page.press("#add", "Enter")
+    expect(page).to_have_url(f"{lab.home}/models?model.attention.n_kv_heads%3C8&y=model.norm.eps")
+    assert 0 < shown(page) < 60
+    row = page.locator("#models tr.more td").first.bounding_box()
+    table = page.locator("#models").bounding_box()
+    assert row
+    assert table
+    assert row["width"] > 0.95 * table["width"]
 
 
 def test_a_dot_leads_to_the_page_of_its_model_and_on_to_the_workbench_and_compare(lab: Laboratory, page: Page):

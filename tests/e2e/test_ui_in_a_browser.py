@@ -109,7 +109,7 @@ def test_a_changed_config_is_compared_and_the_comparison_is_saved(lab: Laborator
     expect(page).to_have_url(f"{lab.home}/vs/gpt-2/gpt-2-xl?a.model.n_layers=6")
     expect(page.get_by_role("row", name=re.compile("^n_layers"))).to_contain_text("6")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save differences as page").click()
+        page.get_by_role("button", name="Save differences").click()
     assert download.value.suggested_filename == "gpt-2-with-model.n-layers-6-gpt-2-xl.html"
     saved = lab.context.new_page()
     saved.goto(f"file://{shutil.copy(download.value.path(), lab.folder / 'saved.html')}")
