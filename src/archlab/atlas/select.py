@@ -10,7 +10,7 @@ from archlab.atlas.models import AtlasRow
 from archlab.config.core.base import whole_number
 from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
 from archlab.config.io import begins
-from archlab.config.problems import choose, nearest
+from archlab.config.problems import nearest
 from archlab.errors import UserError
 
 ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
@@ -143,5 +143,6 @@ def all_fields(rows: Sequence[AtlasRow]) -> list[str]:
 def _field(name: str, option: str, rows: Sequence[AtlasRow]) -> str:
     if name in FIELDS or any(name in row.config_fields for row in rows):
         return name
-    near = nearest(name, all_fields(rows)) or choose(name, [*FIELDS, "a field of the config, such as model.norm.eps"])
-    raise UserError(f"{option}: unknown field {name!r}{near}")
+    near = nearest(name, all_fields(rows)) or ";"
+    allowed = f"{', '.join(FIELDS)}, or a field of the config such as model.norm.eps"
+    raise UserError(f"{option}: unknown field {name!r}{near} allowed: {allowed}")
