@@ -183,8 +183,9 @@ def _other_waves(before: int, after: int, kind: str) -> UserError:
 
 def _with_share_of(own: BlockNorm, wanted: BlockNorm) -> BlockNorm:
     """Return the norm, with the target's share of features if both are partial RMS norms."""
-    is_partial = isinstance(own, PartialRMSNorm) and isinstance(wanted, PartialRMSNorm)
-    return own.model_copy(update={"share": wanted.share}) if is_partial else own
+    if isinstance(own, PartialRMSNorm) and isinstance(wanted, PartialRMSNorm):
+        return own.model_copy(update={"share": wanted.share})
+    return own
 
 
 def _check_norm(norm: BlockNorm, wider: BlockNorm, features: Features) -> None:
