@@ -71,7 +71,7 @@ def test_the_list_of_tensors_says_what_was_dropped(published: Path, capsys: pyte
     """Layers at another place are kept, and the values are those of transformers without layer 1."""
     model, printed = converted(capsys, published, "model.n_layers=3", "train.start_layers=[0, 2, 3]")
     assert "layers 0 to 2: attention.q.weight kept" in printed
-    assert "trained layers 1: attention.q.weight dropped" in printed
+    assert "trained layer 1: attention.q.weight dropped" in printed
     assert printed.count(" dropped") == 9
     expected = in_transformers(published)
     del expected.model.layers[1]
@@ -79,6 +79,20 @@ def test_the_list_of_tensors_says_what_was_dropped(published: Path, capsys: pyte
         layer.self_attn.layer_idx = index
     expected.config.num_hidden_layers = 3
     torch.testing.assert_close(logits(model), logits(expected))
+
+
+def test_what_no_family_can_express_is_refused_with_the_way_out(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [str(published), "model.norm.weight=false", "--out", str(published.parent / "new")]
+    assert app.main(["convert", *wanted]) == 2
+    head, *_, last = capsys.readouterr().err.strip().splitlines()
+    assert head == "LlamaForCausalLM cannot express this model"
+    assert last == "a run folder can hold every model: make one with `archlab import`, and convert that"
+    run = published.parent / "run"
+    assert app.main(["import", str(published), "--out", str(run)]) == 0
+    assert app.main(["convert", str(run), *wanted[1:]]) == 0
+    assert "folded norm weights exact" in re.sub(r" +", " ", capsys.readouterr().out)
 
 
 def test_another_position_encoding_is_one_change(published: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from archlab.config.io import check_effect
 from archlab.config.schema import Config
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
+from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.exchange.load import read_origin
 from archlab.exchange.save import save_pretrained
@@ -96,7 +97,11 @@ def _written(start: Start, config: Config, model: Decoder, out: Path) -> str:
         write_untrained(out, config, model, start.files)
         return "a run folder"
     model.origin = read_origin(start.folder)
-    return save_pretrained(model, out)
+    try:
+        return save_pretrained(model, out)
+    except UserError as error:
+        instead = "a run folder can hold every model: make one with `archlab import`, and convert that"
+        raise UserError(f"{error}\n{instead}") from None
 
 
 def _origin(tensor: LazyTensor) -> str:
