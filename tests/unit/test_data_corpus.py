@@ -201,7 +201,7 @@ def test_a_saved_data_set(tmp_path: Path):
 def test_data_sets_of_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """If `datasets` is installed, archlab reads what it saves and downloads. Otherwise, hub sources are refused."""
     if find_spec("datasets") is None:
-        with pytest.raises(UserError, match=r"hf:owner/name: needs the datasets library; run: pip install"):
+        with pytest.raises(UserError, match=r"hf:owner/name needs the extra .datasets. .*; run: pip install"):
             list(Corpus(["hf:owner/name"]))
         return
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
