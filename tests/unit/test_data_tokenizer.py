@@ -63,11 +63,6 @@ def test_saved_and_loaded_it_encodes_the_same(tmp_path: Path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_vocabulary_smaller_than_the_bytes_is_refused():
-    with pytest.raises(UserError, match="256; allowed: 257"):
-        bpe.train(TEXT, 256)
-
-
 def refusal(tmp_path: Path, change: dict) -> str:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(json.loads(TOKENIZER.to_str()) | change))

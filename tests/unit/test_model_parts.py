@@ -180,6 +180,17 @@ def test_rmsnorm_in_float32_keeps_its_bound(name: str, width: int, scale: float,
 
 
 @pytest.mark.parametrize("name", RMS_NORMS)
+@pytest.mark.parametrize("width", [12, 384])
+def test_rmsnorm_trains_as_it_evaluates_to_the_bit(name: str, width: int) -> None:
+    """In float32. A teacher with the weights of the model then has a distance of exactly 0."""
+    norm = drawn(make_norm(RMS_NORMS[name], width)).float()
+    x = torch.randn(50, width)
+    with torch.no_grad():
+        evaluated = norm(x)
+    assert torch.equal(norm(x.requires_grad_()), evaluated)
+
+
+@pytest.mark.parametrize("name", RMS_NORMS)
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_rmsnorm_trains_as_it_evaluates(name: str, under: str) -> None:
     """In bfloat16, the output of the training pass is that of the evaluation, up to one rounding of the result."""

@@ -96,8 +96,9 @@ class _RMSNormed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        # The operations of F.rms_norm, so that training and evaluation give the same bits. A teacher that equals the
+        # model then has a distance of exactly 0, whose gradient is 0.
+        inverse = x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, inverse)
         normed = x * inverse
         return normed if weight is None else normed.mul_(weight)
