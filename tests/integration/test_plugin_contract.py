@@ -100,11 +100,12 @@ def test_a_breach_is_one_message_that_names_the_file(what: str, capsys: pytest.C
     arguments = written(file)
     assert before in FILES[file]
     write(FILES[file].replace(before, after), file)
-    command = (
-        ["cost", *arguments, "parallel.tensor=2"]
-        if what.startswith(("state", "share"))
-        else ["train", *arguments, *SHORT, "--out", "run"]
-    )
+    if what.startswith("state"):
+        command = ["cost", *arguments]
+    elif what.startswith("share"):
+        command = ["cost", *arguments, "--hardware", "h100", "--parallel", "tensor=2"]
+    else:
+        command = ["train", *arguments, *SHORT, "--out", "run"]
     assert main(command) == 2
     printed = capsys.readouterr().err
     assert message in printed

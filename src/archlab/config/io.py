@@ -17,6 +17,7 @@ from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, fields_below, merge
 from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.registry import cache_of_kinds
+from archlab.config.core.text import note
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import parse_yaml, read_yaml
 from archlab.config.identity import flatten
@@ -134,21 +135,24 @@ def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
 def check_effect(
     overrides: Sequence[str], command: str, reads: Sequence[str], instead: Mapping[str, str] | None = None
 ) -> None:
-    """Raise ConfigError if an override sets a field that a command does not read, so that it would change nothing.
+    """Print a note that names the overrides which a command does not read, so that they would change nothing.
 
     `reads` holds the sections and fields that the command reads, as in `("model", "train.dtype")`. `instead` maps
-    others to what the user should do. Unknown fields are left to `build_config`, which knows what may be meant.
+    others to what the user should do, such as the option of the command; they raise ConfigError. Unknown fields are
+    left to `build_config`, which knows what may be meant.
     """
     known, instead = _fields_of_configs(), instead or {}
-    set_fields = flatten(expand(parse_overrides(overrides)[0]))
-    allowed = ", ".join(f"{name}.*" if name in Config.model_fields else name for name in reads)
-    problems = list[Problem]()
-    for field in set_fields:
+    problems, unread = list[Problem](), list[str]()
+    for field in flatten(expand(parse_overrides(overrides)[0])):
         if is_under([field], (*reads, "plugins")) or not is_under([field], known):
             continue
-        better = next((text for name, text in instead.items() if is_under([field], [name])), f"allowed: {allowed}")
-        problems.append(Problem(field, f"has no effect on this command; {better}"))
+        if better := next((text for name, text in instead.items() if is_under([field], [name])), None):
+            problems.append(Problem(field, f"has no effect on this command; {better}"))
+        else:
+            unread.append(field)
     raise_problems(problems, f"archlab {command}")
+    if unread:
+        note(f"no effect on archlab {command}: {', '.join(unread)}")
 
 
 @cache_of_kinds
