@@ -20,6 +20,7 @@ from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 from archlab.interrupt import run_in_thread
 from archlab.study.study_file import read_study
+from archlab.ui.configs import Variant
 
 
 def run_python(code, **kwargs):
@@ -474,7 +475,7 @@ def test_what_a_valid_config_perhaps_does_not_mean_is_noted(verb, preset, overri
             {"train.eval_tokens": "use --tokens", "train.lr": "allowed: model.*, data.*, train.objective, "},
         ),
         (("cost", "mini-llama", "tiny-llama", "parallel.shard=2"), {"parallel.shard": "use --parallel"}),
-        (("probe", "mini-llama", "data.path=x"), {"data.path": "allowed: model.*, train.seq_len, "}),
+        (("probe", "mini-llama", "data.path=x"), {"data.path": "allowed: model.*, train.objective, "}),
         (("bench", "decode", "mini-llama", "train.dtype=float32"), {"train.dtype": "use --dtype"}),
         (("bench", "train", "mini-llama", "parallel.tensor=2"), {"parallel.tensor": "allowed: model.*, train.*, "}),
         (("profile", "mini-llama", "data.path=x"), {"data.path": "allowed: model.*, train.*, "}),
@@ -495,3 +496,11 @@ def test_an_override_without_an_effect_is_refused(command, found, capsys):
 def test_an_unknown_field_is_answered_with_what_it_may_mean(capsys):
     assert app.main(["eval", "mini-llama", "train.eval_tokns=2K"]) == 2
     assert "did you mean eval_tokens?" in capsys.readouterr().err
+
+
+def test_a_page_prints_commands_that_accept_its_fields(capsys):
+    """The fields of a page may be those of training, too."""
+    variant = Variant("mini-llama", {"train.lr": "1", "model.n_layers": "2", "train.batch_tokens": "2048"})
+    assert variant.arguments_of("draw") == "mini-llama model.n_layers=2"
+    assert variant.arguments_of("cost") == "mini-llama model.n_layers=2 train.batch_tokens=2048"
+    assert app.main(["cost", *variant.arguments_of("cost").split()]) == 0
