@@ -100,12 +100,8 @@ def test_a_breach_is_one_message_that_names_the_file(what: str, capsys: pytest.C
     arguments = written(file)
     assert before in FILES[file]
     write(FILES[file].replace(before, after), file)
-    if what.startswith("state"):
-        command = ["cost", *arguments]
-    elif what.startswith("share"):
-        command = ["cost", *arguments, "--hardware", "h100", "--parallel", "tensor=2"]
-    else:
-        command = ["train", *arguments, *SHORT, "--out", "run"]
+    commands = {"state": ["cost", *arguments], "share": ["show", *arguments, "parallel.tensor=2"]}
+    command = commands.get(what.partition(":")[0], ["train", *arguments, *SHORT, "--out", "run"])
     assert main(command) == 2
     printed = capsys.readouterr().err
     assert message in printed

@@ -20,6 +20,7 @@ from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 from archlab.interrupt import run_in_thread
 from archlab.study.study_file import read_study
+from archlab.ui.configs import Variant
 
 
 def run_python(code, **kwargs):
@@ -501,3 +502,11 @@ def test_an_override_without_an_effect_is_noted(command, fields, capsys, tmp_pat
 def test_an_unknown_field_is_answered_with_what_it_may_mean(capsys):
     assert app.main(["eval", "mini-llama", "train.eval_tokns=2K"]) == 2
     assert "did you mean eval_tokens?" in capsys.readouterr().err
+
+
+def test_a_page_prints_commands_that_accept_its_fields(capsys):
+    """The fields of a page may be those of training, too."""
+    variant = Variant("mini-llama", {"train.lr": "1", "model.n_layers": "2", "train.batch_tokens": "2048"})
+    assert variant.arguments_of("draw") == "mini-llama model.n_layers=2"
+    assert variant.arguments_of("cost") == "mini-llama model.n_layers=2 train.batch_tokens=2048"
+    assert app.main(["cost", *variant.arguments_of("cost").split()]) == 0

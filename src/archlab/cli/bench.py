@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from archlab.cli.arguments import AtLeastOne, ConfigName, Flag, Override, load_with_notes
 from archlab.cli.help import verb_with_subcommands
 from archlab.cli.terminal import long_output, print_json, print_table
-from archlab.config.io import check_effect
+from archlab.config.effects import check_effect
 from archlab.pricing.memory import Format
 from archlab.pricing.units import seconds, si
 
@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from archlab.infer.speed import Speed
 
 app = verb_with_subcommands("bench")
-
-_OF_STEPS = ("model", "train", "data.task", "data.reserve", "data.fold")
-_DECODING_OPTIONS = {
-    "train.seq_len": "use --context",
-    "train.batch_tokens": "use --batch",
-    "train.dtype": "use --dtype",
-    "train.compile": "use --compile",
-}
 
 
 @app.command
@@ -43,7 +35,7 @@ def train(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 10, j
     """
     from archlab.infer.speed import training_speed
 
-    check_effect(overrides, "bench train", _OF_STEPS)
+    check_effect(overrides, "bench train")
     _print(
         training_speed(load_with_notes(config, overrides), steps),
         "of the peak speed of matrix products",
@@ -90,7 +82,7 @@ def decode(
     """
     from archlab.infer.speed import decoding_speed
 
-    check_effect(overrides, "bench decode", ("model", "train.device"), _DECODING_OPTIONS)
+    check_effect(overrides, "bench decode")
     speed = decoding_speed(load_with_notes(config, overrides), batch, context, steps, dtype, compiled=compile)
     _print(speed, "of the speed of a copy, weights and cache read", "bytes/s", json)
 
@@ -131,7 +123,7 @@ def profile(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 5, 
     """
     from archlab.infer.speed import profile as training_profile
 
-    check_effect(overrides, "profile", _OF_STEPS)
+    check_effect(overrides, "profile")
     step = training_profile(load_with_notes(config, overrides), steps)
     if json:
         print_json(step.model_dump(mode="json"))

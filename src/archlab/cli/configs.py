@@ -7,9 +7,9 @@ from archlab.cli.arguments import ConfigName, Flag, Override, OverrideOfTwo, che
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.describe import layer_table, named_stacks
+from archlab.config.effects import check_effect
 from archlab.config.identity import diff as config_diff
 from archlab.config.identity import resolved
-from archlab.config.io import check_effect
 from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -136,5 +136,5 @@ def flatten(config: ConfigName, /, *overrides: Override) -> None:
     from archlab.flatten.write import flatten as flattened
     from archlab.flatten.write import title_of
 
-    check_effect(overrides, "flatten", ("model",))
+    check_effect(overrides, "flatten")
     print(flattened(load_config(config, *overrides).model, title_of(config, overrides)), end="")

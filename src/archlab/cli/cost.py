@@ -20,7 +20,7 @@ from archlab.cli.arguments import (
 )
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
-from archlab.config.io import check_effect
+from archlab.config.effects import check_effect
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, without_teacher
 from archlab.errors import UserError
@@ -33,13 +33,6 @@ from archlab.pricing.summary import Cost, cost, room
 from archlab.pricing.training_plan import PLAN_FORMAT
 from archlab.report.cost.plan_tables import tables
 from archlab.report.cost.tables import beyond_limits, of_one, ratios, side_by_side
-
-_OF_TRAIN = (
-    "tokens", "batch_tokens", "micro_batch_tokens", "seq_len", "document_mask", "objective", "optimizer", "lora",
-    "teacher",
-)  # fmt: skip
-_READS = ("model", "data.task", *(f"train.{name}" for name in _OF_TRAIN))
-_OPTIONS = {"parallel": "use --parallel", "train.dtype": "use --dtype", "train.recompute": "both ways are shown"}
 
 
 @long_output
@@ -91,7 +84,7 @@ def run(
         Print JSON with exact numbers.
     """
     check_one_answer(json, html)
-    check_effect(split_overrides(config, more)[1], "cost", _READS, _OPTIONS)
+    check_effect(split_overrides(config, more)[1], "cost")
     of_model = "FLOPs, memory and times"
     configs = {name: without_teacher(loaded, of_model) for name, loaded in load_several(config, more).items()}
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)

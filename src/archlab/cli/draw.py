@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from archlab.cli.arguments import ConfigName, Override, load_shape
 from archlab.config.core.text import note
-from archlab.config.io import check_effect
+from archlab.config.effects import check_effect
 from archlab.config.layers import distinct_layers, stacks
 from archlab.errors import UserError
 
@@ -43,7 +43,7 @@ def run(
         raise UserError(f"--out is {out}; allowed: a file name that ends in .svg or .png")
     if out.is_dir():
         raise UserError(f"--out is {out}, a folder; allowed: a file name that ends in .svg or .png")
-    check_effect(overrides, "draw", ("model",))
+    check_effect(overrides, "draw")
     from archlab.report.drawings.block import block_diagram
     from archlab.report.drawings.inside import check_unfold
     from archlab.report.drawings.svg import write_picture

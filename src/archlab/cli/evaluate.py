@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 from archlab.cli.arguments import AtLeastOne, ConfigName, ConfigOrOverride, Flag, WholeNumber, split_overrides
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.io import check_effect
+from archlab.config.effects import check_effect
 from archlab.progress import doing
-
-_OF_TRAIN = ("objective", "document_mask", "seq_len", "eval_seq_len", "seed", "dtype", "device")
-_READS = ("model", "data", *(f"train.{name}" for name in _OF_TRAIN))
 
 if TYPE_CHECKING:
     from archlab.data.batch import Measure
@@ -54,7 +51,7 @@ def evaluate(
     from archlab.infer.score import score_all
 
     sources, overrides = split_overrides(config, more)
-    check_effect(overrides, "eval", _READS, {"train.eval_tokens": "use --tokens", "train.start": "give it as a model"})
+    check_effect(overrides, "eval")
     with doing("scoring held-out text"):
         models = score_all(sources, overrides, tokens, int8=int8)
     scores = [model.score for model in models]

@@ -14,19 +14,12 @@ from archlab.cli.arguments import (
     split_overrides,
 )
 from archlab.cli.terminal import long_output, print_json, print_table
-from archlab.config.io import check_effect
+from archlab.config.effects import check_effect
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
 STEPS = 5
 """Default number of updates in the coordinate check."""
-
-_READS = ("model", *(f"train.{name}" for name in ("seq_len", "objective", "seed", "device")))
-_OF_UPDATES = (
-    "lr", "optimizer", "lr_multipliers", "weight_decay", "decay_embeddings", "betas", "eps", "grad_clip", "z_loss",
-    "teacher", "lora",
-)  # fmt: skip
-_UPDATED = (*_READS, *(f"train.{name}" for name in _OF_UPDATES))
 
 
 @long_output
@@ -67,7 +60,7 @@ def run(
     """
     check_one_answer(json, html)
     overrides = split_overrides(config, more)[1]
-    check_effect(overrides, "probe --widths" if widths else "probe", _UPDATED if widths else _READS)
+    check_effect(overrides, "probe --widths" if widths else "probe")
     if widths:
         _over_widths(load_several(config, more), widths, steps or STEPS, context, html, json=json)
         return

@@ -14,14 +14,11 @@ from pydantic import BaseModel
 from archlab.config.about import About
 from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
-from archlab.config.core.merge import Raw, expand, fields_below, merge
+from archlab.config.core.merge import Raw, expand, merge
 from archlab.config.core.plugins import import_if_possible
-from archlab.config.core.registry import cache_of_kinds
-from archlab.config.core.text import note
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import parse_yaml, read_yaml
-from archlab.config.identity import flatten
-from archlab.config.problems import Problem, is_under, raise_problems
+from archlab.config.problems import Problem
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS
 from archlab.errors import UserError
@@ -130,34 +127,6 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
     """Return raw values with `change` merged over them. Keys of `change` may be dotted."""
     return merge(merge({}, raw, schema), expand(change), schema)
-
-
-def check_effect(
-    overrides: Sequence[str], command: str, reads: Sequence[str], instead: Mapping[str, str] | None = None
-) -> None:
-    """Print a note that names the overrides which a command does not read, so that they would change nothing.
-
-    `reads` holds the sections and fields that the command reads, as in `("model", "train.dtype")`. `instead` maps
-    others to what the user should do, such as the option of the command; they raise ConfigError. Unknown fields are
-    left to `build_config`, which knows what may be meant.
-    """
-    known, instead = _fields_of_configs(), instead or {}
-    problems, unread = list[Problem](), list[str]()
-    for field in flatten(expand(parse_overrides(overrides)[0])):
-        if is_under([field], (*reads, "plugins")) or not is_under([field], known):
-            continue
-        if better := next((text for name, text in instead.items() if is_under([field], [name])), None):
-            problems.append(Problem(field, f"has no effect on this command; {better}"))
-        else:
-            unread.append(field)
-    raise_problems(problems, f"archlab {command}")
-    if unread:
-        note(f"no effect on archlab {command}: {', '.join(unread)}")
-
-
-@cache_of_kinds
-def _fields_of_configs() -> list[str]:
-    return [place.path for place in fields_below(Config) if "." in place.path]
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:

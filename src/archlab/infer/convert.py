@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from archlab.config.io import check_effect
+from archlab.config.effects import check_effect
 from archlab.config.schema import Config
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
@@ -25,7 +25,6 @@ from archlab.transplant.logits_change import COMPARED, LogitsChange, logits_chan
 from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import LazyTensor, Weights, numbered
 
-_READS = ("model", "train.start_layers", "train.seed")
 _DROPPED = "dropped"
 _LONGEST = 1024
 """Largest number of tokens of the random text whose last logits are compared."""
@@ -49,7 +48,7 @@ def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted
 
     Raise UserError if a field is not one of the model, or if the weights cannot become this model.
     """
-    check_effect(overrides, "convert", _READS, dict.fromkeys(("train", "data"), "`archlab train` takes it"))
+    check_effect(overrides, "convert")
     check_new(out)
     start = open_start(source)
     config = load_config(str(start.folder), f"train.start={start.folder}", *overrides)

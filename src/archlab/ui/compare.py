@@ -241,7 +241,7 @@ def _commands(variants: Sequence[Variant], context: int) -> list[str]:
     ]
     diffs = [f"{command} --model-only" for command in diffs]
     if any(variant.overrides for variant in variants):  # `archlab cost` would change the fields of all configs
-        return diffs + [f"archlab cost {variant.arguments} --context {context}" for variant in variants]
+        return diffs + [f"archlab cost {variant.arguments_of('cost')} --context {context}" for variant in variants]
     return [*diffs, f"archlab cost {' '.join(variant.arguments for variant in variants)} --context {context}"]
 
 

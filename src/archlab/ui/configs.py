@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
+from archlab.config.effects import with_effect
 from archlab.config.io import find_preset, presets
 from archlab.errors import UserError
 from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
@@ -43,6 +44,10 @@ class Variant(NamedTuple):
     def arguments(self) -> str:
         """CONFIG and its overrides, as arguments of a command."""
         return shlex.join([self.name, *self.settings])
+
+    def arguments_of(self, command: str) -> str:
+        """CONFIG and those of its overrides that have an effect on a command, as its arguments."""
+        return shlex.join([self.name, *with_effect(self.settings, command)])
 
     @property
     def title(self) -> str:

@@ -101,7 +101,8 @@ def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
     if makes_choice(conditions, changed) == makes:
         return without_numbers(problem="It is set for each kind of layer, so one change cannot show it.")
     costs = dict(zip(headings, (price(config, opened.context) for config in (opened.config, changed)), strict=True))
-    command = f"archlab cost {opened.view.variant.arguments} {' '.join(settings)} --context {opened.context}"
+    arguments = Variant(opened.view.name, overrides).arguments_of("cost")
+    command = f"archlab cost {arguments} --context {opened.context}"
     return CostThere(name, makes, context, headings, price_rows(costs), settings, command=command)
 
 

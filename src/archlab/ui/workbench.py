@@ -238,12 +238,12 @@ def _quantities(costs: Cost, device: Hardware) -> list[Quantity]:
 
 
 def _commands(view: View, context: int) -> list[str]:
-    batch, arguments = f" --batch {view.batch}" if view.batch > 1 else "", view.variant.arguments
+    variant, batch = view.variant, f" --batch {view.batch}" if view.batch > 1 else ""
     return [
-        f"archlab cost {arguments} --context {context}{batch} --hardware {view.device}",
-        f"archlab check {arguments}",
-        f"archlab draw {arguments} --out diagram.svg",
-        f"archlab show {arguments}",
+        f"archlab cost {variant.arguments_of('cost')} --context {context}{batch} --hardware {view.device}",
+        f"archlab check {variant.arguments}",
+        f"archlab draw {variant.arguments_of('draw')} --out diagram.svg",
+        f"archlab show {variant.arguments}",
     ]
 
 
