@@ -241,7 +241,9 @@ def test_a_kill_between_the_last_checkpoint_and_the_summary(text, tmp_path, monk
 
 
 def test_a_config_that_the_text_cannot_serve_leaves_nothing_behind(text, tmp_path):
-    with pytest.raises(UserError, match=r"model\.vocab_size is 100; allowed: 257 or more: one token for each of 256 bytes"):
+    with pytest.raises(
+        UserError, match=r"model\.vocab_size is 100; allowed: 257 or more: one token for each of 256 bytes"
+    ):
         train(config("model.vocab_size=100", data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
 
