@@ -26,8 +26,9 @@ TEMPORARY = ".archlab-tmp-"
 """Prefix of temporary file names. A killed process may leave temporary files behind; you may delete them."""
 
 STUDY = "study.yaml"
+"""Name of the file that marks a folder as a study folder."""
 RUNS = "runs"
-"""Name of the file that marks a folder as a study folder. The runs are in the folder `runs/` beside this file."""
+"""Name of the folder beside this file that holds the study's runs."""
 
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE

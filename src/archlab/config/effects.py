@@ -47,7 +47,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         "train.dtype": "use --dtype",
         "train.compile": "use --compile",
     },
-    "convert": {"train": "`archlab train` takes it", "data": "`archlab train` takes it"},
+    "convert": dict.fromkeys(("train", "data", "parallel"), "`archlab train` takes it"),
     "cost": {"parallel": "use --parallel", "train.dtype": "use --dtype", "train.recompute": "both ways are shown"},
     "eval": {"train.eval_tokens": "use --tokens", "train.start": "give it as a model"},
 }
