@@ -391,7 +391,7 @@ def test_evaluations_before_training_are_not_part_of_a_curve(client: TestClient)
     begun(Path("runs/one"), steps=1)
     answer = client.get("/runs/of/runs/one")
     assert answer.status_code == 200
-    assert answer.text.count("<polyline") == 1  # the training loss; one evaluation is no curve
+    assert answer.text.count("<polyline") == 1  # the training loss; a single evaluation has no line
 
 
 def test_a_study_that_another_process_trains_is_running(client: TestClient):

@@ -474,6 +474,7 @@ def test_what_a_valid_config_perhaps_does_not_mean_is_noted(verb, preset, overri
         (("cost", "mini-llama", "tiny-llama", "parallel.shard=2"), "parallel.shard", "use --parallel"),
         (("bench", "decode", "mini-llama", "train.dtype=float32"), "train.dtype", "use --dtype"),
         (("convert", "mini-llama", "train.lr=1", "--out", "x"), "train.lr", "`archlab train` takes it"),
+        (("convert", "mini-llama", "parallel.shard=2", "--out", "x"), "parallel.shard", "`archlab train` takes it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
