@@ -784,7 +784,7 @@ def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
     assert trend.arms == ["b at 100K", "b at 300K"]
     assert trend.trend == "grows"
     assert trend.name == "b at 100K to 300K"
-    assert re.search(r"The difference between b and a grows from 99.1K to 298K parameters \(change ", summary.answer)
+    assert re.search(r"The difference between b and a grows from 99.1K to 301K parameters \(change ", summary.answer)
     assert summary.by("largest_gradient").sizes[0].trend == "no trend found"
     assert lab.study(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]).read() == summary
     points = size_rows(summary)
