@@ -114,7 +114,8 @@ def test_every_hostile_request_gets_a_4xx(server: Server):
     statuses = {name: status(server.send(attack)) for name, attack in attacks.items()}
     assert {name: code for name, code in statuses.items() if not 400 <= code < 500} == {}
     assert [status(slow), status(endless)] == [408, 408]
-    assert time.monotonic() - since < SECONDS_TO_SEND + 15
+    # Twenty attacks take a second on a quiet machine. A held server would not end at all.
+    assert time.monotonic() - since < SECONDS_TO_SEND + 60
     with urlopen(Request(f"http://127.0.0.1:{server.port}/m/gpt-2", headers=server.headers)) as answer:
         assert answer.status == 200
 

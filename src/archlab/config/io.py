@@ -3,7 +3,8 @@ values."""
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import accumulate
@@ -49,6 +50,7 @@ def _yaml_files(folder: str) -> Mapping[str, Traversable]:
     return dict(sorted((f.name.removesuffix(".yaml"), f) for f in files if f.name.endswith(".yaml")))
 
 
+@lru_cache(maxsize=1024)
 def find_preset(name: str) -> Traversable | None:
     """Return the preset or atlas file called `name`. Otherwise return the only file whose name begins with `name`:
     `phi-4` finds `phi-4-14b`. Return None if no file or several files match.
@@ -100,6 +102,24 @@ def _plain(name: str) -> str:
 
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     """Return the `about` section of a config file, or None if it has none, and the other raw values of the file."""
+    if file not in _library_entries():
+        return _read_entry(file)
+    about, raw = _library_entry(file)
+    return about, deepcopy(raw)
+
+
+@cache
+def _library_entries() -> frozenset[Path | Traversable]:
+    return frozenset((*presets().values(), *facts().values()))
+
+
+@cache
+def _library_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
+    """Return what `read_entry` does for a file of the library, which does not change while archlab runs."""
+    return _read_entry(file)
+
+
+def _read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     raw = expand(read_yaml(file))
     # Paths in a run's own config are relative to the folder where it was trained.
     if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():

@@ -2,7 +2,7 @@
 instead of the config that the user wrote."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from archlab.config.components.visibility import Visibility
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import Base, Overrides
 from archlab.config.core.merge import derived_fields, expand, merge
+from archlab.config.core.registry import cache_of_configs
 from archlab.config.model_schema import Block, Encoder, Layers, ModelConfig
 
 COMPONENTS = ("attention", "mixer", "mlp")
@@ -335,7 +336,8 @@ def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:
     return ModelConfig.model_validate(merge(raw, expand(change), ModelConfig))
 
 
-def _kinds(model: ModelConfig) -> dict[str, LayerConfig]:
+@cache_of_configs
+def _kinds(model: ModelConfig) -> Mapping[str, LayerConfig]:
     if model.layers is None:
         return {_ONLY_KIND: _layer(_ONLY_KIND, model)}
     return {name: _layer(name, with_overrides(model, change)) for name, change in model.layers.kinds.items()}

@@ -254,21 +254,23 @@ def products_by_part(operations: Iterable[Operation]) -> dict[str, Work]:
 
 
 def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> dict[_Key, Work]:
-    totals: dict[_Key, Work] = {}
-    for o in operations:
-        if o.flops or o.n_bytes:
-            large = o.moved if o.made / o.times >= LARGEST_KEPT else 0.0
-            before = totals.get(key(o)) or Work.none(o.kind)
-            totals[key(o)] = Work(
-                kind=o.kind,
-                count=before.count + o.times,
-                flops=before.flops + o.flops,
-                weight_bytes=before.weight_bytes + o.weights,
-                kept_bytes=before.kept_bytes + o.kept,
-                moved_bytes=before.moved_bytes + o.moved,
-                large_bytes=before.large_bytes + large,
-            )
-    return totals
+    groups: dict[_Key, list[Operation]] = {}
+    for operation in operations:
+        if operation.flops or operation.n_bytes:
+            groups.setdefault(key(operation), []).append(operation)
+    return {name: _total(group) for name, group in groups.items()}
+
+
+def _total(operations: list[Operation]) -> Work:
+    return Work(
+        kind=operations[0].kind,
+        count=sum(o.times for o in operations),
+        flops=sum(o.flops for o in operations),
+        weight_bytes=sum(o.weights for o in operations),
+        kept_bytes=sum(o.kept for o in operations),
+        moved_bytes=sum(o.moved for o in operations),
+        large_bytes=sum(o.moved for o in operations if o.made / o.times >= LARGEST_KEPT),
+    )
 
 
 class FlopsPerToken(Base):

@@ -7,7 +7,7 @@ has.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import median, quantiles
 
 from archlab.atlas.models import PublishedModel, entries
@@ -49,14 +49,15 @@ def comparable(case: Case) -> list[tuple[PublishedModel, Case]]:
     return [pair for pair in published() if pair[1].stacks == case.stacks]
 
 
-def near(case: Case) -> list[tuple[PublishedModel, Case]]:
+@lru_cache(maxsize=64)
+def near(case: Case) -> tuple[tuple[PublishedModel, Case], ...]:
     """Return comparable published models of about the same size that archlab can build.
 
     Models that archlab cannot build are left out, because the atlas contains only some of their settings.
     """
     size = case.counted.active
     buildable = ((entry, other) for entry, other in comparable(case) if entry.about.buildable)
-    return [pair for pair in buildable if size / NEAR <= pair[1].counted.active <= size * NEAR]
+    return tuple(pair for pair in buildable if size / NEAR <= pair[1].counted.active <= size * NEAR)
 
 
 def near_in_words(case: Case) -> str:

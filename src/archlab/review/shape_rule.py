@@ -30,9 +30,9 @@ class Reading:
     """Part of the model with this value if it is not the decoder: `encoder` or `cross-attention`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """Config under review."""
+    """Config under review. Two cases are equal only if they are the same object."""
 
     config: Config
     tensor: int | None = None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.field_help import FieldHelp, field_help
-from archlab.evidence.topics import topics
+from archlab.evidence.topics import topics, topics_that_set
 
 MAIN: Mapping[str, Mapping[str, str]] = {
     "Size": {
@@ -100,14 +100,21 @@ _EXPLAINED_BY: Mapping[str, str] = {
 
 def _topic(path: str, value: str) -> str:
     """Return the topic that explains a field with this value. Otherwise return a topic that sets the field, or the
-    field itself if no topic does.
+    field itself if no topic does."""
+    return _EXPLAINED_BY.get(path) or _topics_of_values(path).get(value) or next(iter(topics_that_set(path)), path)
 
-    If several topics explain the value, the one with the fewest fields is about this field most of all.
+
+@cache
+def _topics_of_values(path: str) -> Mapping[str, str]:
+    """Return the topic that explains each value of a field.
+
+    If several topics explain a value, the one with the fewest fields is about this field most of all.
     """
-    setting = {name: topic.fields for name, topic in topics() if path in topic.fields}
-    of_value = [name for name, fields in setting.items() if to_yaml_line(fields[path]) == value]
-    named = _EXPLAINED_BY.get(path)
-    return named or min(of_value, key=lambda name: len(setting[name]), default=next(iter(setting), path))
+    setting = [(name, topic.fields) for name, topic in topics() if path in topic.fields]
+    of_values: dict[str, str] = {}
+    for name, fields in sorted(setting, key=lambda topic: len(topic[1])):
+        of_values.setdefault(to_yaml_line(fields[path]), name)
+    return of_values
 
 
 @cache

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
@@ -123,14 +124,24 @@ def _settable(fields: Mapping[str, str]) -> Mapping[str, str]:
 
 def load(variant: Variant, root: Path) -> Shape:
     """Return the config of a variant, whose name is a published model, or a path below the folder `root`."""
-    return load_shape(find(variant.name, root), variant.settings)
+    match find(variant.name, root):
+        case Path() as path:
+            return load_shape(path, variant.settings)
+        case name:
+            return _load_published(name, tuple(variant.settings))
 
 
-def find(name: str, root: Path) -> str:
-    """Return the name of a published model, or the path of a config below `root`. Raise UnknownNameError otherwise."""
+@lru_cache(maxsize=256)
+def _load_published(name: str, settings: tuple[str, ...]) -> Shape:
+    """Return the config of a published model, whose file does not change while the server runs."""
+    return load_shape(name, settings)
+
+
+def find(name: str, root: Path) -> Path | str:
+    """Return the path of a config below `root`, or the name of a published model. Raise UnknownNameError otherwise."""
     below = path_below(name, root)
     if below is not None and (below.is_dir() or below.suffix in (".yaml", ".yml")) and source_kind(below):
-        return str(below)
+        return below
     if find_preset(name) is not None:
         return name
     raise UnknownNameError(f"unknown model {name!r}{hint_for(name)}")

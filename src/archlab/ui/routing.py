@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,10 +19,15 @@ Action = Callable[[Request, Mapping[str, str]], Response]
 """Function that answers a posted form, whose fields are its second argument."""
 
 
+_THREADS = CapacityLimiter(4)
+"""Threads that answer requests, in the order of arrival. More threads would only wait for each other, because Python
+runs one at a time."""
+
+
 def routes(screens: Mapping[str, Answer], actions: Mapping[str, Action]) -> list[Route]:
     """Return the routes to screens and to actions, each by its path."""
     return [
-        *(Route(path, _answering(answer)) for path, answer in screens.items()),
+        *(Route(path, _showing(answer)) for path, answer in screens.items()),
         *(Route(path, _acting(action), methods=["POST"]) for path, action in actions.items()),
     ]
 
@@ -38,7 +43,7 @@ def problem(request: Request, message: str, status: int) -> Response:
 
 
 def _answering(answer: Answer) -> Callable[[Request], Response]:
-    """Return a handler that shows an error of the user as a message."""
+    """Return a function that shows an error of the user as a message."""
 
     def handler(request: Request) -> Response:
         try:
@@ -54,12 +59,21 @@ def _answering(answer: Answer) -> Callable[[Request], Response]:
     return handler
 
 
+def _showing(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler of a screen."""
+
+    async def handler(request: Request) -> Response:
+        return await to_thread.run_sync(_answering(answer), request, limiter=_THREADS)
+
+    return handler
+
+
 def _acting(action: Action) -> Callable[[Request], Awaitable[Response]]:
     """Return a handler that reads a posted form."""
 
     async def handler(request: Request) -> Response:
         body = (await request.body()).decode("utf-8", "replace").replace("%0D%0A", "%0A")
         fields = dict(parse_qsl(body, keep_blank_values=True))
-        return await run_in_threadpool(_answering(lambda asked: action(asked, fields)), request)
+        return await to_thread.run_sync(_answering(lambda asked: action(asked, fields)), request, limiter=_THREADS)
 
     return handler

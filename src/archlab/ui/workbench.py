@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
@@ -39,6 +40,10 @@ _LONGEST_CONTEXT, _LARGEST_BATCH = 20, 10
 """Largest values of the sliders, as powers of two."""
 
 
+_device = cache(load_hardware)
+"""Description of a device of the library, which does not change while the server runs."""
+
+
 class NotCanonicalError(Exception):
     """The URL has another, shorter form, `address`."""
 
@@ -67,13 +72,15 @@ class View:
         words = dict(query)
         if (lock := words.get("lock", "")) not in ("", *LOCKS):
             raise UserError(f"lock is {lock!r}; allowed: {', '.join(LOCKS)}")
+        if (device := words.get("hardware") or DEVICE) not in devices():
+            raise UserError(f"hardware is {device!r}; allowed: {', '.join(devices())}")
         context, batch = words.get("context"), words.get("batch")
         return cls(
             name,
             overrides_in(query),
             None if not context else _power("context", context, _LONGEST_CONTEXT),
             1 if not batch else _power("batch", batch, _LARGEST_BATCH),
-            words.get("hardware") or DEVICE,
+            device,
             lock,
         )
 
@@ -159,7 +166,7 @@ def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> W
     canonical = replace(view, overrides=overrides, context=None if is_longest else view.context)
     if canonical != view:
         raise NotCanonicalError(canonical.address())
-    device = load_hardware(view.device)
+    device = _device(view.device)
     context = view.context or longest
     costs = cost(shape.config, view.batch, context)
     found = findings(Case(shape.config))

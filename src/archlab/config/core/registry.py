@@ -8,7 +8,7 @@ kind of the section as soon as it is defined: configs may name it, errors list i
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -54,6 +54,13 @@ _R = TypeVar("_R", bound="Registered")
 def cache_of_kinds(function: _T) -> _T:
     """Decorate a function to cache its results until a kind is registered or removed."""
     cached: Any = cache(function)
+    _caches.append(cached)
+    return cached
+
+
+def cache_of_configs(function: _T) -> _T:
+    """Decorate a function of configs to cache its last results until a kind is registered or removed."""
+    cached: Any = lru_cache(maxsize=256)(function)
     _caches.append(cached)
     return cached
 

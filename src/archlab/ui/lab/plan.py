@@ -65,7 +65,7 @@ def checked(text: str, root: Path) -> StudyConfig:
         if value.startswith(("/", "~")) or ".." in Path(value).parts:
             raise UserError(f"{field} is {value!r}; allowed here: names, and paths below the current folder")
     if isinstance(base := values.get("base"), str):
-        values["base"] = find(base, root)
+        values["base"] = str(find(base, root))
     study = study_from_values(values)
     arms(study)  # a base of the folder may name plug-ins, which only the configs of the arms import
     return study
