@@ -60,7 +60,19 @@ def test_the_token_is_exchanged_once_for_a_cookie(root: Path):
     assert client.get(f"/?token={TOKEN}").status_code == 403
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8765", "", "[::", "a" * 300])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "evil.example:8765",
+        "",
+        "[::",
+        "evil.example:80@localhost",
+        "localhost:99999",
+        "a" * 300,
+    ],
+)
 def test_another_host_name_is_refused(client: TestClient, host: str):
     assert client.get("/m/llama-3-8b", headers={"host": host}).status_code == 421
 
@@ -95,6 +107,9 @@ def test_a_part_of_another_site_is_refused_and_a_page_of_this_server_is_not(clie
         ("/m/llama-3-8b?data.path=/etc", 422),
         ("/m/llama-3-8b?train.start=/etc", 422),
         ("/m/llama-3-8b?plugins.x=os", 422),
+        ("/m/llama-3-8b?n_kv_heads=2", 422),
+        ("/yaml/llama-3-8b?model=gpt-2", 422),
+        ("/vs/gpt-2/llama-3-8b?n_layers=2", 422),
         ("/m/llama-3-8b?context=1e9", 422),
         ("/m/llama-3-8b?batch=-1", 422),
         ("/m/llama-3-8b?hardware=../../x", 422),
@@ -107,6 +122,19 @@ def test_a_hostile_address_is_refused(client: TestClient, path: str, status: int
     assert answer.status_code == status
     assert "root:" not in answer.text
     assert "<script>" not in answer.text.replace('<script src="', "")
+
+
+@pytest.mark.parametrize("field", ["plugins", "train.start", "data.path"])
+def test_a_typed_field_opens_no_file_either(client: TestClient, field: str):
+    answer = client.get(f"/m/llama-3-8b?add={field}&value=[/etc/passwd]")
+    assert answer.status_code == 422
+    assert f"{field}: a link cannot set this field" in answer.text
+
+
+def test_the_exchange_of_the_token_does_not_lead_to_another_host(root: Path):
+    for path in ("//evil.example/", "///evil.example/", "/%5Cevil.example/"):
+        location = stranger(root).get(f"{HERE}{path}?token={TOKEN}").headers["location"]
+        assert re.match(r"/[^/\\]", location)
 
 
 def test_other_methods_and_long_forms_are_refused(client: TestClient):

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from archlab.report.html import inlined
 from archlab.ui import workbench as bench
 from archlab.ui.choices import all_fields
-from archlab.ui.configs import config_names
+from archlab.ui.configs import config_names, settable
 from archlab.ui.guard import Guard
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.pages import page
@@ -67,9 +67,9 @@ class _OnFirstRequest:
 
 
 def _workbench(request: Request, root: Path) -> Response:
-    query = [(name, value) for name, value in request.query_params.multi_items() if value]
-    words = dict(query)
-    added = (words.pop("add"), words.pop("value", "")) if "add" in words else None
+    words = {name: value for name, value in request.query_params.multi_items() if value}
+    field, value = words.pop("add", ""), words.pop("value", "")
+    added = settable({field: value}) if field else {}
     try:
         view = bench.View.of(request.path_params["name"], list(words.items()))
         screen = bench.workbench(view, root, added)

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from archlab.config.effects import with_effect
 from archlab.config.io import find_preset, presets
+from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
 from archlab.files import real_path
@@ -63,10 +64,9 @@ class ComparedConfigs:
 
     @classmethod
     def of(cls, names: Sequence[str], query: Iterable[tuple[str, str]]) -> "ComparedConfigs":
-        """Read the URL. All other names in the query are settings of the view.
-
-        Raise UserError if a field names no config, or if a URL cannot set it.
-        """
+        """Read the URL. Raise UserError if a field names no config, or if a URL cannot set it."""
+        query = [*query]
+        refuse_unknown((name for name, _ in query), ("with",))
         changed: dict[str, dict[str, str]] = {side: {} for side, _ in zip(SIDES, names, strict=False)}
         for name, value in query:
             side, dot, field = name.partition(".")
@@ -76,7 +76,7 @@ class ComparedConfigs:
             if dot:
                 changed[side][field] = value
         fields = [*changed.values(), *({} for _ in names[len(SIDES) :])]
-        return cls(tuple(Variant(name, _settable(own)) for name, own in zip(names, fields, strict=True)))
+        return cls(tuple(Variant(name, settable(own)) for name, own in zip(names, fields, strict=True)))
 
     @property
     def path(self) -> str:
@@ -112,14 +112,23 @@ def overrides_in(query: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     All other names in a query are settings of the view, such as `context`. Raise UserError for a field that a URL
     cannot set.
     """
-    return _settable({name: value for name, value in query if "." in name})
+    return settable({name: value for name, value in query if "." in name})
 
 
-def _settable(fields: Mapping[str, str]) -> Mapping[str, str]:
+def settable(fields: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the fields of a config that a URL changes. Raise UserError for a field that a URL cannot set."""
     for field in fields:
         if not field.startswith(_SECTIONS) or field.startswith(_NOT_FROM_A_URL):
             raise UserError(f"{field}: a link cannot set this field; allowed: fields of model and train")
     return fields
+
+
+def refuse_unknown(names: Iterable[str], settings: Sequence[str]) -> None:
+    """Raise UserError for a name in a query that is neither a field of a config nor one of the settings of a view."""
+    for name in names:
+        if "." not in name and name not in settings:
+            allowed = f"{', '.join(settings)}, and fields of a config, such as model.n_layers"
+            raise UserError(f"unknown setting {name!r}{nearest(name, settings)}; allowed: {allowed}")
 
 
 def load(variant: Variant, root: Path) -> Shape:

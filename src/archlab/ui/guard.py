@@ -113,7 +113,8 @@ class Guard:
         is_valid = secrets.compare_digest(token.encode(), self._token.encode()) and not self._is_exchanged
         if not is_valid and not has_cookie:
             return _locked()
-        answer = RedirectResponse(str(request.url.remove_query_params("token")).split(request.url.netloc, 1)[1], 303)
+        address = str(request.url.remove_query_params("token")).split(request.url.netloc, 1)[1]
+        answer = RedirectResponse("/" + address.lstrip("/\\"), 303)  # two slashes would lead to another host
         if is_valid:
             self._is_exchanged = True
             answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
@@ -126,9 +127,10 @@ def _locked() -> PlainTextResponse:
 
 
 def _name(url: str) -> str:
-    """Return the host name of a URL in lowercase, or an empty string if the URL is not valid."""
+    """Return the host name of a URL in lowercase, or an empty string if the URL is not valid or names a user."""
     try:
-        return (urlsplit(url).hostname or "").lower()
+        parts = urlsplit(url)
+        return "" if "@" in parts.netloc or parts.port == 0 else (parts.hostname or "").lower()
     except ValueError:
         return ""
 

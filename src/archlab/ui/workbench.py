@@ -28,13 +28,16 @@ from archlab.report.text_table import Table
 from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
 from archlab.ui.choices import Choice, main_choices, other_choices
-from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in
+from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in, refuse_unknown
 from archlab.ui.parts import PartFacts, part_facts
 
 DEVICE = "h100"
 _SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training": "Tokens/s, training"}
 LOCKS: Mapping[str, str] = {"model.mlp.d_ff": "hidden width", "model.n_layers": "layers", "model.d_model": "width"}
 """Fields that can be adjusted to keep the number of parameters."""
+
+_SETTINGS = ("context", "batch", "hardware", "lock")
+"""Names in a query that are not fields."""
 
 _LONGEST_CONTEXT, _LARGEST_BATCH = 20, 10
 """Largest values of the sliders, as powers of two."""
@@ -70,6 +73,7 @@ class View:
     def of(cls, name: str, query: list[tuple[str, str]]) -> "View":
         """Read the URL. Raise UserError if a value is not allowed."""
         words = dict(query)
+        refuse_unknown(words, _SETTINGS)
         if (lock := words.get("lock", "")) not in ("", *LOCKS):
             raise UserError(f"lock is {lock!r}; allowed: {', '.join(LOCKS)}")
         if (device := words.get("hardware") or DEVICE) not in devices():
@@ -77,7 +81,7 @@ class View:
         context, batch = words.get("context"), words.get("batch")
         return cls(
             name,
-            overrides_in(query),
+            overrides_in(words.items()),
             None if not context else _power("context", context, _LONGEST_CONTEXT),
             1 if not batch else _power("batch", batch, _LARGEST_BATCH),
             device,
@@ -147,13 +151,13 @@ class Workbench:
         return ComparedConfigs((self.view.variant,))
 
 
-def workbench(view: View, root: Path, added: tuple[str, str] | None = None) -> Workbench:
-    """Return the screen of a view. `added` is a field with its value that the user has typed.
+def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
+    """Return the screen of a view. `added` maps a field that the user has typed to its value.
 
     Raise UserError if the config is not valid, and NotCanonicalError if the URL sets fields to the values that they
     have anyway.
     """
-    overrides = {**view.overrides, **({added[0]: added[1]} if added else {})}
+    overrides = {**view.overrides, **added}
     base = flatten(resolved(load(Variant(view.name, {}), root).config)) if overrides else {}
     overrides = {
         field: value for field, value in overrides.items() if field not in base or to_yaml_line(base[field]) != value
