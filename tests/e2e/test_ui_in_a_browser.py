@@ -85,6 +85,17 @@ def test_a_box_tells_its_numbers_by_pointer_and_by_keyboard(lab: Laboratory, pag
     expect(page.locator("#part")).to_contain_text("parameters 1.34B")
 
 
+def test_a_change_keeps_the_place_of_the_keyboard_and_what_is_open(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/llama-3-8b")
+    page.get_by_text("All numbers").click()
+    page.fill("#model-attention-n_kv_heads", "2")
+    page.press("#model-attention-n_kv_heads", "Tab")
+    page.wait_for_url("**n_kv_heads=2")
+    expect(page.get_by_role("link", name="Explain: Head dimension")).to_be_focused()
+    expect(page.get_by_text("Forward pass", exact=False).first).to_be_visible()
+    expect(page.locator("#main details[open]")).to_have_count(1)
+
+
 def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/studies")
     page.keyboard.press("/")

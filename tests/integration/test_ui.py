@@ -371,6 +371,25 @@ def test_configs_are_compared_only_if_they_differ(client: TestClient):
     assert client.get("/save/costs/gpt-2/llama-3-8b?a.model.n_layers=6").status_code == 422
 
 
+def test_a_study_of_differences_sets_the_kinds_that_both_configs_have(client: TestClient):
+    """Both models have a norm of queries and keys, with another offset. The small model has none."""
+    study = client.get("/study/qwen3-8b/gemma-3-1b?b.model.block.parallel=none&b.model.layers=null").text
+    assert "model.attention.qk_norm.kind: rmsnorm" in study
+    assert "model.attention.qk_norm.unit_offset: true" in study
+    form = client.get("/studies/new/gpt-2/llama-3-8b").text
+    assert html.unescape(form).count("choices of gpt-2") == 1
+
+
+@pytest.mark.parametrize("path", ["/studies/plan", "/studies/start"])
+def test_a_study_with_an_error_stays_in_the_form(client: TestClient, path: str):
+    text = "question: Why?\nbase: tiny-llama\narms: ["
+    answer = client.post(path, data={"name": "one", "text": text}, headers={"origin": HERE})
+    assert answer.status_code == 422
+    assert "not valid YAML" in answer.text
+    assert text in html.unescape(answer.text)
+    assert client.get("/studies/plan").headers["location"] == "/studies/new"  # a reload of the address of the plan
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 

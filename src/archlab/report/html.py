@@ -1,6 +1,7 @@
 """Rendering of all pages. A template, its values and its charts become one HTML file that loads no other files."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -101,6 +102,7 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
     )
     environment.globals |= {
         "colors": _in_pairs(_DISTINCT),
+        "command": _command,
         "inline": inlined,
         "sentence": sentence,
         "typeset": typeset,
@@ -108,6 +110,11 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
         "with_code": with_code,
     }
     return environment
+
+
+def _command(*words: str) -> str:
+    """Return a command as it is typed in a shell, with quotes around words that need them."""
+    return shlex.join(words)
 
 
 def _printed(value: object) -> object:

@@ -1,5 +1,6 @@
 """One topic or field: its explanation, as on a page of the lecture, and a search over everything by name."""
 
+import shlex
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -44,7 +45,7 @@ class Explained(NamedTuple):
 @lru_cache(_MOST_KEPT)
 def explain(text: str) -> Explained:
     """Return the explanation of a topic, a chapter or a field. Raise UserError if the word is unknown."""
-    command = f"archlab explain {text}"
+    command = shlex.join(["archlab", "explain", text])
     match look_up(text):
         case Chapter() as chapter:
             return Explained(chapter.title, None, None, [], [], [], chapter.topics, command)

@@ -20,7 +20,7 @@ from archlab.evidence.topics import Topic, topics
 from archlab.evidence.usage import values as published_values
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.params import parameters
-from archlab.pricing.units import binary, count, si
+from archlab.pricing.units import binary, count, plural, si
 from archlab.pricing.work import forward_flops
 from archlab.report.drawings.block import draw, side_by_side
 from archlab.report.ledger.words import numbered
@@ -39,6 +39,9 @@ SIZES = frozenset({
     "rope_dim", "kv_rank", "q_rank", "d_ff", "experts", "active", "window", "theta", "scale", "base_width",
 })  # fmt: skip
 """Last parts of the fields that are sizes. A study of a small model does not take them over."""
+
+_SMALL = "tiny-llama"
+"""Model that a study of differences changes."""
 
 _LONGEST = 8192
 """Maximum number of tokens of the sequence for which costs are compared."""
@@ -96,8 +99,10 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     """
     variants = compared.variants
     n = len(variants)
-    if not 2 <= n <= MOST or any(variant in variants[:i] for i, variant in enumerate(variants)):
-        raise UserError(f"{n} configs; allowed: 2 to {MOST} different ones")
+    if not 2 <= n <= MOST:
+        raise UserError(f"{plural(n, 'config')}; allowed: 2 to {MOST}")
+    if twice := next((variant for i, variant in enumerate(variants) if variant in variants[:i]), None):
+        raise UserError(f"{twice.title} is compared with itself; change a field of one, as in b.model.n_layers=6")
     configs = [load(variant, root).config for variant in variants]
     first, *others = configs
     flat = [flatten(resolved(config)) for config in configs]
@@ -123,8 +128,9 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
 def study_text(compared: ComparedConfigs, root: Path) -> str:
     """Return a study file whose arms are the differences of two configs, on a model that trains on a laptop.
 
-    Sizes are left out, because the small model has its own. Raise UserError if the configs differ only in sizes, or if
-    the small model cannot have both kinds of values.
+    Sizes are left out, because the small model has its own. A kind that both configs have is set in all arms if fields
+    of its part differ. Raise UserError if the configs differ only in sizes, or if the small model cannot have both
+    kinds of values.
     """
     first, second = (load(variant, root).config for variant in compared.pair())
     titles = [variant.title for variant in compared.variants]
@@ -135,6 +141,15 @@ def study_text(compared: ComparedConfigs, root: Path) -> str:
     }
     if not differing:
         raise UserError(f"{titles[0]} and {titles[1]} differ only in sizes, which a small model cannot take over")
+    flat, of_second, small = (
+        flatten(resolved(config)) for config in (first, second, load(Variant(_SMALL, {}), root).config)
+    )
+    shared = {
+        path: value
+        for path, value in flat.items()
+        if path.endswith(".kind") and value == of_second.get(path) and value != small.get(path)
+        and any(field.startswith(path.removesuffix("kind")) for field in differing)
+    }  # fmt: skip
     before = {path: value for path, (value, _) in differing.items() if value is not None}
     after = {path: value for path, (_, value) in differing.items() if value is not None}
     by_section: dict[str, dict[str, Any]] = {}
@@ -142,8 +157,8 @@ def study_text(compared: ComparedConfigs, root: Path) -> str:
         by_section.setdefault(path.split(".")[1], {})[path] = value
     values = {
         "question": f"Which of the choices in which {titles[1]} differs from {titles[0]} matter at a small size?",
-        "base": "tiny-llama",
-        "set": {"train.seq_len": 128, "train.batch_tokens": 1024, **before},
+        "base": _SMALL,
+        "set": {"train.seq_len": 128, "train.batch_tokens": 1024, **shared, **before},
         "budget": {"tokens": "1M"},
         "seeds": 3,
         "arms": {"first": {}, **by_section, "second": after},

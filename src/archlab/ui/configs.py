@@ -15,6 +15,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG
+from archlab.pricing.units import plural
 from archlab.report.drawings.words import title_with
 
 _SECTIONS = ("model.", "train.")
@@ -103,7 +104,7 @@ class ComparedConfigs:
             case (first, second):
                 return first, second
             case _:
-                raise UserError(f"{len(self.variants)} configs; allowed: 2")
+                raise UserError(f"{plural(len(self.variants), 'config')}; allowed: 2")
 
 
 def overrides_in(query: Iterable[tuple[str, str]]) -> Mapping[str, str]:

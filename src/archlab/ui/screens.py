@@ -45,6 +45,8 @@ def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
         "/search": lambda request: _search(request.query_params.get("q", "")),
         "/studies": lab.listed,
         "/studies/new": lab.new,
+        "/studies/new/{names:path}": lambda request: lab.new_of(study_text(_compared(request), root)),
+        "/studies/plan": lambda _: RedirectResponse("/studies/new", 303),
         "/studies/of/{folder:path}": lab.shown,
         "/studies/live/{folder:path}": lab.live,
         "/studies/report/{folder:path}": lab.report,

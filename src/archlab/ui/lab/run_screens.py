@@ -28,7 +28,7 @@ class RunScreens:
 
     def shown(self, request: Request) -> Response:
         folder = self._folder(request)
-        return page("run_of", live=_live(folder), folder=folder, quoted=quote(str(folder)))
+        return page("run_of", live=_live(folder), folder=str(folder), quoted=quote(str(folder)))
 
     def live(self, request: Request) -> Response:
         """Send the state of the run whenever it changes, until the browser leaves."""

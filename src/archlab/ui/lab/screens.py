@@ -1,7 +1,7 @@
 """Screens of the live lab: all studies, a new one, and one that runs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from archlab.study.study_file import is_study_folder, library_values, read_study
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live
-from archlab.ui.lab.plan import checked, first_text, plan
+from archlab.ui.lab.plan import Plan, checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained
 from archlab.ui.lab.standing import standing
@@ -55,16 +55,23 @@ class Lab:
         """Show the form for a new study."""
         source, scale = (request.query_params.get(name, "") for name in ("from", "scale"))
         name = f"{source}-{scale}" if source and scale else source or "first-study"
-        return page("study_new", text=first_text(source, scale or None), name=name, plan=None)
+        return _form(first_text(source, scale or None), name)
+
+    def new_of(self, text: str) -> Response:
+        """Show the form for a new study with the text of a study file."""
+        return _form(text, "differences")
 
     def planned(self, _: Request, fields: Mapping[str, str]) -> Response:
         """Show what the study in the form would take."""
-        study = checked(fields.get("text", ""), self._root)
-        return page("study_new", text=fields["text"], name=fields.get("name", ""), plan=plan(study))
+        name, text = fields.get("name", ""), fields.get("text", "")
+        return _or_form(text, name, lambda: _form(text, name, plan(checked(text, self._root))))
 
     def start(self, _: Request, fields: Mapping[str, str]) -> Response:
         """Write the study of the form as NAME.yaml, and train it in studies/NAME."""
         name, text = fields.get("name", ""), fields.get("text", "")
+        return _or_form(text, name, lambda: self._started(text, name))
+
+    def _started(self, text: str, name: str) -> Response:
         if not _NAME.fullmatch(name):
             raise UserError(f"name is {name!r}; allowed: lowercase letters, digits and dashes")
         checked(text, self._root)
@@ -77,7 +84,7 @@ class Lab:
 
     def shown(self, request: Request) -> Response:
         folder = self._folder(request)
-        return page("study", live=self._live(folder), folder=folder, quoted=quote(str(folder)))
+        return page("study", live=self._live(folder), folder=str(folder), quoted=quote(str(folder)))
 
     def live(self, request: Request) -> Response:
         """Send the state of the study whenever it changes, until the study ends or the browser leaves."""
@@ -155,6 +162,21 @@ class Lab:
         if self._processes.is_running(folder) or is_trained(folder):
             return "running"
         return "finished" if has_summary(folder) else "not finished"
+
+
+def _form(text: str, name: str, plan: Plan | None = None, problem: str = "") -> Response:
+    """Return the form for a study with its text."""
+    return page("study_new", 422 if problem else 200, text=text, name=name, plan=plan, problem=problem)
+
+
+def _or_form(text: str, name: str, answer: Callable[[], Response]) -> Response:
+    """Return an answer. If it raises an error of the user, return the form as it is, with the message."""
+    try:
+        return answer()
+    except Exception as error:
+        if (message := user_message(error)) is None:
+            raise
+        return _form(text, name, problem=visible(message))
 
 
 def _question(folder: Path) -> str:

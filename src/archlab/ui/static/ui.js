@@ -71,6 +71,15 @@ document.addEventListener("htmx:configRequest", (event) => {
   for (const slider of document.querySelectorAll("input[data-follows]"))
     if (slider.value === slider.defaultValue) delete event.detail.parameters[slider.name];
 });
+// Details that are open stay open when the screen changes.
+let opened = [];
+document.addEventListener("htmx:beforeSwap", () => {
+  opened = [...document.querySelectorAll("#main details[open] > summary")].map((summary) => summary.textContent);
+});
+document.addEventListener("htmx:afterSwap", () => {
+  for (const summary of document.querySelectorAll("#main summary"))
+    if (opened.includes(summary.textContent)) summary.parentElement.open = true;
+});
 document.addEventListener("htmx:afterSettle", prepare);
 document.addEventListener("DOMContentLoaded", prepare);
 // A running study: the server sends the whole state again whenever it changes.
