@@ -12,6 +12,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rounds import help_of
+
 import archlab
 from archlab.errors import UserError
 from archlab.evidence.results import identified, read_results, record, results_name
@@ -45,11 +47,15 @@ def check(summary: StudySummary, text: str) -> None:
                 raise ValueError(f"{summary.name}: {outcome} of {name} differs from the study's summary")
 
 
-if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    for argument in sys.argv[1:]:
+def main() -> None:
+    parser = help_of(__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, help="study folders")
+    for folder in parser.parse_args().folders:
         try:
-            print(keep(Path(argument)))
+            print(keep(folder))
         except UserError as error:
             sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,6 @@ while a checkpoint is written, many happen between two checkpoints, and others h
 If a weight, a loss or a score differs by a single bit, the exit code is 1 and no record is written.
 """
 
-import argparse
 import json
 import os
 import random
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rounds import finish
+from rounds import finish, help_of
 from safetensors.torch import load_file
 
 from archlab.files import TEMPORARY
@@ -40,7 +39,7 @@ STARTS: dict[str, tuple[str, ...]] = {"one process": RUN, "two processes": (*TOG
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = help_of(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     kills, seed = parser.parse_args().kills, time.time_ns()
     print(f"moments drawn with seed {seed}")

@@ -18,10 +18,9 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+from rounds import help_of
 
 from archlab.hf.folder import TOKENIZER
-from archlab.infer.harness import ArchlabLM
 from archlab.infer.import_export import export_model
 
 NEAR = 1e-4
@@ -48,6 +47,8 @@ def requests() -> tuple[list[Any], list[Any], list[Any]]:
 
 def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:
     """Return the largest differences between archlab's answers and the reference's."""
+    from archlab.infer.harness import ArchlabLM
+
     ours = ArchlabLM(str(path), max_length=length, dtype="float32", device="cpu")
     pairs, texts, prompts = requests()
     likely = list(zip(ours.loglikelihood(pairs), reference.loglikelihood(pairs), strict=True))
@@ -62,8 +63,13 @@ def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:
     }
 
 
-def main(run: Path, length: int = 64) -> int:
+def main(length: int = 64) -> int:
     """Print a line of JSON for each folder. Return 1 if one of them differs."""
+    parser = help_of(__doc__)
+    parser.add_argument("run", type=Path, help="run folder")
+    run = parser.parse_args().run
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+
     with tempfile.TemporaryDirectory() as home:
         export, bare = Path(home) / "export", Path(home) / "bare"
         found = []
@@ -80,4 +86,4 @@ def main(run: Path, length: int = 64) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main())

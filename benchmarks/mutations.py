@@ -16,7 +16,6 @@ The tool mutmut does not fit: it wraps every function, but archlab reads its own
 compiled graphs. The tool cosmic-ray would run all tests for each mutant.
 """
 
-import argparse
 import ast
 import importlib
 import json
@@ -36,6 +35,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 from xml.etree import ElementTree
+
+from rounds import help_of
 
 ROOT = Path(__file__).resolve().parent.parent
 COVER = ROOT / "build" / "mutations"
@@ -63,7 +64,7 @@ SWAPS: dict[type, type] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = help_of(__doc__)
     parser.add_argument("action", choices=("cover", "run", "again"))
     parser.add_argument("targets", nargs="*", default=TARGETS, help="folders or files of src/archlab")
     parser.add_argument("--mutants", type=int, default=150)

@@ -15,12 +15,11 @@ There are three checks:
 
 import csv
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rounds import RECORDS, finish
+from rounds import RECORDS, finish, options
 from scipy import stats
 
 from archlab.study.stats import ALPHA, compare, estimate, share
@@ -30,9 +29,8 @@ FOLDS, STUDIES = 10, 20_000
 
 
 def main() -> int:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=None)
     parser.add_argument("table", nargs="?", type=Path, default=TABLE, help="runs.csv of the study")
-    parser.add_argument("--check", action="store_true", help="compare with the record instead of writing it")
     chosen = parser.parse_args()
     if chosen.table != TABLE and not chosen.check:
         TABLE.write_text(chosen.table.read_text())

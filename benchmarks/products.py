@@ -12,7 +12,6 @@ There are three ways. `apart` uses torch's own products. `converted once` is wha
 product with the concatenated matrices. It concatenates them in every pass, because the parameters stay separate.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from peers import SHAPES, Shape
-from rounds import Round, finish, measure
+from rounds import Round, finish, measure, options
 from torch import Tensor
 
 WAYS = ("apart", "converted once", "one")
@@ -82,11 +81,9 @@ def timed(step: Callable[[], None]) -> Round:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options(__doc__, rounds=9)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["1.3m", "15.7m"])
     parser.add_argument("--formats", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     cases = [
         (name, group, format_) for name in chosen.shapes for group in groups(SHAPES[name]) for format_ in chosen.formats

@@ -1,6 +1,7 @@
 """Measure programs side by side: each in its own process and in turns, so that other load slows all of them alike.
 
-Every benchmark has the same parts: `options`, `measure`, a table, `finish`.
+Every benchmark has the same parts: `options`, `measure`, a table, `finish`. A script without a record has only
+`help_of`.
 """
 
 import argparse
@@ -29,12 +30,18 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def options(doc: str | None, rounds: int) -> argparse.ArgumentParser:
-    """Return the parser of the options that all benchmarks share. The help text is the benchmark's docstring."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--rounds", type=int, default=rounds, help=f"number of rounds; all take turns (default: {rounds})"
-    )
+def help_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser without options. Its `--help` prints the docstring of the benchmark."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def options(doc: str | None, rounds: int | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark that has a record. With `rounds` None, it does not measure in rounds."""
+    parser = help_of(doc)
+    if rounds is not None:
+        parser.add_argument(
+            "--rounds", type=int, default=rounds, help=f"number of rounds; all take turns (default: {rounds})"
+        )
     parser.add_argument("--check", action="store_true", help="compare with the record instead of writing it")
     return parser
 

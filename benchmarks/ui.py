@@ -1,27 +1,45 @@
-"""Measure `archlab ui`, or take its pictures.
+"""Measure how fast `archlab ui` answers, and how much memory it keeps; or take the pictures of docs/ui.md.
 
 Usage:
-    python benchmarks/ui.py                   # start, one changed choice, many clients at once, memory; JSON last
-    python benchmarks/ui.py --pictures docs   # ui-workbench.png and ui-compare.png, with the system's Chromium
+    python benchmarks/ui.py                          # several minutes, because memory takes 10,000 requests
+    python benchmarks/ui.py --check --requests 50    # a quick try; writes no record
+    python benchmarks/ui.py --pictures docs          # needs Chromium.
 
-The server and the clients share the machine.
+The promises: the server starts in 2 s, answers a changed choice in 100 ms, and keeps 95 in 100 answers to 20 clients
+below 500 ms. Its memory does not grow. A ratio is the promise divided by the measurement, so 1 keeps it exactly.
+
+The server and its clients share the machine. Each request is for the workbench of Llama 3 8B after a random change.
 """
 
-import json
-import os
 import random
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median, quantiles
 from urllib.parse import urlsplit
 
+from rounds import finish, options
+
 CLIENTS, REQUESTS_EACH = 20, 25
-MANY = int(os.environ.get("REQUESTS", "10000"))
+ALONE, REQUESTS = 100, 10_000
+"""Number of requests of a single client: those whose time is measured, and those after which memory is measured."""
+
+START_S, CHANGE_S, TOGETHER_S = 2.0, 0.1, 0.5
+"""Promised times in seconds: the start, one changed choice, and the 95th percentile with all clients."""
+
+PICTURES = {
+    "ui-workbench.png": "/m/llama-3-8b?model.attention.n_kv_heads=2&model.norm.kind=layernorm",
+    "ui-compare.png": "/vs/llama-3-8b/gemma-2-9b",
+    "ui-models.png": "/models?heads=GQA&year=2024&y=d_over_layers&mine=llama-3-8b",
+    "ui-choice.png": "/choice/rope?theta=500000&scaling=yarn",
+}
+"""Screen of each picture."""
 
 
 class Client:
@@ -31,6 +49,7 @@ class Client:
         self._connection, self._cookie = HTTPConnection(host), cookie
 
     def seconds(self, path: str) -> float:
+        """Return the time from the request to the end of the answer."""
         begin = time.perf_counter()
         self._connection.request("GET", path, headers={"Cookie": self._cookie})
         answer = self._connection.getresponse()
@@ -40,10 +59,29 @@ class Client:
         return time.perf_counter() - begin
 
 
-def change(random_state: random.Random) -> str:
+@contextmanager
+def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start the server. Yield its process and the link that it prints."""
+    server = subprocess.Popen([sys.executable, "-m", "archlab", "ui", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout
+        yield server, server.stdout.readline().split()[-1]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def log_in(host: str, query: str) -> str:
+    """Exchange the token in the link's query for a cookie."""
+    connection = HTTPConnection(host)
+    connection.request("GET", f"/?{query}")
+    return (connection.getresponse().getheader("set-cookie") or "").partition(";")[0]
+
+
+def changed_choice(draw: random.Random) -> str:
     """Return the address of the workbench after a random change."""
-    heads, width = random_state.choice([1, 2, 4, 16, 32]), random_state.randrange(4096, 20480, 64)
-    kind = random_state.choice(["layernorm", "rmsnorm"])
+    heads, width = draw.choice([1, 2, 4, 16, 32]), draw.randrange(4096, 20480, 64)
+    kind = draw.choice(["layernorm", "rmsnorm"])
     norm = "" if kind == "rmsnorm" else f"&model.norm.kind={kind}"
     width_field = "" if width == 14336 else f"&model.mlp.d_ff={width}"
     return f"/m/llama-3-8b?model.attention.n_kv_heads={heads}{width_field}{norm}"
@@ -55,22 +93,10 @@ def memory(process: int) -> float:
     return int(fields["VmRSS"].split()[0]) / 1024
 
 
-PICTURES = {
-    "ui-workbench.png": "/m/llama-3-8b?model.attention.n_kv_heads=2&model.norm.kind=layernorm",
-    "ui-compare.png": "/vs/llama-3-8b/gemma-2-9b",
-    "ui-models.png": "/models?heads=GQA&year=2024&y=d_over_layers&mine=llama-3-8b",
-    "ui-choice.png": "/choice/rope?theta=500000&scaling=yarn",
-}
-"""Screen of each picture."""
-
-
 def take_pictures(folder: Path) -> None:
     from playwright.sync_api import sync_playwright
 
-    server = subprocess.Popen([sys.executable, "-m", "archlab", "ui", "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert server.stdout
-    link = server.stdout.readline().split()[-1]
-    with sync_playwright() as playwright:
+    with served() as (_, link), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1360, "height": 860})
         page.goto(link)
@@ -78,54 +104,68 @@ def take_pictures(folder: Path) -> None:
             page.goto(link.partition("/?")[0] + path, timeout=120_000)
             page.screenshot(path=folder / name)
         browser.close()
-    server.terminate()
-    server.wait()
 
 
-def main() -> None:
-    begin = time.perf_counter()
-    server = subprocess.Popen([sys.executable, "-m", "archlab", "ui", "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert server.stdout
-    link = urlsplit(server.stdout.readline().split()[-1])
-    started = time.perf_counter() - begin
-    connection = HTTPConnection(link.netloc)
-    connection.request("GET", f"/?{link.query}")
-    cookie = (connection.getresponse().getheader("set-cookie") or "").partition(";")[0]
-    client = Client(link.netloc, cookie)
-    first = client.seconds("/m/llama-3-8b")
-    state = random.Random(0)
-    alone = [client.seconds(change(state)) for _ in range(100)]
+def percentile_95(seconds: list[float]) -> float:
+    return quantiles(seconds, n=20)[-1]
 
-    def load(seed: int) -> list[float]:
-        own, own_state = Client(link.netloc, cookie), random.Random(seed)
-        return [own.seconds(change(own_state)) for _ in range(REQUESTS_EACH)]
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        together = [seconds for times in pool.map(load, range(CLIENTS)) for seconds in times]
-    before = memory(server.pid)
-    client = Client(link.netloc, cookie)  # the server has closed the idle connection
-    for _ in range(MANY):
-        client.seconds(change(state))
-    after = memory(server.pid)
-    server.terminate()
-    server.wait()
-    print(
-        json.dumps({
-            "start_s": round(started, 2),
-            "first_request_s": round(first, 3),
-            "one_change_ms": round(1000 * median(alone), 1),
-            "one_change_p95_ms": round(1000 * quantiles(alone, n=20)[-1], 1),
-            "clients": CLIENTS,
-            "together_p95_ms": round(1000 * quantiles(together, n=20)[-1], 1),
-            "requests": MANY,
-            "memory_before_mib": round(before),
-            "memory_after_mib": round(after),
-        })
-    )  # fmt: skip
+def main() -> int:
+    parser = options(__doc__, rounds=None)
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=REQUESTS,
+        help=f"number of requests before memory is measured again (default: {REQUESTS})",
+    )
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="take the pictures instead of measuring")
+    chosen = parser.parse_args()
+    if chosen.pictures:
+        take_pictures(chosen.pictures)
+        return 0
+    begin, draw = time.perf_counter(), random.Random(0)
+    with served() as (server, printed):
+        started, link = time.perf_counter() - begin, urlsplit(printed)
+        cookie = log_in(link.netloc, link.query)
+        client = Client(link.netloc, cookie)
+        first = client.seconds("/m/llama-3-8b")
+        alone = [client.seconds(changed_choice(draw)) for _ in range(ALONE)]
+
+        def requests_of(seed: int) -> list[float]:
+            own, own_draw = Client(link.netloc, cookie), random.Random(seed)
+            return [own.seconds(changed_choice(own_draw)) for _ in range(REQUESTS_EACH)]
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            together = [seconds for times in pool.map(requests_of, range(CLIENTS)) for seconds in times]
+        before = memory(server.pid)
+        client = Client(link.netloc, cookie)  # the server has closed the idle connection
+        for _ in range(chosen.requests):
+            client.seconds(changed_choice(draw))
+        after = memory(server.pid)
+    ratios = {
+        "2 s over the start": START_S / started,
+        "100 ms over a changed choice": CHANGE_S / median(alone),
+        f"500 ms over the 95th percentile of {CLIENTS} clients": TOGETHER_S / percentile_95(together),
+        "memory before many requests over memory after them": before / after,
+    }
+    seconds = {
+        "start": started,
+        "first request": first,
+        "a changed choice, median": median(alone),
+        "a changed choice, 95th percentile": percentile_95(alone),
+        f"{CLIENTS} clients, 95th percentile": percentile_95(together),
+    }
+    for name, value in seconds.items():
+        print(f"{name:36}{value:8.3f} s")
+    print(f"{'memory before and after':36}{before:8.0f} and {after:.0f} MiB")
+    about = {
+        "seconds": {name: round(value, 4) for name, value in seconds.items()},
+        "clients": CLIENTS,
+        "requests": chosen.requests,
+        "memory_mib": {"before": round(before, 1), "after": round(after, 1)},
+    }
+    return finish("ui", ratios, about, check=chosen.check)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--pictures"]:
-        take_pictures(Path(sys.argv[2]))
-    else:
-        main()
+    sys.exit(main())

@@ -48,7 +48,7 @@ def test_a_slider_redraws_the_picture_and_its_state_is_in_the_link(home: str, pa
     page.goto(f"{home}/choice/rope")
     caption = page.locator("#pictures figcaption").first
     expect(caption).to_contain_text("theta 10,000")
-    slider = page.locator('[data-of="knob-theta"]')
+    slider = page.locator('[data-number="knob-theta"]')
     slider.evaluate("node => { node.value = 6; node.dispatchEvent(new Event('input', { bubbles: true })); }")
     expect(page.locator("#knob-theta")).to_have_value("1000000")
     expect(caption).to_contain_text("theta 1,000,000")
@@ -60,7 +60,7 @@ def test_a_slider_redraws_the_picture_and_its_state_is_in_the_link(home: str, pa
 
 def test_keys_move_a_slider(home: str, page: Page):
     page.goto(f"{home}/choice/sliding-window")
-    page.locator('[data-of="knob-window"]').focus()
+    page.locator('[data-number="knob-window"]').focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#knob-window")).to_have_value("5")
     expect(page.locator("#pictures")).to_contain_text("keeps 5 of 16 keys")
@@ -70,7 +70,7 @@ def test_a_number_that_is_typed_moves_the_slider_and_a_wrong_one_is_explained(ho
     page.goto(f"{home}/choice/gqa")
     page.fill("#knob-n_kv_heads", "4")
     expect(page.locator("#pictures")).to_contain_text("keeps 512 numbers per token")
-    assert page.locator('[data-of="knob-n_kv_heads"]').input_value() == "4"
+    assert page.locator('[data-number="knob-n_kv_heads"]').input_value() == "4"
     page.fill("#knob-n_kv_heads", "3")
     expect(page.get_by_role("alert")).to_contain_text("3, which does not divide n_heads = 8; allowed: 1, 2, 4, 8")
     expect(page.locator("#pictures")).to_contain_text("keeps 512 numbers per token")

@@ -235,7 +235,9 @@ def test_a_locked_size_stays_within_a_percent(
     assert client.get(f"/m/llama-3-8b?{change}&lock=model.vocab_size").status_code == 422
 
 
-def test_the_config_and_the_model_can_be_taken_along(client: TestClient, capsys: pytest.CaptureFixture[str]):
+def test_the_config_and_the_model_are_copied_as_the_commands_print_them(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+):
     change = "model.attention.n_kv_heads=2"
     assert main(["show", "llama-3-8b", change]) == 0
     assert client.get(f"/yaml/llama-3-8b?{change}").text == capsys.readouterr().out
@@ -350,7 +352,7 @@ def test_the_study_of_a_changed_config_has_the_change_as_its_arm(client: TestCli
     ("query", "message"),
     [
         ("model.n_layers=6", "allowed: a.model.n_layers, b.model.n_layers"),
-        ("c.model.n_layers=6", "allowed: a.c.model.n_layers"),
+        ("c.model.n_layers=6", "allowed: a.model.n_layers, b.model.n_layers"),
         ("a.data.path=/etc", "data.path: a link cannot set this field"),
         ("b.train.start=/etc", "train.start: a link cannot set this field"),
         ("b.n_layers=6", "n_layers: a link cannot set this field"),
@@ -450,7 +452,7 @@ def test_a_study_that_another_process_trains_is_running(client: TestClient):
     assert "Resume" in client.get("/studies/of/x").text
     with (run / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert ">running</td>" in client.get("/studies").text
+        assert ">training</td>" in client.get("/studies").text
         page = client.get("/studies/of/x").text
     assert "another process is training it" in page
     assert "Resume" not in page
@@ -487,7 +489,7 @@ import sys
 from pathlib import Path
 from archlab.ui import app
 from archlab.ui.lab import plan, runs
-assert runs.run_standing(Path("runs/one")).charts
+assert runs.run_state(Path("runs/one")).charts
 assert len(runs.RunList(Path()).runs()) == 1
 assert plan.plan(plan.checked(plan.first_text("", None), Path())).arms
 assert "torch" not in sys.modules

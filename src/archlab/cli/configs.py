@@ -99,9 +99,7 @@ def diff(
         )
     changes_a, changes_b = ([text[2:] for text in overrides if text.startswith(side)] for side in ("a.", "b."))
     first, second = load_config(a, *changes_a), load_config(b, *changes_b)
-    differences = config_diff(first, second)
-    if model_only:
-        differences = {field: pair for field, pair in differences.items() if field.startswith("model.")}
+    differences = config_diff(first, second, model_only=model_only)
     if html is not None:
         from archlab.report.drawings.diff_page import write_diff
         from archlab.report.drawings.words import title_with

@@ -32,7 +32,7 @@ from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost, room
 from archlab.pricing.training_plan import PLAN_FORMAT
 from archlab.report.cost.plan_tables import tables
-from archlab.report.cost.tables import beyond_limits, of_one, ratios, side_by_side
+from archlab.report.cost.tables import OF_MODEL, beyond_limits, of_one, ratios, side_by_side
 
 
 @long_output
@@ -85,8 +85,7 @@ def run(
     """
     check_one_answer(json, html)
     check_effect(split_overrides(config, more)[1], "cost")
-    of_model = "FLOPs, memory and times"
-    configs = {name: without_teacher(loaded, of_model) for name, loaded in load_several(config, more).items()}
+    configs = {name: without_teacher(loaded, OF_MODEL) for name, loaded in load_several(config, more).items()}
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)
     plan_options = {"--devices": devices, "--parallel": parallel, "--price": price}

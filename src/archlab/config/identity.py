@@ -37,17 +37,17 @@ def flatten(raw: Raw, at: str = "") -> Raw:
     return flat
 
 
-def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
+def diff(a: Config, b: Config, *, model_only: bool = False) -> dict[str, tuple[Any, Any]]:
     """Return the resolved fields in which the configs differ, section by section.
 
     The result maps a dotted field to its values in `a` and in `b`. The value is None if a config does not have the
-    field.
+    field. With `model_only`, other fields than those of the model are left out.
     """
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     sections = list(dict.fromkeys(key.rpartition(".")[0] for key in {**left, **right}))
     differing.sort(key=lambda key: sections.index(key.rpartition(".")[0]))
-    return {key: (left.get(key), right.get(key)) for key in differing}
+    return {key: (left.get(key), right.get(key)) for key in differing if key.startswith("model.") or not model_only}
 
 
 def config_hash(value: Any) -> str:

@@ -149,6 +149,11 @@ def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterato
     yield from (path for path in changed if path in unexplained & fields_of_topics)
 
 
+def topic_of(path: str, value: Any, config: Mapping[str, Any]) -> str:
+    """Return the topic that explains a field with this value in a resolved config, or the field if no topic does."""
+    return next(explaining({path: value}, config), path)
+
+
 def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
     found = [
         (name, topic)

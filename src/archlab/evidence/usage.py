@@ -94,6 +94,13 @@ def values(path: str) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
+def n_models(path: str, text: str) -> int | None:
+    """Return the number of published models with this value of a field. Return None if no model has it, or if the
+    field is the pattern of the layers, which is not counted."""
+    found = {} if path.endswith(".pattern") else values(path)
+    return len(found[text]) if text in found else None
+
+
 @cache
 def _entries() -> list[PublishedModel]:
     return entries()

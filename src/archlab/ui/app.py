@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from archlab.report.html import inlined
 from archlab.ui import workbench as bench
-from archlab.ui.choices import all_fields
 from archlab.ui.configs import config_names, settable
+from archlab.ui.fields import all_fields
 from archlab.ui.guard import Guard
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.pages import page
-from archlab.ui.routing import Answer, problem, routes
+from archlab.ui.routing import Answer, name_and_query, problem, routes
 
 FIRST = "/m/llama-3-8b"
 """Screen that `archlab ui` opens."""
@@ -36,8 +36,8 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
     screens: dict[str, Answer] = {
         "/": lambda _: RedirectResponse(FIRST, 303),
         "/m/{name:path}": lambda request: _workbench(request, root),
-        "/yaml/{name:path}": lambda request: PlainTextResponse(bench.config_text(_view(request), root)),
-        "/flatten/{name:path}": lambda request: PlainTextResponse(bench.model_file(_view(request), root)),
+        "/yaml/{name:path}": lambda request: _text(bench.config_text, request, root),
+        "/flatten/{name:path}": lambda request: _text(bench.model_file, request, root),
         "/fields": lambda _: page("options", options=all_fields()),
         "/configs": lambda _: page("options", options=dict.fromkeys(config_names(root), "")),
         **{f"/{name}": lambda _, name=name: Response(inlined(name), media_type="text/css") for name in _STYLES},
@@ -67,18 +67,26 @@ class _OnFirstRequest:
 
 
 def _workbench(request: Request, root: Path) -> Response:
-    words = {name: value for name, value in request.query_params.multi_items() if value}
-    field, value = words.pop("add", ""), words.pop("value", "")
+    name, query = name_and_query(request)
+    values = {field: value for field, value in query if value}
+    field, value = values.pop("add", ""), values.pop("value", "")
     added = settable({field: value}) if field else {}
     try:
-        view = bench.View.of(request.path_params["name"], list(words.items()))
+        view = bench.View.of(name, list(values.items()))
         screen = bench.workbench(view, root, added)
     except bench.NotCanonicalError as error:
         return RedirectResponse(error.address, 303)
-    answer = page("workbench", bench=screen, view=screen.view, lines=bench.finding_lines, locks=bench.LOCKS)
+    answer = page(
+        "workbench",
+        bench=screen,
+        view=screen.view,
+        lines=bench.finding_lines,
+        locks=bench.LOCKS,
+        max_powers=bench.MAX_POWERS,
+    )
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer
 
 
-def _view(request: Request) -> bench.View:
-    return bench.View.of(request.path_params["name"], request.query_params.multi_items())
+def _text(text_of: Callable[[bench.View, Path], str], request: Request, root: Path) -> Response:
+    return PlainTextResponse(text_of(bench.View.of(*name_and_query(request)), root))

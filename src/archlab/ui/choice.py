@@ -17,11 +17,11 @@ from archlab.evidence.words import spellings
 from archlab.report.guide.lecture import TopicEntry, topic_entry
 from archlab.report.ledger.forest import Forest, forests
 from archlab.ui.configs import UnknownNameError
-from archlab.ui.opened import CostThere, Opened, cost_there
+from archlab.ui.open_model import ChoiceCost, OpenModel, choice_cost
 from archlab.ui.play import Play, play
 
 _MOST_RESULTS = 20
-
+"""Maximum number of places that the search lists."""
 
 _MOST_KEPT = 256
 """Number of explanations that are kept for the next request. Their statistics take most of its time."""
@@ -64,25 +64,25 @@ class Screen(NamedTuple):
 
     explained: Explained
     play: Play | None
-    opened: Opened | None
-    there: CostThere | None
+    opened: OpenModel | None
+    cost: ChoiceCost | None
     address: str
     """Link to the screen as it is."""
 
 
 def screen(name: str, query: list[tuple[str, str]], root: Path) -> Screen:
     """Return the screen for the name in a path and for a query. Raise UserError if they are not valid."""
-    explained, opened = explain(name), Opened.of(query, root)
+    explained, opened = explain(name), OpenModel.of(query, root)
     path, of_model = f"/choice/{quote(name)}", opened.query if opened else {}
     if explained.topic is None:
         return Screen(explained, None, opened, None, path)
     _, topic = explained.topic
-    there = cost_there(topic, opened, root) if opened else None
+    cost = choice_cost(topic, opened, root) if opened else None
     texts = {key: value for key, value in query if key != "in" and key not in of_model}
     values = opened.values if opened else {}
-    of_both = {**topic.fields, **values} if there and there.makes else {**values, **topic.fields}
+    of_both = {**topic.fields, **values} if cost and cost.is_made else {**values, **topic.fields}
     played = play(topic, texts, of_both)
-    return Screen(explained, played, opened, there, played.address(path, of_model))
+    return Screen(explained, played, opened, cost, played.address(path, of_model))
 
 
 class Result(NamedTuple):

@@ -15,12 +15,12 @@ from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.claims import claims
 from archlab.evidence.ledger import ledger
-from archlab.evidence.look_up import explaining
+from archlab.evidence.look_up import explaining, topic_of
 from archlab.evidence.topics import Topic, topics
-from archlab.evidence.usage import values as published_values
+from archlab.evidence.usage import n_models
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.params import parameters
-from archlab.pricing.units import binary, count, plural, si
+from archlab.pricing.units import binary, count, si
 from archlab.pricing.work import forward_flops
 from archlab.report.drawings.block import draw, side_by_side
 from archlab.report.ledger.words import numbered
@@ -28,11 +28,8 @@ from archlab.study.authoring import template
 from archlab.study.design import arms
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import study_from_values
-from archlab.ui.configs import SIDES, ComparedConfigs, Variant, load
+from archlab.ui.configs import ComparedConfigs, Variant, load
 from archlab.ui.workbench import View
-
-MOST = len(SIDES)
-"""Maximum number of configs that are compared."""
 
 SIZES = frozenset({
     "vocab_size", "d_model", "n_layers", "max_seq_len", "n_heads", "n_kv_heads", "head_dim", "v_dim", "nope_dim",
@@ -95,18 +92,17 @@ class Comparison:
 def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     """Return the comparison of two or three configs. Each is compared with the first.
 
-    Raise UserError if a config is not valid, or if there are too few or too many.
+    Raise UserError if a config is not valid or named twice, or if there is only one.
     """
     variants = compared.variants
-    n = len(variants)
-    if not 2 <= n <= MOST:
-        raise UserError(f"{plural(n, 'config')}; allowed: 2 to {MOST}")
-    if twice := next((variant for i, variant in enumerate(variants) if variant in variants[:i]), None):
-        raise UserError(f"{twice.title} is compared with itself; change a field of one, as in b.model.n_layers=6")
+    if len(variants) < 2:
+        raise UserError(f"{len(variants)} config; add another name after a slash, as in /vs/gpt-2/llama-3-8b")
+    if repeated := next((variant for i, variant in enumerate(variants) if variant in variants[:i]), None):
+        raise UserError(f"{repeated.title} is named twice; allowed: configs that differ in a name or a changed field")
     configs = [load(variant, root).config for variant in variants]
     first, *others = configs
     flat = [flatten(resolved(config)) for config in configs]
-    fields = dict.fromkeys(path for other in others for path in diff(first, other) if path.startswith("model."))
+    fields = dict.fromkeys(path for other in others for path in diff(first, other, model_only=True))
     context = compared_context(configs)
     costs = [_costs(config, context) for config in configs]
     groups: dict[str, list[Row]] = {}
@@ -136,8 +132,8 @@ def study_text(compared: ComparedConfigs, root: Path) -> str:
     titles = [variant.title for variant in compared.variants]
     differing = {
         path: values
-        for path, values in diff(first, second).items()
-        if path.startswith("model.") and path.rpartition(".")[2] not in SIZES and not path.startswith("model.layers")
+        for path, values in diff(first, second, model_only=True).items()
+        if path.rpartition(".")[2] not in SIZES and not path.startswith("model.layers")
     }
     if not differing:
         raise UserError(f"{titles[0]} and {titles[1]} differ only in sizes, which a small model cannot take over")
@@ -171,13 +167,15 @@ def study_text(compared: ComparedConfigs, root: Path) -> str:
 
 
 def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:
-    counted = published_values(path) if not path.endswith(".pattern") else {}
     written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
-    models = [f"{len(counted[value])}" if value in counted else "" for value in written]
+    models = [str(n_models(path, value) or "") for value in written]
     changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
-    effect = "" if changed is None else _effect(first, path, changed, before, context, root)
     return Row(
-        path, [_text(config.get(path)) for config in flat], models if any(models) else [], effect, _topic(path, changed)
+        field=path,
+        values=[_text(config.get(path)) for config in flat],
+        models=models if any(models) else [],
+        effect="" if changed is None else _effect(first, path, changed, before, context, root),
+        topic=topic_of(path, changed, {path: changed}),
     )
 
 
@@ -211,10 +209,6 @@ def _costs(config: Config, context: int) -> _Costs:
     model = config.model
     state = kv_cache_bytes(model, context) + recurrent_bytes(model)
     return parameters(model).total, state, forward_flops(model, context, source=context * bool(model.encoder)).total
-
-
-def _topic(path: str, value: Any) -> str:
-    return next(explaining({path: value}, {path: value}), path)
 
 
 def _known(fields: Mapping[str, None], config: Mapping[str, Any]) -> list[Known]:

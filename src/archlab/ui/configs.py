@@ -22,9 +22,8 @@ _SECTIONS = ("model.", "train.")
 _NOT_FROM_A_URL = ("train.start", "train.teacher", "train.log")
 """Fields that name files or services. A URL may come from somebody else, so it cannot set them."""
 
-
 SIDES = "abc"
-"""Letters of the configs that a URL compares. They precede the fields that it changes in each, as in `a.model.norm`."""
+"""Letters of the configs that a URL compares. Changed fields of a config follow its letter, as in `a.model.norm`."""
 
 
 class UnknownNameError(UserError):
@@ -65,19 +64,23 @@ class ComparedConfigs:
 
     @classmethod
     def of(cls, names: Sequence[str], query: Iterable[tuple[str, str]]) -> "ComparedConfigs":
-        """Read the URL. Raise UserError if a field names no config, or if a URL cannot set it."""
+        """Read the URL.
+
+        Raise UserError if there are too many configs, if a field names none of them, or if a URL cannot set it.
+        """
         query = [*query]
         refuse_unknown((name for name, _ in query), ("with",))
+        if len(names) > len(SIDES):
+            raise UserError(f"{len(names)} configs; allowed: at most {len(SIDES)}")
         changed: dict[str, dict[str, str]] = {side: {} for side, _ in zip(SIDES, names, strict=False)}
         for name, value in query:
             side, dot, field = name.partition(".")
             if dot and side not in changed:
-                allowed = ", ".join(f"{side}.{name}" for side in changed)
+                allowed = ", ".join(f"{letter}.{field if side in SIDES else name}" for letter in changed)
                 raise UserError(f"{name}: the first letter names the config whose field changes; allowed: {allowed}")
             if dot:
                 changed[side][field] = value
-        fields = [*changed.values(), *({} for _ in names[len(SIDES) :])]
-        return cls(tuple(Variant(name, settable(own)) for name, own in zip(names, fields, strict=True)))
+        return cls(tuple(Variant(name, settable(own)) for name, own in zip(names, changed.values(), strict=True)))
 
     @property
     def path(self) -> str:
@@ -120,7 +123,10 @@ def settable(fields: Mapping[str, str]) -> Mapping[str, str]:
     """Return the fields of a config that a URL changes. Raise UserError for a field that a URL cannot set."""
     for field in fields:
         if not field.startswith(_SECTIONS) or field.startswith(_NOT_FROM_A_URL):
-            raise UserError(f"{field}: a link cannot set this field; allowed: fields of model and train")
+            raise UserError(
+                f"{field}: a link cannot set this field; allowed: fields of model and train, "
+                f"except {', '.join(_NOT_FROM_A_URL)}"
+            )
     return fields
 
 

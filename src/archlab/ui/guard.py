@@ -79,7 +79,7 @@ class Guard:
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         headers = request.headers
         if _name(f"//{headers.get('host', '')}") not in self._hosts:
-            return PlainTextResponse("this server does not answer for this host name; see archlab ui --host", 421)
+            return PlainTextResponse("this server does not know this host name; add it with archlab ui --host", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("allowed methods: GET, HEAD, POST", 405)
         if sum(len(name) + len(value) for name, value in headers.raw) > LONGEST_HEADERS:
@@ -91,7 +91,7 @@ class Guard:
         if not _has_allowed_length(headers):
             return PlainTextResponse(_TOO_LONG, 413)
         if not self._is_from_here(request):
-            return PlainTextResponse("requests from other sites are not allowed", 403)
+            return PlainTextResponse("requests from other sites are not allowed; type the address yourself", 403)
         return None
 
     def _is_from_here(self, request: Request) -> bool:

@@ -17,13 +17,13 @@ from archlab.config.about import About
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import find_preset, presets
-from archlab.evidence.look_up import explaining
-from archlab.evidence.usage import values as published_values
+from archlab.evidence.look_up import topic_of
+from archlab.evidence.usage import n_models
 from archlab.exchange.configs import hint_for
 from archlab.report.drawings.block import block_diagram
 from archlab.ui.configs import UnknownNameError
 from archlab.ui.models import ModelsView, X, conditions_of, published, published_rows
-from archlab.ui.scatter import NUMBERS, shown
+from archlab.ui.scatter import NUMBERS, value_text
 
 
 class NotInAtlasError(Exception):
@@ -144,9 +144,8 @@ def _numbers(row: AtlasRow) -> list[Fact]:
 
 
 def _exact(field: str, value: Value) -> str:
-    return (
-        f"{value:,}" if isinstance(value, int) and 1000 <= value < 10**6 and field != "context" else shown(field, value)
-    )
+    is_short = isinstance(value, int) and 1000 <= value < 10**6 and field != "context"
+    return f"{value:,}" if is_short else value_text(field, value)
 
 
 def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:
@@ -155,9 +154,6 @@ def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:
         if not path.startswith("model."):
             continue
         text = to_yaml_line(value)
-        counted = {} if path.endswith(".pattern") else published_values(path)
         doubted = about.doubts(path.removeprefix("model."))
-        topic = next(explaining({path: value}, values), path)
-        n_models = str(len(counted[text])) if text in counted else ""
-        settings.append(Setting(path, text, n_models, doubted, topic))
+        settings.append(Setting(path, text, str(n_models(path, text) or ""), doubted, topic_of(path, value, values)))
     return settings

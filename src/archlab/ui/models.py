@@ -21,7 +21,7 @@ from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.report.atlas import SHAPES, Box, meet
 from archlab.ui.configs import Variant, load, overrides_in, path_below
-from archlab.ui.scatter import AXES, Axis, Place, axis_of, guides, label, places, shown
+from archlab.ui.scatter import AXES, Axis, Place, axis_of, guides, label, places, value_text
 
 X, Y, COLOR = "size", "d_ff_over_d", "heads"
 """Fields of the axes and of the colors when the URL names none."""
@@ -177,7 +177,7 @@ class Year(NamedTuple):
     is_chosen: bool
 
 
-class Mine(NamedTuple):
+class UserConfig(NamedTuple):
     """Config of the user."""
 
     text: str
@@ -207,7 +207,7 @@ class Scatter:
     chosen: list[Dot]
     others: list[Place]
     star: Dot | None
-    without: int
+    n_unknown: int
     """Number of chosen models that are not in the chart, because a field is unknown."""
     guides: list[float]
     colors: Panel
@@ -221,7 +221,7 @@ class Scatter:
         found = list[tuple[Dot, int]]()
         for dot in self.chosen:
             dots = [_box(*other.place, 1) for other in self.chosen if other is not dot]
-            taken = [*dots, *(_name_box(*one) for one in found)]
+            taken = [*dots, *(_name_box(*named) for named in found)]
             for side in (1, -1):
                 name = _name_box(dot, side)
                 if name[0] >= 0 and name[1] <= 100 and not any(meet(name, other) for other in taken):
@@ -250,11 +250,11 @@ class ModelsScreen:
     years: list[Year]
     panels: list[Panel]
     scatter: Scatter
-    mine: Mine | None
+    mine: UserConfig | None
 
     @property
-    def most(self) -> int:
-        """Largest number of models of a year."""
+    def max_per_year(self) -> int:
+        """Largest number of models in a year."""
         return max(year.total for year in self.years)
 
 
@@ -290,7 +290,7 @@ def _years(view: ModelsView, chosen: set[int]) -> list[Year]:
     ]
 
 
-def _panel(view: ModelsView, choice: Choice, years: set[int], mine: Mine | None) -> Panel:
+def _panel(view: ModelsView, choice: Choice, years: set[int], mine: UserConfig | None) -> Panel:
     """Return the adoption of a choice among the models that meet all conditions except those on the choice itself and
     on the year. The options and years that these exclude are marked."""
     everything = published_rows()
@@ -323,7 +323,7 @@ def conditions_of(choice: Choice) -> Mapping[str, str]:
     return {option: choice.condition(option, everything) for option in kinds(everything, choice)}
 
 
-def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: Mine | None) -> Scatter:
+def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: UserConfig | None) -> Scatter:
     everything = published_rows()
     x, y = (
         axis_of(field, [*(value_of(row, field) for row in everything), mine.value(field) if mine else None])
@@ -333,7 +333,7 @@ def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: 
     by_option = {option.name: option.color for option in colors.options}
 
     def dot(model: AtlasRow, place: Place) -> Dot:
-        values = (f"{label(axis.field)} {shown(axis.field, value_of(model, axis.field))}" for axis in (x, y))
+        values = (f"{label(axis.field)} {value_text(axis.field, value_of(model, axis.field))}" for axis in (x, y))
         option = colors.choice.of(model)
         words = [*dict.fromkeys(values), *([] if option == NOTHING or view.color in (x.field, y.field) else [option])]
         return Dot(model, place, ", ".join(words), by_option.get(option))
@@ -354,14 +354,14 @@ def _scatter(view: ModelsView, chosen: Sequence[AtlasRow], colors: Panel, mine: 
     )  # fmt: skip
 
 
-def _mine(text: str, root: Path) -> Mine:
+def _mine(text: str, root: Path) -> UserConfig:
     """Return the row of the user's config. A config of the user has no published facts, such as a year."""
     name, *changes = _CHANGES.split(text.strip())
     if not changes and name in published() and path_below(name, root) is None:
-        return Mine(text, published()[name][0], True)
+        return UserConfig(text, published()[name][0], True)
     fields = overrides_in((field, value) for field, _, value in (change.partition("=") for change in changes))
     shape = load(Variant(name, fields), root)
     about = About(
         name=text, year=2017, source=(name,), certainty="verified", cannot_build=shape.part or None
     )  # its year and its sources are never shown
-    return Mine(text, row(PublishedModel(text, about, shape.config)), False)
+    return UserConfig(text, row(PublishedModel(text, about, shape.config)), False)

@@ -21,8 +21,8 @@ class PartFacts(NamedTuple):
     name: str
     shape: str
     parameters: str
-    of_flops: str
-    of_memory: str
+    flops_share: str
+    memory_share: str
 
 
 def part_facts(config: Config, costs: Cost) -> list[PartFacts]:
@@ -40,9 +40,9 @@ def part_facts(config: Config, costs: Cost) -> list[PartFacts]:
     memory = costs.weight_bytes + costs.kv_cache_bytes + costs.recurrent_bytes
 
     def facts(key: str, name: str, shape: str, n: int, own_flops: float | None, state: int = 0) -> PartFacts:
-        of_flops = "" if own_flops is None else _share(own_flops / flops)
-        of_memory = _share((n * BYTES[costs.dtype] + state) / memory)
-        return PartFacts(key, name, shape, count(n), of_flops, of_memory)
+        flops_share = "" if own_flops is None else _share(own_flops / flops)
+        memory_share = _share((n * BYTES[costs.dtype] + state) / memory)
+        return PartFacts(key, name, shape, count(n), flops_share, memory_share)
 
     width = model.embedding.width or model.d_model
     found = [

@@ -36,7 +36,7 @@ class Input(NamedTuple):
     """Attributes of the slider beside a number."""
 
 
-class Shown(NamedTuple):
+class Picture(NamedTuple):
     """A picture with its caption, which is empty if the picture explains itself."""
 
     svg: Markup
@@ -47,7 +47,7 @@ class Shown(NamedTuple):
 class Play:
     """Pictures of a topic, and the form that changes them."""
 
-    shown: list[Shown]
+    pictures: list[Picture]
     inputs: list[Input]
     query: dict[str, str]
     """Parameters that differ from the values with which the pictures start."""
@@ -72,29 +72,29 @@ def play(topic: Topic, texts: Mapping[str, str], values: Mapping[str, Any]) -> P
             raise UserError(f"unknown parameter {name!r}{nearest(name, unique)}; allowed: {allowed}")
     knobs = starting_at([*unique.values()], values)
     try:
-        _all_drawn(drawings, read(knobs, {}))
+        _draw_all(drawings, read(knobs, {}))
     except UserError:  # the picture leaves out a value, without which the others are not possible
         knobs = starting_at([*unique.values()], topic.fields)
     chosen = read(knobs, texts)
-    shown = _all_drawn(drawings, chosen)
+    drawn = _draw_all(drawings, chosen)
     changed = {knob.name: _text(chosen[knob.name]) for knob in knobs if chosen[knob.name] != knob.default}
-    return Play(shown, [_input(knob, chosen[knob.name]) for knob in knobs if has_effect(knob, chosen)], changed)
+    return Play(drawn, [_input(knob, chosen[knob.name]) for knob in knobs if has_effect(knob, chosen)], changed)
 
 
-def _all_drawn(drawings: Mapping[str, Drawing], values: Mapping[str, Any]) -> list[Shown]:
+def _draw_all(drawings: Mapping[str, Drawing], values: Mapping[str, Any]) -> list[Picture]:
     return [
-        _drawn(name, tuple((knob.name, values[knob.name]) for knob in drawing.knobs))
+        _draw(name, tuple((knob.name, values[knob.name]) for knob in drawing.knobs))
         for name, drawing in drawings.items()
     ]
 
 
 @lru_cache(_MOST_KEPT)
-def _drawn(name: str, values: tuple[tuple[str, Any], ...]) -> Shown:
+def _draw(name: str, values: tuple[tuple[str, Any], ...]) -> Picture:
     with debug_mode(False):  # Altair's checks of all points take longer than the drawing
         picture = pictures()[name](**dict(values))
     if isinstance(picture, str):
-        return Shown(Markup(picture), "")
-    return Shown(Markup(still(picture, name)), picture.to_dict(validate=False)["description"])
+        return Picture(Markup(picture), "")
+    return Picture(Markup(still(picture, name)), picture.to_dict(validate=False)["description"])
 
 
 def _input(knob: Knob, value: Any) -> Input:

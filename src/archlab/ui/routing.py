@@ -32,6 +32,11 @@ def routes(screens: Mapping[str, Answer], actions: Mapping[str, Action]) -> list
     ]
 
 
+def name_and_query(request: Request) -> tuple[str, list[tuple[str, str]]]:
+    """Return the name in the path of a request, and the names and values in its query."""
+    return request.path_params["name"], request.query_params.multi_items()
+
+
 def problem(request: Request, message: str, status: int) -> Response:
     """Return a message. If the page asked for a part of itself, the message replaces only the place for messages."""
     text = visible(message)

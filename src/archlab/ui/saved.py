@@ -12,6 +12,7 @@ from archlab.errors import UserError
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.summary import cost
 from archlab.report import atlas, check
+from archlab.report.cost.tables import OF_MODEL
 from archlab.review.findings import findings
 from archlab.review.shape_rule import Case
 from archlab.ui.compare import compare, compared_context
@@ -25,10 +26,6 @@ REPORT_POLICY = (
     "form-action 'none'; sandbox allow-scripts"
 )
 """Content security policy of a page. It has scripts of its own, so it is isolated from the screens."""
-
-
-_OF_MODEL = "FLOPs, memory and times"
-"""Words for what a teacher does not change, in an error about it."""
 
 
 class SavedPage(NamedTuple):
@@ -52,7 +49,7 @@ def cost_page(view: View, root: Path) -> SavedPage:
     """Return the page of `archlab cost --html` for a view of the workbench."""
     from archlab.report.cost.page import render  # Altair takes a second to load
 
-    config = without_teacher(load(view.variant, root).config, _OF_MODEL)
+    config = without_teacher(load(view.variant, root).config, OF_MODEL)
     context = view.context or config.model.max_seq_len
     costs = cost(config, view.batch, context)
     html = render(
@@ -69,7 +66,7 @@ def costs_page(compared: ComparedConfigs, root: Path) -> SavedPage:
     if compared.fields:
         raise UserError(f"{compared.fields[0][0]}: the page compares unchanged configs; leave it out")
     names = [variant.name for variant in compared.variants]
-    loaded = [without_teacher(load(variant, root).config, _OF_MODEL) for variant in compared.variants]
+    loaded = [without_teacher(load(variant, root).config, OF_MODEL) for variant in compared.variants]
     context = compared_context(loaded)
     costs = {name: {(context, 1): cost(config, 1, context)} for name, config in zip(names, loaded, strict=True)}
     html = render(dict(zip(names, loaded, strict=True)), costs, load_hardware(DEVICE), "bfloat16")
@@ -100,5 +97,4 @@ def diff_page(compared: ComparedConfigs, root: Path) -> SavedPage:
     from archlab.report.drawings.diff_page import render
 
     a, b = ((variant.title, load(variant, root).config) for variant in compared.pair())
-    differences = {field: values for field, values in diff(a[1], b[1]).items() if field.startswith("model.")}
-    return SavedPage(f"{a[0]}-{b[0]}", render(a, b, differences))
+    return SavedPage(f"{a[0]}-{b[0]}", render(a, b, diff(a[1], b[1], model_only=True)))

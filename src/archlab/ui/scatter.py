@@ -55,11 +55,11 @@ _WIDE = 20
 """An axis is logarithmic if the largest value is more than this many times the smallest one."""
 
 _SPREAD = 0.76
-"""Fraction of the room of a word on an axis over which the points with this word are spread."""
+"""Fraction of the band of a word on an axis over which the points with this word are spread."""
 
 _MOST_TICKS = 6
 
-_PHONE, _MOST_LINES = 30, 3
+_LETTERS_PER_LINE, _MOST_LINES = 30, 3
 """Number of letters in a line of labels on a phone, and the maximum number of lines."""
 
 
@@ -72,14 +72,14 @@ class Axis(NamedTuple):
     is_logarithmic: bool
     place: Callable[[Value], float]
     """Function that maps a value to its place, from 0 to 1."""
-    room: float
-    """Room of each word, as a fraction of the axis. 0 for numbers."""
+    band: float
+    """Width of the band of each word, as a fraction of the axis. 0 for numbers."""
 
     @property
     def n_lines(self) -> int:
         """Number of lines on which the labels fit on a phone."""
         longest = max(len(label) for _, label in self.ticks)
-        return min(_MOST_LINES, math.ceil(longest * len(self.ticks) / _PHONE))
+        return min(_MOST_LINES, math.ceil(longest * len(self.ticks) / _LETTERS_PER_LINE))
 
 
 def label(field: str) -> str:
@@ -95,7 +95,7 @@ class Place(NamedTuple):
 
 
 def axis_of(field: str, values: Sequence[Value]) -> Axis:
-    """Return an axis that covers all these values of a field. Words and years have equal room."""
+    """Return an axis that covers all these values of a field. Words and years have bands of equal width."""
     known = {value for value in values if value is not None}
     if not known:
         raise UserError(f"{field}: no model has a value")
@@ -103,7 +103,7 @@ def axis_of(field: str, values: Sequence[Value]) -> Axis:
     if field == "year":
         return _of_words(field, [str(year) for year in range(int(min(numbers)), int(max(numbers)) + 1)])
     if known <= {True, False} or len(numbers) < len(known):
-        return _of_words(field, sorted({shown(field, value) for value in known}))
+        return _of_words(field, sorted({value_text(field, value) for value in known}))
     low, high = min(numbers), max(numbers)
     is_logarithmic = low > 0 and high / low > _WIDE
     ticks = (logarithmic if is_logarithmic else plain)(low, high, _MOST_TICKS)
@@ -113,17 +113,17 @@ def axis_of(field: str, values: Sequence[Value]) -> Axis:
     def place(value: Value) -> float:
         return (scale(float(value or 0)) - start) / (end - start)
 
-    return Axis(field, [(100 * place(tick), shown(field, tick)) for tick in ticks], is_logarithmic, place, 0)
+    return Axis(field, [(100 * place(tick), value_text(field, tick)) for tick in ticks], is_logarithmic, place, 0)
 
 
 def _of_words(field: str, words: Sequence[str]) -> Axis:
-    room = 1 / len(words)
-    middles = {word: (i + 0.5) * room for i, word in enumerate(words)}
+    band = 1 / len(words)
+    middles = {word: (i + 0.5) * band for i, word in enumerate(words)}
     ticks = [(100 * middle, word) for word, middle in middles.items()]
-    return Axis(field, ticks, False, lambda value: middles[shown(field, value)], room)
+    return Axis(field, ticks, False, lambda value: middles[value_text(field, value)], band)
 
 
-def shown(field: str, value: Value) -> str:
+def value_text(field: str, value: Value) -> str:
     """Return a value as text. Large numbers have three significant digits, as in `8.03B`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -139,25 +139,25 @@ def shown(field: str, value: Value) -> str:
 def places(rows: Sequence[AtlasRow], x: Axis, y: Axis) -> dict[str, Place]:
     """Return the place of each model for which both fields are known, by name of its preset.
 
-    Models with the same word are spread over its room, in the order of `rows`.
+    Models with the same word are spread over its band, in the order of `rows`.
     """
     groups: defaultdict[tuple[Value, Value], list[AtlasRow]] = defaultdict(list)
     for row in rows:
         values = value_of(row, x.field), value_of(row, y.field)
         if None not in values:
-            groups[values[0] if x.room else None, values[1] if y.room else None].append(row)
+            groups[values[0] if x.band else None, values[1] if y.band else None].append(row)
     return {
         row.preset: Place(
-            100 * (x.place(value_of(row, x.field)) + x.room * across),
-            100 * (1 - y.place(value_of(row, y.field)) + y.room * down),
+            100 * (x.place(value_of(row, x.field)) + x.band * across),
+            100 * (1 - y.place(value_of(row, y.field)) + y.band * down),
         )
         for group in groups.values()
-        for row, (across, down) in zip(group, _spread(len(group), is_grid=bool(x.room and y.room)), strict=True)
+        for row, (across, down) in zip(group, _spread(len(group), is_grid=bool(x.band and y.band)), strict=True)
     }
 
 
 def _spread(n: int, *, is_grid: bool) -> list[tuple[float, float]]:
-    """Return `n` places around the middle of a room: in a grid, or each with the same distance in both directions."""
+    """Return `n` places around the middle of a band: in a grid, or each with the same distance in both directions."""
     if not is_grid:
         offsets = [_SPREAD * ((i + 0.5) / n - 0.5) for i in range(n)]
         return [(offset, offset) for offset in offsets]

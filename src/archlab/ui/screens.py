@@ -21,12 +21,12 @@ from archlab.ui.compare import compare, study_text
 from archlab.ui.configs import ComparedConfigs, Variant
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.run_screens import RunScreens
-from archlab.ui.lab.screens import Lab
+from archlab.ui.lab.study_screens import StudyScreens
 from archlab.ui.model_page import NotInAtlasError, model_page
 from archlab.ui.models import ModelsView, config_axes, models_screen
-from archlab.ui.opened import Opened
+from archlab.ui.open_model import OpenModel
 from archlab.ui.pages import as_file, page
-from archlab.ui.routing import Action, Answer, routes
+from archlab.ui.routing import Action, Answer, name_and_query, routes
 from archlab.ui.saved import SavedPage, check_page, compare_page, cost_page, costs_page, diff_page, models_page
 from archlab.ui.scatter import AXES, label
 from archlab.ui.workbench import View
@@ -34,7 +34,7 @@ from archlab.ui.workbench import View
 
 def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
     """Return the routes to these screens for the folder `root`."""
-    lab, runs = Lab(root, processes), RunScreens(root)
+    studies, runs = StudyScreens(root, processes), RunScreens(root)
     screens: Mapping[str, Answer] = {
         "/vs/{names:path}": lambda request: _compare(request, root),
         "/study/{names:path}": lambda request: PlainTextResponse(study_text(_compared(request), root)),
@@ -43,33 +43,33 @@ def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
         "/choices": lambda request: _choices(request, root),
         "/choice/{name:path}": lambda request: _choice(request, root),
         "/search": lambda request: _search(request.query_params.get("q", "")),
-        "/studies": lab.listed,
-        "/studies/new": lab.new,
-        "/studies/new/{names:path}": lambda request: lab.new_of(study_text(_compared(request), root)),
+        "/studies": studies.listed,
+        "/studies/new": studies.new,
+        "/studies/new/{names:path}": lambda request: studies.new_of(study_text(_compared(request), root)),
         "/studies/plan": lambda _: RedirectResponse("/studies/new", 303),
-        "/studies/of/{folder:path}": lab.shown,
-        "/studies/live/{folder:path}": lab.live,
-        "/studies/report/{folder:path}": lab.report,
+        "/studies/of/{folder:path}": studies.shown,
+        "/studies/live/{folder:path}": studies.live,
+        "/studies/report/{folder:path}": studies.report,
         "/runs/of/{folder:path}": runs.shown,
         "/runs/live/{folder:path}": runs.live,
     }
     saved: Mapping[str, Callable[[Request], SavedPage]] = {
-        "/save/cost/{name:path}": lambda request: cost_page(_view(request), root),
+        "/save/cost/{name:path}": lambda request: cost_page(View.of(*name_and_query(request)), root),
         "/save/costs/{names:path}": lambda request: costs_page(_compared(request), root),
-        "/save/check/{name:path}": lambda request: check_page(_view(request), root),
+        "/save/check/{name:path}": lambda request: check_page(View.of(*name_and_query(request)), root),
         "/save/compare/{names:path}": lambda request: compare_page(_compared(request), root),
         "/save/choice/{name:path}": lambda request: _saved_choice(request, root),
         "/save/diff/{names:path}": lambda request: diff_page(_compared(request), root),
         "/save/models": lambda request: models_page(_models_view(request)),
-        "/save/study/{folder:path}": lab.saved,
+        "/save/study/{folder:path}": studies.saved,
         "/save/run/{folder:path}": runs.saved,
     }
     actions: Mapping[str, Action] = {
-        "/studies/plan": lab.planned,
-        "/studies/start": lab.start,
-        "/studies/pause/{folder:path}": lab.pause,
-        "/studies/resume/{folder:path}": lab.resume,
-        "/studies/seed/{folder:path}": lab.add_seed,
+        "/studies/plan": studies.planned,
+        "/studies/start": studies.start,
+        "/studies/pause/{folder:path}": studies.pause,
+        "/studies/resume/{folder:path}": studies.resume,
+        "/studies/seed/{folder:path}": studies.add_seed,
     }
     return routes({**screens, **{path: _saving(page) for path, page in saved.items()}}, actions)
 
@@ -99,7 +99,7 @@ def _model(name: str) -> Response:
 
 
 def _choices(request: Request, root: Path) -> Response:
-    opened = Opened.of(request.query_params.multi_items(), root)
+    opened = OpenModel.of(request.query_params.multi_items(), root)
     return page("choices", chapters=chapters(), in_model=opened.query if opened else {})
 
 
@@ -115,7 +115,7 @@ def _saved_choice(request: Request, root: Path) -> SavedPage:
 
 
 def _shown_choice(request: Request, root: Path) -> choice.Screen:
-    return choice.screen(request.path_params["name"], request.query_params.multi_items(), root)
+    return choice.screen(*name_and_query(request), root)
 
 
 def _values(shown: choice.Screen) -> dict[str, Any]:
@@ -143,7 +143,3 @@ def _names(request: Request) -> list[str]:
     path: str = request.scope["raw_path"].decode("ascii", "replace").partition("?")[0]
     screen = len(request.scope["path"]) - len(request.path_params["names"])
     return [unquote(name) for name in path[screen:].split("/") if name]
-
-
-def _view(request: Request) -> View:
-    return View.of(request.path_params["name"], request.query_params.multi_items())

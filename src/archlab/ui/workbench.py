@@ -27,8 +27,8 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.text_table import Table
 from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
-from archlab.ui.choices import Choice, main_choices, other_choices
 from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in, refuse_unknown
+from archlab.ui.fields import FieldInput, main_choices, other_choices
 from archlab.ui.parts import PartFacts, part_facts
 
 DEVICE = "h100"
@@ -36,11 +36,11 @@ _SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training":
 LOCKS: Mapping[str, str] = {"model.mlp.d_ff": "hidden width", "model.n_layers": "layers", "model.d_model": "width"}
 """Fields that can be adjusted to keep the number of parameters."""
 
-_SETTINGS = ("context", "batch", "hardware", "lock")
-"""Names in a query that are not fields."""
+MAX_POWERS: Mapping[str, int] = {"context": 20, "batch": 10}
+"""Largest value of each slider, as a power of two."""
 
-_LONGEST_CONTEXT, _LARGEST_BATCH = 20, 10
-"""Largest values of the sliders, as powers of two."""
+_SETTINGS = (*MAX_POWERS, "hardware", "lock")
+"""Names in a query that are not fields."""
 
 
 _device = cache(load_hardware)
@@ -62,35 +62,35 @@ class View:
     name: str
     overrides: Mapping[str, str]
     """Changed fields, with their values as text."""
-    context: int | None
+    context: int | None = None
     """Tokens of each served sequence; None for the longest sequence of the model."""
-    batch: int
-    device: str
-    lock: str
+    batch: int = 1
+    device: str = DEVICE
+    lock: str = ""
     """Field that is adjusted after each change, so that the number of parameters stays the same. Empty: none is."""
 
     @classmethod
     def of(cls, name: str, query: list[tuple[str, str]]) -> "View":
         """Read the URL. Raise UserError if a value is not allowed."""
-        words = dict(query)
-        refuse_unknown(words, _SETTINGS)
-        if (lock := words.get("lock", "")) not in ("", *LOCKS):
+        values = dict(query)
+        refuse_unknown(values, _SETTINGS)
+        if (lock := values.get("lock", "")) not in ("", *LOCKS):
             raise UserError(f"lock is {lock!r}; allowed: {', '.join(LOCKS)}")
-        if (device := words.get("hardware") or DEVICE) not in devices():
+        if (device := values.get("hardware") or DEVICE) not in devices():
             raise UserError(f"hardware is {device!r}; allowed: {', '.join(devices())}")
-        context, batch = words.get("context"), words.get("batch")
+        context, batch = values.get("context"), values.get("batch")
         return cls(
             name,
-            overrides_in(words.items()),
-            None if not context else _power("context", context, _LONGEST_CONTEXT),
-            1 if not batch else _power("batch", batch, _LARGEST_BATCH),
+            overrides_in(values.items()),
+            None if not context else _power("context", context),
+            1 if not batch else _power("batch", batch),
             device,
             lock,
         )
 
     @classmethod
     def of_variant(cls, variant: Variant) -> "View":
-        return cls(variant.name, variant.overrides, None, 1, DEVICE, "")
+        return cls(variant.name, variant.overrides)
 
     def address(self, screen: str = "m") -> str:
         """Return the path and query of a screen that shows this config."""
@@ -134,8 +134,8 @@ class Workbench:
     notes: list[str]
     findings: list[Finding]
     verdict: str
-    choices: Mapping[str, list[Choice]]
-    others: list[Choice]
+    choices: Mapping[str, list[FieldInput]]
+    others: list[FieldInput]
     context: int
     commands: list[str]
     devices: list[str]
@@ -143,7 +143,7 @@ class Workbench:
     @property
     def reset(self) -> str:
         """Address of the same config without changes."""
-        return View.of_variant(Variant(self.view.name, {})).address()
+        return View(self.view.name, {}).address()
 
     @property
     def compared(self) -> ComparedConfigs:
@@ -258,8 +258,8 @@ def _commands(view: View, context: int) -> list[str]:
     ]
 
 
-def _power(name: str, text: str, largest: int) -> int:
+def _power(name: str, text: str) -> int:
     """Return the power of two that the slider `name` selects."""
-    if not text.isdecimal() or int(text) > largest:
-        raise UserError(f"{name} is {text!r}; allowed: 0 to {largest}, the exponents of powers of two")
+    if not text.isdecimal() or int(text) > MAX_POWERS[name]:
+        raise UserError(f"{name} is {text!r}; allowed: 0 to {MAX_POWERS[name]}, the exponents of powers of two")
     return 2 ** int(text)

@@ -15,6 +15,9 @@ Point = tuple[int, int]
 
 Unit = Callable[[float], str]
 
+OF_MODEL = "FLOPs, memory and times"
+"""Numbers in these tables that leave out the teacher of a model."""
+
 
 def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
     """Yield the tables of one config: parameters, serving, training, and the work of each pass. If a device is given,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from archlab.config.core.yaml_text import parse_yaml, to_yaml, to_yaml_line
 from archlab.config.io import studies
+from archlab.config.problems import nearest
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.evidence.results import committed, committed_pace
@@ -49,7 +50,7 @@ def first_text(source: str, scale: str | None) -> str:
     if not source:
         return template(EXAMPLE)
     if source not in studies():
-        raise UserError(f"unknown study {source!r}; the page Studies lists all")
+        raise UserError(f"unknown study {source!r}{nearest(source, studies()) or ';'} the page Studies lists all")
     return to_yaml(read_study(source, scale)[1].model_dump(mode="json", exclude_unset=True))
 
 
@@ -63,7 +64,7 @@ def checked(text: str, root: Path) -> StudyConfig:
         raise UserError("plugins: a study from the browser cannot run plug-ins; use `archlab study run` in a terminal")
     for field, value in _texts({key: value for key, value in values.items() if key not in _WORDS}, ""):
         if value.startswith(("/", "~")) or ".." in Path(value).parts:
-            raise UserError(f"{field} is {value!r}; allowed here: names, and paths below the current folder")
+            raise UserError(f"{field} is {value!r}; allowed in the browser: names, and paths below the current folder")
     if isinstance(base := values.get("base"), str):
         values["base"] = str(find(base, root))
     study = study_from_values(values)

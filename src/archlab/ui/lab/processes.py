@@ -27,7 +27,7 @@ class StudyProcesses:
         `source`. Raise UserError if this server trains the study already."""
         with self._lock:
             if self.is_running(folder):
-                raise UserError(f"{folder} is being trained")
+                raise UserError(f"this server trains {folder} already; wait for its end, or pause it first")
             command = [sys.executable, "-m", "archlab", "study", "run", source, "--out", str(folder)]
             command += [] if n_seeds is None else ["--seeds", str(n_seeds)]
             log = _log(folder)
@@ -42,7 +42,7 @@ class StudyProcesses:
         the study."""
         with self._lock:
             if not self.is_running(folder):
-                raise UserError(f"{folder} is not trained by this server, so it cannot be paused here")
+                raise UserError(f"this server does not train {folder}; to pause it, press Ctrl-C where it was started")
             self._processes[folder].send_signal(signal.SIGTERM)
 
     def has_started(self, folder: Path) -> bool:

@@ -8,14 +8,12 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from archlab.config.core.text import visible
-from archlab.errors import user_message
 from archlab.exchange.configs import is_run_folder
 from archlab.report.run.watched import watch
 from archlab.ui.configs import UnknownNameError, path_below
 from archlab.ui.lab.curves import line_colors
-from archlab.ui.lab.events import live
-from archlab.ui.lab.runs import run_standing
+from archlab.ui.lab.events import live, state_or_problem
+from archlab.ui.lab.runs import run_state
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import SavedPage
 
@@ -28,7 +26,7 @@ class RunScreens:
 
     def shown(self, request: Request) -> Response:
         folder = self._folder(request)
-        return page("run_of", live=_live(folder), folder=str(folder), quoted=quote(str(folder)))
+        return page("run_screen", live=_live(folder), folder=str(folder), quoted=quote(str(folder)))
 
     def live(self, request: Request) -> Response:
         """Send the state of the run whenever it changes, until the browser leaves."""
@@ -50,12 +48,7 @@ class RunScreens:
 
 
 def _live(folder: Path) -> Markup:
-    try:
-        state, problem = run_standing(folder), ""
-    except Exception as error:
-        if (message := user_message(error)) is None:
-            raise
-        state, problem = None, visible(message)
+    state, problem = state_or_problem(partial(run_state, folder))
     return rendered(
         "run_live", folder=folder, state=state, problem=problem, colors=line_colors(1), quoted=quote(str(folder))
     )

@@ -37,7 +37,7 @@ class ListedRun(NamedTuple):
         return f"/runs/of/{quote(self.path)}"
 
 
-class RunStanding(NamedTuple):
+class RunState(NamedTuple):
     """State of one run."""
 
     path: str
@@ -72,7 +72,7 @@ class RunList:
         return changed, _listed(folder)
 
 
-def run_standing(folder: Path) -> RunStanding:
+def run_state(folder: Path) -> RunState:
     """Return the state of a run. Raise UserError if its folder is damaged."""
     (run,) = watch([folder])
     steps = [(part[-1]["tokens"], fmean(line["loss"] for line in part)) for part in parts(run.updates, _POINTS)]
@@ -88,7 +88,7 @@ def run_standing(folder: Path) -> RunStanding:
         ("Time left", "" if run.seconds_left is None else seconds(run.seconds_left)),
         ("Machine", machine_load() if run.status == "training" else ""),
     ]
-    return RunStanding(
+    return RunState(
         str(folder),
         run.status,
         [(name, value) for name, value in facts if value],

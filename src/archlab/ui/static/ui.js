@@ -1,4 +1,5 @@
-// Behavior that HTML alone cannot give: numbers of the box under the pointer, undo, copy, and labels of sliders.
+// Behavior that HTML alone cannot give: numbers of the box under the pointer, keys of the search, undo, copy, sliders,
+// and pages that change while something trains.
 "use strict";
 
 // Return the row of numbers of a box. Boxes of two kinds of layers have the same part, so the frame around the box
@@ -60,9 +61,9 @@ document.addEventListener("input", (event) => {
 });
 // A number and the slider beside it follow each other. A logarithmic slider is at the power of ten.
 document.addEventListener("input", ({ target }) => {
-  const slider = target.dataset.of ? target : document.querySelector(`[data-of="${target.id}"]`);
+  const slider = target.dataset.number ? target : document.querySelector(`[data-number="${target.id}"]`);
   if (!slider) return;
-  const number = document.getElementById(slider.dataset.of), isLog = "log" in slider.dataset;
+  const number = document.getElementById(slider.dataset.number), isLog = "log" in slider.dataset;
   if (target !== slider) slider.value = isLog ? Math.log10(number.value) : number.value;
   else number.value = isLog ? Number((10 ** slider.value).toPrecision(2)) : slider.value;
 });
@@ -82,7 +83,7 @@ document.addEventListener("htmx:afterSwap", () => {
 });
 document.addEventListener("htmx:afterSettle", prepare);
 document.addEventListener("DOMContentLoaded", prepare);
-// A running study: the server sends the whole state again whenever it changes.
+// A study or a run: the server sends its whole state again whenever it changes.
 document.addEventListener("DOMContentLoaded", () => {
   const live = document.querySelector("[data-source]");
   if (!live) return;

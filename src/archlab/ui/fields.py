@@ -1,4 +1,4 @@
-"""Choices that the workbench shows as inputs: the main ones, grouped, with the values that are allowed."""
+"""Inputs of the workbench for fields of the config: the main choices in groups, and all others."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -46,7 +46,7 @@ MAIN: Mapping[str, Mapping[str, str]] = {
 """Label of each main choice by the path of its field, in groups."""
 
 
-class Choice(NamedTuple):
+class FieldInput(NamedTuple):
     """Input of the workbench for one field."""
 
     path: str
@@ -60,12 +60,12 @@ class Choice(NamedTuple):
     is_changed: bool
 
 
-def main_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> dict[str, list[Choice]]:
+def main_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> dict[str, list[FieldInput]]:
     """Return the inputs for the main choices that a config has, by group. `values` maps each field of the
     resolved config to its value, and `changed` contains the fields that the URL sets."""
     groups = {
         group: [
-            _choice(path, label, to_yaml_line(values[path]), path in changed)
+            _input(path, label, to_yaml_line(values[path]), path in changed)
             for path, label in fields.items()
             if path in values
         ]
@@ -74,11 +74,11 @@ def main_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> dict[
     return {group: choices for group, choices in groups.items() if choices}
 
 
-def other_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> list[Choice]:
+def other_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> list[FieldInput]:
     """Return the inputs for the fields that the URL sets and that are not main choices."""
     main = {path for fields in MAIN.values() for path in fields}
     return [
-        _choice(path, path.removeprefix("model."), to_yaml_line(values[path]) if path in values else text, True)
+        _input(path, path.removeprefix("model."), to_yaml_line(values[path]) if path in values else text, True)
         for path, text in changed.items()
         if path not in main
     ]
@@ -127,12 +127,12 @@ def all_fields() -> dict[str, str]:
     }
 
 
-def _choice(path: str, label: str, value: str, is_changed: bool) -> Choice:
+def _input(path: str, label: str, value: str, is_changed: bool) -> FieldInput:
     help_ = field_help().get(path)
     words = _words(help_)
     options = words if value in words else (*words, value) if words else ()
     is_number = not options and bool(help_) and any("number" in reading.allowed for reading in help_.readings)
-    return Choice(path, label, value, options, is_number, _topic(path, value), is_changed)
+    return FieldInput(path, label, value, options, is_number, _topic(path, value), is_changed)
 
 
 def _words(help_: FieldHelp | None) -> tuple[str, ...]:

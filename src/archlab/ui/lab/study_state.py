@@ -41,7 +41,7 @@ class MoreSeeds(NamedTuple):
     """Training time of the additional runs, at the speed of the study's own runs."""
 
 
-class Standing(NamedTuple):
+class StudyState(NamedTuple):
     """State of a study."""
 
     folder: str
@@ -63,7 +63,7 @@ class Standing(NamedTuple):
     note: str
 
 
-def standing(folder: Path) -> Standing:
+def study_state(folder: Path) -> StudyState:
     """Return the state of the study in a folder. Raise UserError if the folder contains no study."""
     _, config = read_study(str(folder))
     designed, note = arms(config, study_path(str(folder))), ""
@@ -98,7 +98,7 @@ def standing(folder: Path) -> Standing:
         if state
     ]
     measure = next((state.measure for state in states.values()), "")
-    return Standing(
+    return StudyState(
         str(folder),
         config.question,
         seeds,

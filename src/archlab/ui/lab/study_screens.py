@@ -1,4 +1,4 @@
-"""Screens of the live lab: all studies, a new one, and one that runs."""
+"""Screens of studies: a list of all, a new one, and one while it runs."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ from archlab.study.record import has_summary
 from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
-from archlab.ui.lab.events import live
+from archlab.ui.lab.events import live, state_or_problem
 from archlab.ui.lab.plan import Plan, checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained
-from archlab.ui.lab.standing import standing
+from archlab.ui.lab.study_state import study_state
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
@@ -39,8 +39,8 @@ class ListedFolder(NamedTuple):
     status: str
 
 
-class Lab:
-    """The live lab for the folder `root`."""
+class StudyScreens:
+    """Screens of the studies below the folder `root`, and of a new one."""
 
     def __init__(self, root: Path, processes: StudyProcesses) -> None:
         self._root, self._processes = root, processes
@@ -84,27 +84,27 @@ class Lab:
 
     def shown(self, request: Request) -> Response:
         folder = self._folder(request)
-        return page("study", live=self._live(folder), folder=str(folder), quoted=quote(str(folder)))
+        return page("study_screen", live=self._live(folder), folder=str(folder), quoted=quote(str(folder)))
 
     def live(self, request: Request) -> Response:
         """Send the state of the study whenever it changes, until the study ends or the browser leaves."""
         folder = self._folder(request)
         return live(request, partial(self._live, folder))
 
-    def pause(self, request: Request, fields: Mapping[str, str]) -> Response:
+    def pause(self, request: Request, _: Mapping[str, str]) -> Response:
         folder = self._folder(request)
         self._processes.pause(folder)
         return RedirectResponse(_address(folder), 303)
 
-    def resume(self, request: Request, fields: Mapping[str, str]) -> Response:
+    def resume(self, request: Request, _: Mapping[str, str]) -> Response:
         folder = self._folder(request)
         self._processes.start(folder, str(folder))
         return RedirectResponse(_address(folder), 303)
 
-    def add_seed(self, request: Request, fields: Mapping[str, str]) -> Response:
+    def add_seed(self, request: Request, _: Mapping[str, str]) -> Response:
         """Train a finished study with one more seed."""
         folder = self._folder(request)
-        more = standing(folder).one_more_seed
+        more = study_state(folder).one_more_seed
         if more is None:
             raise UserError(f"{folder} cannot have one more seed; allowed: a finished study whose `seeds` is a number")
         self._processes.start(folder, str(folder), more.n)
@@ -126,12 +126,7 @@ class Lab:
 
     def _live(self, folder: Path) -> Markup:
         is_running = self._processes.is_running(folder)
-        try:
-            state, problem = (standing(folder) if is_study_folder(folder) else None), ""
-        except Exception as error:
-            if (message := user_message(error)) is None:
-                raise
-            state, problem = None, visible(message)
+        state, problem = state_or_problem(lambda: study_state(folder) if is_study_folder(folder) else None)
         return rendered(
             "study_live",
             state=state,
@@ -160,7 +155,7 @@ class Lab:
 
     def _status(self, folder: Path) -> str:
         if self._processes.is_running(folder) or is_trained(folder):
-            return "running"
+            return "training"
         return "finished" if has_summary(folder) else "not finished"
 
 

@@ -1,4 +1,4 @@
-"""The model that is open in the workbench, as other screens use it: what a choice costs there."""
+"""Cost of a choice in the model that is open in the workbench, for other screens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,17 +23,16 @@ _COUNTS = ("n_kv_heads", "window", "theta", "experts", "active")
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenModel:
     """A config with the changes that the workbench shows."""
 
     view: View
     config: Config
 
     @classmethod
-    def of(cls, query: list[tuple[str, str]], root: Path) -> "Opened | None":
+    def of(cls, query: list[tuple[str, str]], root: Path) -> "OpenModel | None":
         """Return the model that a query names as `in`, or None if it names none. Raise UserError if it is not valid."""
-        words = dict(query)
-        if not (name := words.get("in")):
+        if not (name := dict(query).get("in")):
             if changed := overrides_in(query):
                 raise UserError(f"{next(iter(changed))} is set, but no model; add one, such as in=llama-3-8b")
             return None
@@ -57,11 +56,11 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class CostThere:
-    """Cost of a choice in a model."""
+class ChoiceCost:
+    """Cost of a choice in the open model."""
 
     name: str
-    makes: bool
+    is_made: bool
     """Whether the model makes the choice."""
     context: str
     headings: list[str]
@@ -74,7 +73,7 @@ class CostThere:
     command: str = ""
 
 
-def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
+def choice_cost(topic: Topic, opened: OpenModel, root: Path) -> ChoiceCost | None:
     """Return what a topic's choice costs in the opened model, or None if the topic is not a choice about the model.
 
     If the model makes the choice, it is compared with the same model without it, and otherwise with the same model
@@ -83,14 +82,14 @@ def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
     conditions = topic.conditions
     if not conditions or any(not text.startswith("model.") for text in (*topic.fields, *conditions)):
         return None
-    makes = makes_choice(conditions, opened.config)
-    changes = _without(topic) if makes else topic.fields
+    is_made = makes_choice(conditions, opened.config)
+    changes = _unchosen(topic) if is_made else topic.fields
     name, context = opened.view.variant.arguments, length(opened.context)
     settings = [f"{path}={to_yaml_line(value)}" for path, value in changes.items()]
-    headings = [("with it, as it is" if makes else "as it is"), f"{'without it' if makes else 'with it'}"]
-    without_numbers = partial(CostThere, name, makes, context, [], [])
-    if unclear := _of_another_size(changes):
-        field = unclear.rpartition(".")[2]
+    headings = ["with it, as it is" if is_made else "as it is", "without it" if is_made else "with it"]
+    without_numbers = partial(ChoiceCost, name, is_made, context, [], [])
+    if path := _size_in(changes):
+        field = path.rpartition(".")[2]
         return without_numbers(problem=f"It needs a size for {field}, which differs from model to model.")
     try:
         overrides = {**opened.view.overrides, **dict(setting.split("=", 1) for setting in settings)}
@@ -98,15 +97,15 @@ def cost_there(topic: Topic, opened: Opened, root: Path) -> CostThere | None:
     except UserError as error:
         reason = str(error).splitlines()[-1].strip()
         return without_numbers(problem=f"Together with its other choices, it is not possible: {reason}.")
-    if makes_choice(conditions, changed) == makes:
+    if makes_choice(conditions, changed) == is_made:
         return without_numbers(problem="It is set for each kind of layer, so one change cannot show it.")
     costs = dict(zip(headings, (price(config, opened.context) for config in (opened.config, changed)), strict=True))
     arguments = Variant(opened.view.name, overrides).arguments_of("cost")
     command = f"archlab cost {arguments} --context {opened.context}"
-    return CostThere(name, makes, context, headings, price_rows(costs), settings, command=command)
+    return ChoiceCost(name, is_made, context, headings, price_rows(costs), settings, command=command)
 
 
-def _without(topic: Topic) -> dict[str, Any]:
+def _unchosen(topic: Topic) -> dict[str, Any]:
     """Return the values of the topic's fields without its choice."""
     small = configured(topic.against)
     values = flatten(resolved(small))
@@ -124,7 +123,7 @@ def _as_default(topic: Topic, path: str, value: Any) -> Any:
     return None if default == value else value
 
 
-def _of_another_size(changes: Mapping[str, Any]) -> str:
+def _size_in(changes: Mapping[str, Any]) -> str:
     """Return a field that has a size of the small model, or "" if there is none."""
     sizes = SIZES - {*_COUNTS}
     return next((path for path, value in changes.items() if value is not None and path.rpartition(".")[2] in sizes), "")
