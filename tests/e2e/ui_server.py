@@ -44,13 +44,26 @@ class Laboratory:
         assert hosts - {urlsplit(self.home).netloc, ""} == set()
 
 
+PICTURES_THAT_LEAVE_THEIR_PLACE = """() => [...document.querySelectorAll("main svg")].filter((svg) => {
+  const place = svg.parentElement.closest("section, figure, td, .plot");
+  if (!place || svg.parentElement.closest("svg, details:not([open])")) return false;
+  const [own, around] = [svg.getBoundingClientRect(), place.getBoundingClientRect()];
+  const scrolls = getComputedStyle(place).overflowX !== "visible";
+  const isWide = !scrolls && (own.left < around.left - 1 || own.right > around.right + 1);
+  return isWide || own.top < around.top - 1 || own.bottom > around.bottom + 1;
+}).map((svg) => svg.outerHTML.slice(0, 120))"""
+"""Script that returns the pictures that reach beyond their section, figure or cell, and so cover something else."""
+
+
 def check_screen(page: Page, address: str, scheme: str) -> None:
-    """Check that a screen fits a desk and a phone, and that axe finds nothing serious, in a color scheme."""
+    """Check that a screen and its pictures fit a desk and a phone, and that axe finds nothing serious, in a color
+    scheme."""
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 844})
         page.goto(address)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(PICTURES_THAT_LEAVE_THEIR_PLACE) == []
         found = Axe().run(page).response["violations"]
         serious = {
             rule["id"]: rule["nodes"][0]["html"][:200] for rule in found if rule["impact"] in ("serious", "critical")

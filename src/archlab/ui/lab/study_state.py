@@ -51,6 +51,8 @@ class StudyState(NamedTuple):
     """Label of each arm, and its run with each seed."""
     others: list[tuple[str, RunCell]]
     """Runs before the comparison: the base and the tuning runs."""
+    measure: str
+    """Measure of the held-out values, in words. Empty before the first run begins."""
     chart: Chart | None
     """Held-out values of the compared runs over training tokens. None before a run has two."""
     load: str
@@ -61,6 +63,11 @@ class StudyState(NamedTuple):
     one_more_seed: MoreSeeds | None
     """The study with one more seed, if it is finished and can have one."""
     note: str
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a run of the study exists."""
+        return bool(self.measure)
 
 
 def study_state(folder: Path) -> StudyState:
@@ -97,14 +104,15 @@ def study_state(folder: Path) -> StudyState:
         for state in compared[arm.name].values()
         if state
     ]
-    measure = next((state.measure for state in states.values()), "")
+    measure = next((state.measure for state in states.values()), "").replace("_", " ")
     return StudyState(
         str(folder),
         config.question,
         seeds,
         rows,
         [(run.label, _cell(states.get(run.name))) for run in runs.before],
-        chart(f"Held-out {measure.replace('_', ' ')}", curves),
+        measure and f"held-out {measure}",
+        chart(f"Held-out {measure}", curves),
         machine_load(),
         is_finished,
         read_summary(folder).answer if is_finished else "",
