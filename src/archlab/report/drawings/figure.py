@@ -7,7 +7,6 @@ from pathlib import Path
 from archlab.config.layers import distinct_layers, stacks
 from archlab.config.schema import Config
 from archlab.displayed import Displayed, FigureFormat
-from archlab.report.charts.files import svg_file
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.inside import check_unfold
 from archlab.report.drawings.svg import Svg, write_picture
