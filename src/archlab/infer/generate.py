@@ -86,10 +86,8 @@ def generate(
     """Continue sequences of tokens: [B, T] int64 -> [B, T + max_new_tokens], on the model's device. Or continue a text.
 
     A text needs a model that `from_pretrained` loaded with its tokenizer. The result is the text with its continuation,
-    which ends before the next EOS token. The tokenizer then decides which tokens begin and end the text, so only
-    `max_new_tokens`, the arguments of sampling, `source` as a text, and `compile` may be given.
-
-    >>> archlab.generate(archlab.from_pretrained("runs/a"), "def main(", temperature=0.8, seed=0)
+    which ends before the next EOS token. The tokenizer decides which tokens begin and end the text. Allowed arguments
+    are then `max_new_tokens`, those of sampling, `source` as a text, and `compile`.
 
     - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. By default, decoding is
       greedy (temperature 0).
@@ -111,6 +109,8 @@ def generate(
     - `compile`: see `Session`.
 
     Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
+
+    >>> archlab.generate(archlab.from_pretrained("runs/a"), "def main(", temperature=0.8, seed=0)
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     fixed = {"forced_first": forced_first, "forced_last": forced_last, "excluded": excluded}

@@ -66,11 +66,10 @@ def cost(
     - `source`: number of source tokens that an encoder reads. None means `context`.
     - `names`: names of the configs in a comparison. By default, they are `config 1`, `config 2` and so on.
 
-    Raise UserError if a model has learned positions and one of these numbers exceeds their table, if `source` is given
-    for a model without an encoder, or if the names are not different.
+    Raise UserError if a model has learned positions and one of these numbers exceeds their table, or if `source` is
+    given for a model without an encoder. Names must be different.
 
-    >>> archlab.cost(config).parameters.total
-    >>> archlab.cost(config, archlab.load_config("gemma-2-9b"), names=["mine", "Gemma 2"])
+    >>> archlab.cost(config, gemma, names=["mine", "Gemma 2"])
     """
     configs = (config, *more)
     if wrong := [each for each in configs if not isinstance(each, Config)]:

@@ -38,7 +38,7 @@ class Explanation(Displayed):
     """Explanation of a topic, a chapter, fields, or your own kinds."""
 
     match: UsersKinds | Named | Chapter | list[FieldHelp] | None
-    """What the word names: a topic with its name, a chapter, fields, or kinds of plug-ins. None lists all topics."""
+    """Topic with its name, chapter, fields, or kinds of plug-ins that the word names. None means all topics."""
 
     @property
     def data(self) -> Any:

@@ -24,6 +24,8 @@ class Figure(Displayed):
         """Return the picture as the content of a file: `svg`, `pdf` or `png`. A PDF contains its fonts, and has the
         colors of light mode."""
 
+        from archlab.report.charts.files import svg_file  # loads vl-convert
+
         return svg_file(self.svg, format)
 
     def save(self, path: str | Path) -> Path:
