@@ -252,7 +252,7 @@ def test_a_text_is_continued_with_the_tokenizer_of_the_model(
     assert text.startswith("hello")
     assert tokenizer.decode(tokens[0, len(ids) :].tolist()).startswith(text.removeprefix("hello"))
     with pytest.raises(UserError, match="padding is for a prompt of token ids"):
-        archlab.generate(model, "hello", padding=[0])  # pyright: ignore[reportCallIssue, reportArgumentType]
+        archlab.generate(model, "hello", padding=[0])
     with pytest.raises(UserError, match="source: a text, but the prompt is token ids"):
         archlab.generate(model, torch.tensor([ids]), source="a")
     with pytest.raises(UserError, match="no tokenizer, because it was not loaded from a folder"):

@@ -11,7 +11,7 @@ sequence exceeds the original length. The whole sequence is then read again.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Any, overload
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,32 +38,13 @@ NOT_FINITE = "the model's output is NaN or infinite; its weights may be damaged,
 """Message about a model without usable logits."""
 
 
-@overload
-def generate(
-    model: Decoder,
-    prompt: str,
-    max_new_tokens: int = 16,
-    temperature: float = 0.0,
-    *,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    seed: int | None = None,
-    source: str | None = None,
-    compile: bool = False,
-) -> str: ...
-
-
-@overload
-def generate(
-    model: Decoder, prompt: Tensor, max_new_tokens: int = 16, temperature: float = 0.0, **options: Any
-) -> Tensor: ...
+Prompt = TypeVar("Prompt", Tensor, str)
+"""Type of a prompt: token ids, or a text. Its continuation has the same type."""
 
 
 def generate(
     model: Decoder,
-    prompt: Tensor | str,
+    prompt: Prompt,
     max_new_tokens: int = 16,
     temperature: float = 0.0,
     *,
@@ -82,7 +63,7 @@ def generate(
     excluded: Sequence[int] = (),
     prefill_chunk: int | None = None,
     compile: bool = False,
-) -> Tensor | str:
+) -> Prompt:
     """Continue sequences of tokens: [B, T] int64 -> [B, T + max_new_tokens], on the model's device. Or continue a text.
 
     A text needs a model that `from_pretrained` loaded with its tokenizer. The result is the text with its continuation,
@@ -129,7 +110,7 @@ def generate(
             raise UserError(f"{given[0]} is for a prompt of token ids, and the prompt is a text; leave it out")
         if isinstance(source, Tensor):
             raise UserError("source: token ids, but the prompt is a text; give both in the same form")
-        return continued(model, prompt, max_new_tokens, sampling, source, compile=compile)
+        return cast(Prompt, continued(model, prompt, max_new_tokens, sampling, source, compile=compile))
     if isinstance(source, str):
         raise UserError("source: a text, but the prompt is token ids; give both in the same form")
     tokens_BT = prompt
@@ -150,7 +131,7 @@ def generate(
     for _ in session.write(max_new_tokens, sampling, end_of_text, **fixed):
         pass
     (end, *_) = (*tokens_of(end_of_text), 0)
-    return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end)
+    return cast(Prompt, F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end))
 
 
 def tokens_of(ends: int | Sequence[int] | None) -> tuple[int, ...]:
