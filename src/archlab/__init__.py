@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from archlab.exchange.save import save_pretrained
     from archlab.infer.beams import beam_search
     from archlab.infer.generate import Session, generate, left_pad
-    from archlab.infer.load import from_pretrained
+    from archlab.infer.load import from_pretrained, load_tokenizer
     from archlab.model.attention import MultiHeadAttention
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
-    from archlab.pricing.summary import cost
+    from archlab.pricing.comparison import cost
+    from archlab.report.check import check
+    from archlab.report.drawings.figure import draw
+    from archlab.report.explain import explain
+    from archlab.report.run.watched import load_run
     from archlab.report.study.run_study import run_study
     from archlab.study.outcomes.schema import Outcome, register_outcome
     from archlab.study.record import load_study
@@ -57,13 +61,18 @@ __all__ = [
     "Transduction",
     "__version__",
     "beam_search",
+    "check",
     "cost",
+    "draw",
+    "explain",
     "from_pretrained",
     "generate",
     "implements",
     "left_pad",
     "load_config",
+    "load_run",
     "load_study",
+    "load_tokenizer",
     "register_mixer",
     "register_mlp",
     "register_optimizer",
@@ -95,13 +104,18 @@ _HOME = {
     "Task": "archlab.config.tasks",
     "Transduction": "archlab.config.tasks.transduction",
     "beam_search": "archlab.infer.beams",
-    "cost": "archlab.pricing.summary",
+    "check": "archlab.report.check",
+    "cost": "archlab.pricing.comparison",
+    "draw": "archlab.report.drawings.figure",
+    "explain": "archlab.report.explain",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "implements": "archlab.config.core.registry",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
+    "load_run": "archlab.report.run.watched",
     "load_study": "archlab.study.record",
+    "load_tokenizer": "archlab.infer.load",
     "register_mixer": "archlab.config.register",
     "register_mlp": "archlab.config.register",
     "register_optimizer": "archlab.config.register",
@@ -121,4 +135,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

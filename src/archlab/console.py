@@ -87,6 +87,9 @@ class _Console(Console):
         raise
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console that interprets no markup and adds no colors."""
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+def console(*, stderr: bool = False, file: IO[str] | None = None, width: int | None = None) -> Console:
+    """Return a console that interprets no markup and adds no colors. It writes to stdout, unless `stderr` or `file`
+    says otherwise. `width` is the number of columns; by default, it is that of the terminal."""
+    return _Console(
+        stderr=stderr, file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False
+    )

@@ -4,7 +4,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Self
+from html import escape
+from typing import Any, Self
 
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -14,27 +15,72 @@ from archlab.pricing.units import seconds
 
 _NARROWEST, _WIDEST = 6, 20
 
+_BETWEEN_MOVES = 0.1
+"""Minimum time between two changes of the bar in a notebook, in seconds."""
+
 _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
 """The remaining time is shown after this number of seconds, or after this fraction of the job. Before that, the
 estimate is not reliable."""
 
 
-class Bar:
-    """Line on stderr that is updated in place and shows the job, its progress and the remaining time.
+class _CellBar:
+    """Bar below the cell of a notebook. It needs neither a terminal nor widgets."""
 
-    The line is never wider than the terminal. If stderr is not a terminal, the bar prints a plain line every
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._last = float("-inf")
+
+    def move(self, share: float | None, head: str, tail: str) -> None:
+        """Show the progress, at most about ten times a second."""
+        if (now := time.monotonic()) - self._last < _BETWEEN_MOVES and share != 1:
+            return
+        self._last = now
+        value = "" if share is None else f' value="{share:.4f}"'
+        html = f"{escape(head)} <progress{value}></progress> {escape(tail)}"
+        self._show({"text/html": html, "text/plain": f"{head}  {tail}".strip()})
+
+    def clear(self) -> None:
+        if self._shown is not None:
+            self._show({"text/plain": ""})
+            self._shown = None
+
+    def _show(self, bundle: dict[str, str]) -> None:
+        if self._shown is None:
+            display = sys.modules["IPython"].display.display
+            self._shown = display(bundle, raw=True, display_id=True)
+        else:
+            self._shown.update(bundle, raw=True)
+
+
+def in_notebook() -> bool:
+    """Return whether the code runs in the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class Bar:
+    """Line that is updated in place and shows the job, its progress and the remaining time. It is on stderr, or below
+    the cell of a notebook.
+
+    The line is never wider than the terminal. If stderr is neither, the bar prints a plain line every
     `seconds_between_lines` seconds. If `seconds_between_lines` is None, it prints nothing. A closed pipe or terminal
     raises no error.
     """
 
     def __init__(self, seconds_between_lines: float | None = 10.0) -> None:
         self._console = console(stderr=True)
-        self.in_terminal = sys.stderr.isatty()
+        self._cell = _CellBar() if in_notebook() else None
+        self.is_drawn = self._cell is not None or sys.stderr.isatty()
+        """Whether a bar is drawn. Otherwise, the progress is printed as plain lines."""
         self._bar = BarColumn(_WIDEST)
         head, tail = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("head", "tail"))
         columns = head, self._bar, tail
         self._progress = Progress(
-            *columns, console=self._console, disable=not self.in_terminal, transient=True, redirect_stdout=False
+            *columns,
+            console=self._console,
+            disable=not self.is_drawn or self._cell is not None,
+            transient=True,
+            redirect_stdout=False,
         )
         self._seconds_between_lines, self._last_line = seconds_between_lines, float("-inf")
         self._task = self._progress.add_task("", visible=False, head="", tail="")
@@ -55,7 +101,7 @@ class Bar:
         """
         now = time.monotonic()
         left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())
-        if self.in_terminal:
+        if self.is_drawn:
             self._move(share, head, [text for text in (left, *details) if text])
         elif line or self._is_due(now):
             self._last_line = now
@@ -82,6 +128,8 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._cell is not None:
+            self._cell.clear()
         with suppress(OSError):
             self._progress.stop()
 
@@ -96,6 +144,9 @@ class Bar:
         return f"{seconds(round(left))} left" if left >= 1 else ""
 
     def _move(self, share: float | None, head: str, tail: list[str]) -> None:
+        if self._cell is not None:
+            self._cell.move(share, head, "  ".join(tail))
+            return
         room = self._console.width - len(head) - 2 - _NARROWEST
         while tail and len("  ".join(tail)) > room:
             tail.pop()

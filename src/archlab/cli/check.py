@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, ConfigName, Flag, Override, check_one_answer, load_shape
-from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.cli.terminal import long_output, print_json
 from archlab.config.core.text import note
 from archlab.console import console
-from archlab.report.check import as_json, lines, stages, write_check
-from archlab.review.findings import findings, summary
-from archlab.review.shape_rule import Case
+from archlab.report.check import check as checked
+from archlab.report.check import print_review, write_check
 
 
 @long_output
@@ -56,22 +55,16 @@ def run(
     """
     check_one_answer(json, html)
     shape, part = load_shape(config, overrides)
-    case = Case(shape, tensor, languages, pipeline)
-    results = findings(case)
+    review = checked(shape, tensor=tensor, pipeline=pipeline, languages=languages)
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        print(write_check(f"{config} ({part})" if part else config, case, results, html))
+        print(write_check(f"{config} ({part})" if part else config, review.case, review.findings, html))
     elif json:
-        print_json([as_json(finding) for finding in results])
+        print_json(review.data)
     else:
         out = console()
         if part:
             out.print(f"{config}: {part}\n", soft_wrap=True)
-        for line in lines(results, out.width):
-            out.print(line, soft_wrap=True)
-        if case.cut:
-            columns, *rows = stages(case, case.cut)
-            print_table(columns, rows, right=columns[1:])
-        out.print(f"{config}: {summary(results)}", soft_wrap=True)
-    return int(strict and any(finding.level == "warning" for finding in results))
+        print_review(out, review, config)
+    return int(strict and any(finding.level == "warning" for finding in review.findings))

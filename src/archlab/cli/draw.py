@@ -8,7 +8,6 @@ from cyclopts import Parameter
 from archlab.cli.arguments import ConfigName, Override, load_shape
 from archlab.config.core.text import note
 from archlab.config.effects import check_effect
-from archlab.config.layers import distinct_layers, stacks
 from archlab.errors import UserError
 
 
@@ -31,7 +30,7 @@ def run(
     overrides
         Fields to change, as in model.norm.placement=post.
     out
-        The .svg or .png file to write. An .svg adapts to light and dark pages; a .png is light.
+        The .svg, .png or .pdf file to write. An .svg adapts to light and dark pages; the others are light.
     unfold
         Also draw the projections inside these branches: mlp, attention, cross, or several of them, as in
         mlp,attention. `cross` is the cross-attention of a model with an encoder.
@@ -39,19 +38,17 @@ def run(
     if more_configs := [text for text in overrides if "=" not in text]:
         pair = f"{config} {more_configs[0]}"
         raise UserError(f"draw takes one config; for two side by side, type: archlab diff {pair} --html pair.html")
-    if out.suffix.lower() not in (".svg", ".png"):
-        raise UserError(f"--out is {out}; allowed: a file name that ends in .svg or .png")
+    if out.suffix.lower() not in (".svg", ".png", ".pdf"):
+        raise UserError(f"--out is {out}; allowed: a file name that ends in .svg, .png or .pdf")
     if out.is_dir():
-        raise UserError(f"--out is {out}, a folder; allowed: a file name that ends in .svg or .png")
+        raise UserError(f"--out is {out}, a folder; allowed: a file name that ends in .svg, .png or .pdf")
     check_effect(overrides, "draw")
-    from archlab.report.drawings.block import block_diagram
-    from archlab.report.drawings.inside import check_unfold
-    from archlab.report.drawings.svg import write_picture
+    from archlab.report.drawings.figure import draw
     from archlab.report.drawings.words import title_with
 
     shape, part = load_shape(config, overrides)
     names = [name.strip() for name in unfold.split(",")] if unfold else []
-    check_unfold([layer for stack in stacks(shape.model) for layer in distinct_layers(stack)], names)
+    figure = draw(shape, title_with(config, overrides), unfold=names, remark=part)
     if part:
         note(f"{config}: {part}")
-    print(write_picture(block_diagram(shape, title_with(config, overrides), names, part), out))
+    print(figure.save(out))

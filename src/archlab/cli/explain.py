@@ -1,34 +1,13 @@
 """The command `archlab explain`."""
 
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from archlab.cli.arguments import Flag, TopicName
-from archlab.cli.terminal import labeled, long_output, print_json
-from archlab.config.core import trust
-from archlab.config.core.plugins import resolve_and_import
-from archlab.config.core.registry import Registered, file_of, kind_of
+from archlab.cli.terminal import long_output, print_json
 from archlab.console import console
-from archlab.evidence.claims import cited, claims, mistakes_about, sources
-from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
-from archlab.evidence.intensity import intensities, intensity_table
-from archlab.evidence.look_up import UsersKinds, look_up
-from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
-from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
-from archlab.evidence.usage import Usage, in_words, usage, values
-
-_INDENT = " " * 9
-_MOST_VALUES = 6
-"""Maximum number of values that are shown for a field. The values come from published models."""
-
-_KEYS = {"with it": "with", "without": "without", "equal size": "equal_size"}
-"""Mapping from headings of the cost table to JSON keys."""
-
-_FEW = 2
-"""Maximum number of fields that are explained in full if several fields have the name that the user typed."""
+from archlab.report.explain import explain
 
 
 @long_output
@@ -47,200 +26,10 @@ def run(
     json
         Print JSON.
     """
-    trust.accept(*plugins)
-    resolve_and_import(plugins)
+    explanation = explain(" ".join(topic), plugins=plugins)
+    if json:
+        print_json(explanation.data)
+        return
     out = console()
-    width = max(out.width, 40)
-    if not topic:
-        if json:
-            print_json({name: list(chapter.topics) for name, chapter in chapters().items()})
-            return
-        for line in _contents(width):
-            out.print(line, soft_wrap=True)
-        return
-    match = look_up(" ".join(topic))
-    if isinstance(match, Chapter):
-        if json:
-            print_json({"title": match.title, "about": match.about, "topics": list(match.topics)})
-            return
-        lines = _chapter_lines(match, width)
-    elif isinstance(match, tuple):
-        name, explained = match
-        if json:
-            print_json(_topic_json(name, explained))
-            return
-        lines = _topic_lines(name, explained, width)
-    elif isinstance(match, UsersKinds):
-        if json:
-            print_json([_own_kind_json(kind) for kind in match])
-            return
-        lines = (line for kind in match for line in _own_kind_lines(kind, width))
-    else:
-        if json:
-            print_json([{**field.model_dump(), "published": _counts(field.path)} for field in match])
-            return
-        lines = _field_lines(match, width)
-    for line in lines:
+    for line in explanation.lines(out.width):
         out.print(line, soft_wrap=True)
-
-
-def _contents(width: int) -> Iterator[str]:
-    for chapter in chapters().values():
-        yield chapter.title
-        yield from textwrap.wrap(
-            "  ".join(chapter.topics), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-        )
-        yield ""
-
-
-def _chapter_lines(chapter: Chapter, width: int) -> Iterator[str]:
-    yield chapter.title
-    yield ""
-    yield from textwrap.wrap(chapter.about, width)
-    yield ""
-    for name, topic in chapter.topics.items():
-        yield from textwrap.wrap(f"{name}: {topic.does}", width, subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
-    from archlab.evidence.ledger import ledger, measured, published
-
-    by_heading = prices(topic)
-    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
-    return {
-        "name": name,
-        **topic.model_dump(mode="json", by_alias=True),
-        "papers": [effect.model_dump(mode="json") for effect in published(topic, entries)],
-        "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],
-        "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
-        "published": usage(topic.conditions).model_dump() if topic.conditions else None,
-        "price": {_KEYS[heading]: price.model_dump() for heading, price in by_heading.items()} or None,
-        "flops_per_byte": intensities() if topic.intensity else None,
-        "mistakes": [mistake.model_dump(mode="json", by_alias=True) for mistake in mistakes_about(name)],
-    }
-
-
-def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
-    from archlab.evidence.ledger import ledger, measured, published  # imports SciPy, which takes half a second
-    from archlab.report.ledger.words import in_a_line, measured_line, published_line
-
-    yield topic.title
-    yield ""
-    yield from textwrap.indent(topic.formula.rstrip(), "    ").splitlines()
-    yield ""
-    yield from _labeled("does", topic.does, width)
-    yield from _labeled("why", topic.why, width)
-    yield from _labeled("costs", topic.costs, width)
-    if by_heading := prices(topic):
-        yield from _price_lines(by_heading)
-        if resized := equal_size(topic):
-            yield from _labeled("", resized, width)
-    if topic.intensity:
-        yield from _intensity_lines()
-    if topic.conditions:
-        yield from _usage_lines(usage(topic.conditions), topic.counted, width)
-    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
-    evidence = {
-        "papers": map(published_line, published(topic, entries)),
-        "here": map(measured_line, measured(name, entries)),
-        "claims": map(in_a_line, entries),
-    }
-    for label, texts in evidence.items():
-        for n, text in enumerate(texts):
-            yield from _labeled("" if n else label, text, width)
-    yield from _labeled("sources", "; ".join(source.located for source in cited(topic.sources)), width)
-    if topic.fields:
-        yield from _labeled("type", topic.typed, width)
-    yield from _labeled("try", topic.try_it, width)
-    for n, sentence in enumerate(topic.shows):
-        yield from _labeled("" if n else "shows", sentence, width)
-    for n, mistake in enumerate(mistakes_about(name)):
-        yield from _labeled("" if n else "errors", f"“{mistake.said}” In fact: {mistake.fact}", width)
-
-
-def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
-    rows = price_rows(by_heading)
-    if not rows:
-        yield f"{_INDENT}{BASE}: no difference in 3 digits (FLOPs without norms and sums)"
-        return
-    for row, *cells in [(f"{BASE} at {CONTEXT} tokens", *by_heading), *rows]:
-        yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)
-
-
-def _intensity_lines() -> Iterator[str]:
-    (corner, *names), *rows = intensity_table()
-    for row, *cells in [(f"FLOPs per byte, {corner}", *names), *rows]:
-        yield f"{_INDENT}{row:<42}" + "".join(f"{cell:>9}" for cell in cells)
-
-
-def _usage_lines(used: Usage, counted: str, width: int) -> Iterator[str]:
-    yield from _labeled("used by", in_words(used, counted), width)
-    if used.uncertain:
-        yield from _labeled("", f"unverified: {', '.join(used.uncertain)}", width)
-    if used.models:
-        years = (f"{year}\N{NO-BREAK SPACE}{n_users}/{n_models}" for year, (n_users, n_models) in used.by_year.items())
-        yield from _labeled("", "  ".join(years), width)
-
-
-def _own_kind_json(kind: type[Registered]) -> dict[str, Any]:
-    return {
-        "kind": kind_of(kind),
-        "section": kind.section,
-        "title": kind.display_name,
-        "does": one_line(kind.__doc__),
-        "file": file_of(kind),
-        "fields": [field.model_dump() for field in fields_of(kind)],
-    }
-
-
-def _own_kind_lines(kind: type[Registered], width: int) -> Iterator[str]:
-    yield kind.display_name
-    yield ""
-    yield from _labeled("does", one_line(kind.__doc__), width)
-    yield from _labeled("used by", f"yours: {file_of(kind)}", width)
-    yield from _labeled("type", f"{place_of(kind)}={kind_of(kind)}", width)
-    yield ""
-    yield from _field_lines(fields_of(kind), width)
-
-
-def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
-    for field in fields:
-        yield field.path
-        for reading in field.readings:
-            kinds = f"({', '.join(reading.kinds)}) " if reading.kinds else ""
-            yield from _labeled("", f"{kinds}{reading.text}", width)
-            yield from _labeled("allowed", reading.allowed, width)
-            if reading.default is not None:
-                yield from _labeled("default", reading.default, width)
-        for value, text in field.values.items() if field.path.endswith(".kind") else ():
-            yield from _labeled(value if len(value) < len(_INDENT) else "", _named(value, text), width)
-        counts = _counts(field.path)
-        if counts and len(fields) <= _FEW:
-            yield from _labeled("used", "; ".join(_few(counts)), width)
-        if names := topics_that_set(field.path):
-            yield from _labeled("topics", ", ".join(names), width)
-        value = next(iter(counts), field.readings[0].default)
-        if value and not field.is_section:
-            yield from _labeled("type", f"{field.path}={value}", width)
-        yield ""
-
-
-def _named(value: str, text: str) -> str:
-    return text if len(value) < len(_INDENT) else f"{value}: {text}"
-
-
-def _counts(path: str) -> dict[str, list[str]]:
-    return values(path) if path.startswith("model.") else {}
-
-
-def _few(counts: dict[str, list[str]]) -> Iterator[str]:
-    """Yield `8 in 12 models (phi-4-14b, ...)` for each of the most frequent values."""
-    for value, presets in list(counts.items())[:_MOST_VALUES]:
-        models = f"{len(presets)} models" if len(presets) > 1 else "1 model"
-        yield f"{value} in {models} ({', '.join(presets[:2])}{', ...' if len(presets) > 2 else ''})"
-    if (more := len(counts) - _MOST_VALUES) > 0:
-        yield f"and {more} other value{'s' if more > 1 else ''}"
-
-
-def _labeled(label: str, text: str, width: int) -> list[str]:
-    return labeled(label, text, len(_INDENT), width)

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from archlab.cli.arguments import ClaimName, Flag, check_one_answer
-from archlab.cli.terminal import labeled, long_output, print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.report.ledger import words
 from archlab.report.ledger.words import listed
+from archlab.report.text_table import labeled
 
 _MISTAKES = "mistakes"
 """Argument that lists common errors in place of claims."""

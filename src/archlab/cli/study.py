@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from archlab.cli.arguments import AtLeastOne, Flag, StudyName
 from archlab.cli.help import verb_with_subcommands
-from archlab.cli.terminal import long_output, print_json, print_table, show_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
@@ -305,17 +305,10 @@ def present(summary: StudySummary, folder: Path) -> None:
     """
     from archlab.report.study import claims as study_claims
     from archlab.report.study.page import write_page, write_picture
-    from archlab.report.study.tables import study_tables, terminal_table
+    from archlab.report.study.tables import print_study
 
     out = console()
-    show_table(out, terminal_table(summary, out.width))
-    for table in study_tables(summary, out.width):
-        out.print()
-        show_table(out, table)
-    out.print()
-    out.print(summary.answer)
-    for warning in summary.warnings:
-        out.print(f"note: {warning}")
+    print_study(out, summary)
     for line in study_claims.lines(summary):
         out.print(line)
     sys.stdout.flush()

@@ -7,28 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from io import StringIO
 from typing import Any, ParamSpec, TypeVar
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from archlab.console import collected_stdout, console, write_exact
-from archlab.report.text_table import fitted
+from archlab.report.text_table import print_columns
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_UNBOUNDED = 10_000
-"""Width, in terminal columns, that is larger than that of any table."""
-
-_FEW = 4
-"""Maximum number of columns of a table that is never split in two."""
 
 _LESS_OPTIONS = "FRX"
 """Options for `less` if the user has not set LESS: quit if the text fits on the screen, show colors, keep the text on
@@ -36,42 +25,8 @@ the screen."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under their headings. The columns named in `right` are right-aligned.
-
-    If the terminal is too narrow, print two tables: each has the first column and half of the other columns.
-    """
-    out, rows = console(), [*rows]
-    heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
-    if len(columns) > _FEW and any("\n" in row[0] for row in cells):
-        half = len(columns) // 2 + 1
-        for part in (slice(1, half), slice(half, None)):
-            print_table((columns[0], *columns[part]), [(row[0], *row[part]) for row in rows], right=right)
-        return
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name, title in zip(columns, heading, strict=True):
-        table.add_column(title, justify="right" if name in right else "left", no_wrap=True)
-    for row in cells:
-        table.add_row(*row)
-    show_table(out, table)
-
-
-def show_table(out: Console, table: Table) -> None:
-    """Print a table whose cells are already wrapped. Rich does not shorten a table that is wider than the terminal."""
-    out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
-    out.print(table)
-
-
-def labeled(label: str, text: str, indent: int, width: int) -> list[str]:
-    """Return a text in lines of at most `width` columns, indented by `indent`, with its label before the first line."""
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=f"{label:<{indent}}",
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    """Print rows under their headings to stdout. The columns named in `right` are right-aligned."""
+    print_columns(console(), columns, rows, right=right)
 
 
 def print_json(value: Any) -> None:

@@ -1,6 +1,7 @@
 """Reading of config files and overrides. A config is a file in archlab's library, another file, or a mapping of raw
 values."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -9,6 +10,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -147,6 +149,17 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
     """Return raw values with `change` merged over them. Keys of `change` may be dotted."""
     return merge(merge({}, raw, schema), expand(change), schema)
+
+
+def override_texts(override: str | Mapping[str, Any]) -> list[str]:
+    """Return an override as strings such as `model.d_model=64`: one for each key of a mapping."""
+    if isinstance(override, str):
+        return [override]
+    try:
+        return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in override.items()]
+    except (AttributeError, TypeError, ValueError):
+        allowed = "allowed: strings such as model.norm.kind=layernorm, or mappings of keys to values of YAML"
+        raise UserError(f"overrides: {override!r}; {allowed}") from None
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:

@@ -30,6 +30,7 @@ from archlab.config.parallel import ParallelConfig
 from archlab.config.reserve import Reserve
 from archlab.config.tasks import NoTask, TaskOrText
 from archlab.config.teacher import TeacherConfig
+from archlab.displayed import Displayed
 
 
 class Keep(Settings):
@@ -266,7 +267,7 @@ class DataConfig(Settings):
         return self.field if self.mixture else self.path
 
 
-class Config(Settings):
+class Config(Displayed, Settings):
     """Config of a run: everything that determines the run."""
 
     plugins: PlugIns = ()

@@ -61,7 +61,7 @@ class _EncodingProgress:
 
 
 @contextmanager
-def in_terminal(total: int) -> Iterator[Seen]:
+def is_drawn(total: int) -> Iterator[Seen]:
     """Show a progress bar, but only in a terminal."""
     with Bar(seconds_between_lines=None) as bar:
         yield _EncodingProgress(bar, total)
@@ -84,7 +84,7 @@ def prepare(
     template: RecordTemplate = TEXT,
     skip_invalid: bool = False,
     workers: int = 1,
-    progress: Progress = in_terminal,
+    progress: Progress = is_drawn,
     reserve: Sequence[str] = (),
     seq_len: int | None = None,
 ) -> DataFolder:
@@ -286,7 +286,7 @@ def _build(
     fold: int = 0,
     excluded_folds: Sequence[int] = (),
     workers: int = 1,
-    progress: Progress = in_terminal,
+    progress: Progress = is_drawn,
 ) -> DataFolder:
     raise_if_interrupted()
     out = expand_user(out).absolute()

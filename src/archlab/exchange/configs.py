@@ -1,10 +1,10 @@
 """Load configs from presets, YAML files, run folders, Hugging Face folders and hub ids, and apply dotted overrides."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from archlab.config.about import About
 from archlab.config.core.merge import Raw, expand, merge
@@ -15,6 +15,7 @@ from archlab.config.io import (
     build_config,
     facts,
     find_preset,
+    override_texts,
     parse_overrides,
     presets,
     read_entry,
@@ -114,8 +115,11 @@ def is_run_folder(folder: Path) -> bool:
     return source_kind(folder) == "run folder"
 
 
-def load_config(source: str | Path, *overrides: str) -> Config:
-    """Load a config and apply overrides of the form `a.b=value`.
+def load_config(source: str | Path, *overrides: str | Mapping[str, Any]) -> Config:
+    """Load a config and apply overrides.
+
+    An override is a string such as `model.norm.kind=layernorm`, or a mapping such as
+    `{"model.norm.kind": "layernorm", "train": {"lr": 1e-3}}`. Later overrides have priority.
 
     `source` is the name of a preset, a YAML file, a run folder, a Hugging Face folder or a hub id (`organization/name`
     or `organization/name@revision`).
@@ -123,7 +127,8 @@ def load_config(source: str | Path, *overrides: str) -> Config:
     If the config is invalid, raise a UserError that lists all problems. Plug-ins that a folder's config names run only
     if the folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
-    return build_config(read_named_config(source, overrides), overrides, str(source))
+    texts = [text for override in overrides for text in override_texts(override)]
+    return build_config(read_named_config(source, texts), texts, str(source))
 
 
 class Shape(NamedTuple):

@@ -11,6 +11,7 @@ sequence exceeds the original length. The whole sequence is then read again.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -37,9 +38,13 @@ NOT_FINITE = "the model's output is NaN or infinite; its weights may be damaged,
 """Message about a model without usable logits."""
 
 
+Prompt = TypeVar("Prompt", Tensor, str)
+"""Type of a prompt: token ids, or a text. Its continuation has the same type."""
+
+
 def generate(
     model: Decoder,
-    tokens_BT: Tensor,
+    prompt: Prompt,
     max_new_tokens: int = 16,
     temperature: float = 0.0,
     *,
@@ -50,7 +55,7 @@ def generate(
     seed: int | None = None,
     padding: Tensor | Sequence[int] | None = None,
     prefix: Tensor | Sequence[int] | None = None,
-    source: Tensor | None = None,
+    source: Tensor | str | None = None,
     source_lengths: Tensor | None = None,
     end_of_text: int | Sequence[int] | None = None,
     forced_first: int | None = None,
@@ -58,8 +63,12 @@ def generate(
     excluded: Sequence[int] = (),
     prefill_chunk: int | None = None,
     compile: bool = False,
-) -> Tensor:
-    """Continue sequences: [B, T] int64 -> [B, T + max_new_tokens], on the model's device.
+) -> Prompt:
+    """Continue sequences of tokens: [B, T] int64 -> [B, T + max_new_tokens], on the model's device. Or continue a text.
+
+    A text needs a model that `from_pretrained` loaded with its tokenizer. The result is the text with its continuation,
+    which ends before the next EOS token. The tokenizer decides which tokens begin and end the text. Allowed arguments
+    are then `max_new_tokens`, those of sampling, `source` as a text, and `compile`.
 
     - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. By default, decoding is
       greedy (temperature 0).
@@ -81,8 +90,30 @@ def generate(
     - `compile`: see `Session`.
 
     Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
+
+    >>> archlab.generate(archlab.from_pretrained("runs/a"), "def main(", temperature=0.8, seed=0)
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    fixed = {"forced_first": forced_first, "forced_last": forced_last, "excluded": excluded}
+    if isinstance(prompt, str):
+        from archlab.infer.continued import continued  # uses this module
+
+        of_tokens = {
+            **fixed,
+            "excluded": excluded or None,
+            "padding": padding,
+            "prefix": prefix,
+            "source_lengths": source_lengths,
+        }
+        of_tokens |= {"end_of_text": end_of_text, "prefill_chunk": prefill_chunk}
+        if given := [name for name, value in of_tokens.items() if value is not None]:
+            raise UserError(f"{given[0]} is for a prompt of token ids, and the prompt is a text; leave it out")
+        if isinstance(source, Tensor):
+            raise UserError("source: token ids, but the prompt is a text; give both in the same form")
+        return cast(Prompt, continued(model, prompt, max_new_tokens, sampling, source, compile=compile))
+    if isinstance(source, str):
+        raise UserError("source: a text, but the prompt is token ids; give both in the same form")
+    tokens_BT = prompt
     check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
     session = Session(
@@ -97,11 +128,10 @@ def generate(
         compile=compile,
     )
     session.check_room(max_new_tokens)
-    fixed = {"forced_first": forced_first, "forced_last": forced_last, "excluded": excluded}
     for _ in session.write(max_new_tokens, sampling, end_of_text, **fixed):
         pass
     (end, *_) = (*tokens_of(end_of_text), 0)
-    return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end)
+    return cast(Prompt, F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end))
 
 
 def tokens_of(ends: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ def from_pretrained(
     target = torch_device(device or "cpu")
     folder = find_folder(folder_or_hub_id)
     model = load_model(folder) if is_run_folder(folder) else load_hf(folder, torch_dtype)
+    model.origin = replace(model.origin, folder=folder)
     return model.to(device=target, dtype=torch_dtype)
 
 
@@ -115,19 +116,34 @@ def _ending_also_at(origin: Origin, tokens: Sequence[int], run: Path) -> Origin:
     return replace(origin, special_ids={**origin.special_ids, "eos_token_id": ends}, files=files)
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Return the tokenizer of a run folder or Hugging Face folder.
+def load_tokenizer(source: str | Path | Decoder) -> Tokenizer:
+    """Return the tokenizer of a model that `from_pretrained` loaded, of a run folder or Hugging Face folder, or of a
+    hub id.
 
-    The tokenizer begins each text with the token that precedes documents. Raise UserError if the run was trained on a
-    task, whose tokens do not represent text.
+    It is a tokenizer of the library `tokenizers`: `encode(text).ids` are the tokens of a text, and `decode(ids)` is the
+    text of tokens. The tokenizer begins each text with the token that precedes documents. Raise UserError if the model
+    was not loaded from a folder, or if its run was trained on a task, whose tokens do not represent text.
+
+    >>> tokenizer = archlab.load_tokenizer(model)
+    >>> tokenizer.decode(tokenizer.encode("hello").ids)
     """
+    folder = folder_of(source) if isinstance(source, Decoder) else find_folder(source)
     if isinstance(task := load_config(str(folder)).data.task, Task):
         raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not represent text")
-    folder = Path(folder)
     tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
     if not before_text(tokenizer):
         put_before_text(tokenizer, bpe.document_tokens(tokenizer)[0])
     return tokenizer
+
+
+def folder_of(model: Decoder) -> Path:
+    """Return the folder from which a model was loaded. Raise UserError if there is none."""
+    if model.origin.folder is None:
+        raise UserError(
+            "the model has no tokenizer, because it was not loaded from a folder; load it with "
+            "archlab.from_pretrained, or use token ids"
+        )
+    return model.origin.folder
 
 
 def load_codec(folder: Path) -> Codec:

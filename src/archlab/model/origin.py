@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -15,3 +16,5 @@ class Origin:
     """Special token ids in the model's config.json, such as `bos_token_id`."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Tokenizer files of the model. They are copied without being read."""
+    folder: Path | None = field(default=None, compare=False)
+    """Folder from which the model was loaded, with its tokenizer. None for a model with new weights."""

@@ -10,6 +10,7 @@ from archlab.config.layers import sees_as, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
+from archlab.displayed import Displayed
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
@@ -40,7 +41,7 @@ from archlab.pricing.work import (
 )
 
 
-class Cost(Base):
+class Cost(Displayed, Base):
     """Parameters, FLOPs and bytes of one config: for its training, and for serving `batch` sequences of `context`
     tokens.
 

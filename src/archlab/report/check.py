@@ -4,21 +4,69 @@ wording."""
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from rich.console import Console
+
 from archlab.config.layers import layer_configs
+from archlab.config.schema import Config
+from archlab.displayed import Displayed
 from archlab.evidence.claims import Claim, cited, claims, sources
 from archlab.files import write_page
 from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
-from archlab.review.findings import Finding, Result, results, summary
+from archlab.report.text_table import print_columns
+from archlab.review.findings import Finding, Result, findings, results, summary
 from archlab.review.shape_rule import Between, Case, PublishedResult, shown
 
 _INDENT = " " * 9
 _MOST_NAMES = 6
+
+
+@dataclass(frozen=True, repr=False)
+class Review(Displayed):
+    """Config under review, and what `archlab check` says about it."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    """Values that break a rule, warnings first."""
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """The findings as `archlab check --json` prints them."""
+        return [as_json(finding) for finding in self.findings]
+
+
+def check(
+    config: Config, *, tensor: int | None = None, pipeline: int | None = None, languages: int | None = None
+) -> Review:
+    """Review the shape of a config against its own rules and against published models.
+
+    - `tensor`: number of devices among which each matrix is divided. None means a number that depends on the size.
+    - `pipeline`: number of pipeline stages. None means no pipeline.
+    - `languages`: number of languages in the text. None means that it is unknown.
+
+    A warning means that the model uses hardware poorly. A note means that a value is outside the range of published
+    models. Raise UserError if the model cannot be divided in this way.
+
+    >>> [finding.what for finding in archlab.check(config).findings]
+    """
+    case = Case(config, tensor, languages, pipeline)
+    return Review(case, tuple(findings(case)))
+
+
+def print_review(out: Console, review: Review, name: str = "") -> None:
+    """Print the findings, the table of pipeline stages if there is one, and a summary after the name of the config."""
+    for line in lines(review.findings, out.width):
+        out.print(line, soft_wrap=True)
+    if review.case.cut:
+        columns, *rows = stages(review.case, review.case.cut)
+        print_columns(out, columns, rows, right=columns[1:])
+    out.print(f"{name}: {summary(review.findings)}" if name else summary(review.findings), soft_wrap=True)
 
 
 def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
@@ -173,19 +221,22 @@ def write_check(config: str, case: Case, findings: Sequence[Finding], path: Path
 
 def render(config: str, case: Case, findings: Sequence[Finding]) -> str:
     """Return the page as HTML. `config` is the name that the user typed, and `findings` are those of the case."""
-    checked = results(case)
     from archlab.report.html import render_page  # Altair takes a second to load
 
-    return render_page(
-        "check",
-        config=config,
-        findings=findings,
-        results=checked,
-        n_passed=sum(result.level is None for result in checked),
-        strip=strip,
-        summary=summary(findings),
-        sentences=sentences,
-        claims_about=claims_about,
-        command=command,
-        cited=cited,
-    )
+    return render_page("check", config=config, **template_values(Review(case, tuple(findings))))
+
+
+def template_values(review: Review) -> dict[str, Any]:
+    """Return the values that templates about a review read."""
+    checked = results(review.case)
+    return {
+        "findings": review.findings,
+        "results": checked,
+        "n_passed": sum(result.level is None for result in checked),
+        "strip": strip,
+        "summary": summary(review.findings),
+        "sentences": sentences,
+        "claims_about": claims_about,
+        "command": command,
+        "cited": cited,
+    }

@@ -1,10 +1,14 @@
 """Text tables that fit the width of the terminal. The widest column is wrapped first, and only between words."""
 
 import re
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
 
 from archlab.config.core.text import visible
 
@@ -16,11 +20,61 @@ _PIECE_ENDS = re.compile(r"(?<= )|(?<=[-./])(?=[A-Za-z])")
 not inside a number."""
 
 
+_UNBOUNDED = 10_000
+"""Width, in terminal columns, that is larger than that of any table."""
+
+_FEW = 4
+"""Maximum number of columns of a table that is never split in two."""
+
+
 class Table(NamedTuple):
     """Column headings, and the rows below them. All columns except the first hold numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+def print_columns(
+    out: Console, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows under their headings. The columns named in `right` are right-aligned.
+
+    If the terminal is too narrow, print two tables: each has the first column and half of the other columns.
+    """
+    rows = [*rows]
+    heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
+    if len(columns) > _FEW and any("\n" in row[0] for row in cells):
+        half = len(columns) // 2 + 1
+        for part in (slice(1, half), slice(half, None)):
+            print_columns(out, (columns[0], *columns[part]), [(row[0], *row[part]) for row in rows], right=right)
+        return
+    table = RichTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name, title in zip(columns, heading, strict=True):
+        table.add_column(title, justify="right" if name in right else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
+    show_table(out, table)
+
+
+def show_table(out: Console, table: RichTable) -> None:
+    """Print a table whose cells are already wrapped. Rich does not shorten a table that is wider than the terminal."""
+    width = out.width
+    out.width = max(width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
+    out.print(table)
+    out.width = width
+
+
+def labeled(label: str, text: str, indent: int, width: int) -> list[str]:
+    """Return a text in lines of at most `width` columns, indented by `indent`, with its label before the first line."""
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=f"{label:<{indent}}",
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]]:

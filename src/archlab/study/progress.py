@@ -93,7 +93,7 @@ class PhaseProgress:
 
     def _with_time_left(self, line: str) -> str:
         """Append the remaining time if the output is not a terminal. In a terminal, the bar shows it."""
-        time_left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
+        time_left = "" if self._bar.is_drawn or self._ended == self._all else self._bar.time_left(self._share)
         return f"{line}; {time_left}" if time_left and len(f"{line}; {time_left}") <= _COLUMNS else line
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
 from archlab.digests import verify, write_with_digests
+from archlab.displayed import Charted, Library, as_frame, report_module
 from archlab.errors import UserError
 from archlab.study.outcomes.schema import BY_SEED, Better, Source, Unit
 
@@ -271,7 +272,7 @@ class SweepPoint(Base):
     """Final loss by seed, in bits per byte; null if the run diverged."""
 
 
-class StudySummary(Base):
+class StudySummary(Charted, Base):
     """Summary of a finished or partly finished study."""
 
     name: Shown
@@ -336,9 +337,21 @@ class StudySummary(Base):
         """Parameter counts in the study's file. The arms have approximately these sizes."""
         return list(self.study.get("sizes", ()))
 
-    def frame(self) -> list[dict[str, Any]]:
-        """Return one row per arm and ended seed, with all outcomes and factors, for pandas or polars. If an outcome has
-        no value per seed, each row holds the arm's mean."""
+    def frame(self, library: Library | None = None) -> Any:
+        """Return one row per arm and ended seed, with all outcomes and factors. If an outcome has no value per seed,
+        each row holds the arm's mean.
+
+        `library` is `pandas` or `polars`, for a data frame. None returns a list of dicts. Raise UserError if the
+        library is not installed.
+        """
+        return as_frame(self._rows(), library)
+
+    def latex(self) -> str:
+        """Return the table of the arms as LaTeX, for the package booktabs. It has the columns of `archlab study
+        report`."""
+        return report_module("text").latex_of(self)
+
+    def _rows(self) -> list[dict[str, Any]]:
         return [
             {
                 "arm": arm.name,
@@ -382,7 +395,7 @@ def write_summary(folder: Path, summary: StudySummary) -> None:
 
 def csv_of_runs(summary: StudySummary) -> str:
     """Return `StudySummary.frame` as CSV with a header. None becomes an empty cell."""
-    rows, buffer = summary.frame(), io.StringIO()
+    rows, buffer = summary._rows(), io.StringIO()
     table = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)

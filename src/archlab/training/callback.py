@@ -94,6 +94,6 @@ class Printing(Callback):
     def on_step(self, metrics: StepMetrics) -> None:
         """Update the bar, which keeps showing the last score. Outside a terminal, print one line per evaluation."""
         self._score = metrics.score or self._score
-        shown = replace(metrics, score=self._score) if self._bar.in_terminal else metrics
+        shown = replace(metrics, score=self._score) if self._bar.is_drawn else metrics
         position = f"{metrics.step:,}/{metrics.steps:,}"
         self._bar.update(metrics.step / metrics.steps, position, *shown.details, line=metrics.score is not None)

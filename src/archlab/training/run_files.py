@@ -87,7 +87,7 @@ class RunFiles:
             return None
         verify(path, remedy)
         try:
-            return RunSummary.model_validate_json(path.read_bytes())
+            return RunSummary.model_validate_json(path.read_bytes()).in_folder(self.path)
         except ValueError:
             raise UserError(f"{path}: damaged; {remedy}") from None
 

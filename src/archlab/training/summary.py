@@ -3,12 +3,15 @@
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
 from archlab.config.core.base import Base, Natural, NonNegative, Positive
 from archlab.data.batch import Measure
+from archlab.displayed import Charted
 from archlab.training.spikes import SPIKE
 
 if TYPE_CHECKING:  # these modules load torch
@@ -45,7 +48,7 @@ class DocumentScore(Base):
     """Length of the document's text in bytes."""
 
 
-class RunSummary(Base):
+class RunSummary(Charted, Base):
     """Summary of a run that has ended."""
 
     status: Literal["finished", "diverged"]
@@ -87,6 +90,20 @@ class RunSummary(Base):
     """Number of parameters of the model. The matrices that LoRA adds do not count, because they can be merged."""
     device: str
     dtype: str
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """Folder of the run, whose curves the summary shows. None if the summary does not come from a folder.
+
+        It is not a field: copies of a run are equal, and summary.json does not contain it.
+        """
+        return None
+
+    def in_folder(self, folder: Path) -> Self:
+        """Return the summary of the run in this folder."""
+        summary = self.model_copy()
+        summary.__dict__["folder"] = folder
+        return summary
 
     @property
     def score(self) -> float | None:

@@ -146,7 +146,7 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
         stack.enter_context(out_of_memory_explained(config, device, of_teacher) if world.size == 1 else nullcontext())
         if world.is_first:
             folder.copies = stack.enter_context(opened(folder.path, config, folder.environment(), callback.on_note))
-        return Training(setup, folder, callback).run()
+        return Training(setup, folder, callback).run().in_folder(folder.path)
 
 
 def _claim(setup: RunSetup, folder: RunFolder) -> list[str]:

@@ -82,6 +82,16 @@ def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
     return list(palette.distinct[:n])
 
 
+FONT = "Liberation Sans"
+"""Font of pictures that are files. vl-convert contains this font, so a picture looks the same on every machine."""
+
+
+def still_theme(category: Sequence[str]) -> dict[str, Any]:
+    """Return the Vega-Lite config of pictures that are files. They have the colors of light mode on their own
+    paper."""
+    return vega_theme("light", category) | {"background": PALETTES["light"].paper, "font": FONT}
+
+
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
     """Return the Vega-Lite config of light or dark mode. `category` lists the colors of categories."""
     palette = PALETTES[mode]

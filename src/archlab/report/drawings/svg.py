@@ -6,11 +6,12 @@ The SVG is legible in light and dark mode, and loads no other files.
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, cast
 from xml.sax.saxutils import escape, quoteattr
 from zlib import crc32
 
 from archlab.config.core.text import visible
+from archlab.displayed import FigureFormat
 from archlab.files import make_folder, write_atomic
 from archlab.report.charts.palette import MODES, PALETTES, Mode
 
@@ -341,18 +342,12 @@ def folded(text: str, size: float, width: float) -> list[str]:
     return [line for line in lines if line]
 
 
-_SCALE = 2
-
-
 def write_picture(svg: Svg, path: Path) -> Path:
-    """Write the picture, creating missing parent folders, and return its path. A `.png` file has the colors of light
-    mode."""
+    """Write the picture in the format of the file's name (.svg, .pdf or .png), creating missing parent folders, and
+    return its path. A `.png` or `.pdf` file has the colors of light mode."""
+    from archlab.report.charts.files import svg_file  # loads vl-convert
+
+    content = svg_file(svg, cast(FigureFormat, path.suffix.lower().removeprefix(".")))
     make_folder(path.parent)
-    write_atomic(path, _png(svg) if path.suffix.lower() == ".png" else svg)
+    write_atomic(path, content)
     return path
-
-
-def _png(svg: Svg) -> bytes:
-    import vl_convert
-
-    return vl_convert.svg_to_png(svg, scale=_SCALE)

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import altair as alt
+
 from archlab.atlas.inspect import choices
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
@@ -14,7 +16,7 @@ from archlab.pricing.units import count, seconds
 from archlab.report.charts.palette import MODES, colors
 from archlab.report.html import render_page
 from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
-from archlab.report.run.curves import HELD_OUT, held_out, of_updates
+from archlab.report.run.curves import HELD_OUT, Drawn, held_out, of_updates
 from archlab.report.run.watched import Watched
 from archlab.study.details import over_layers, probes_of
 from archlab.training.measures import OF_LAYERS, ProbeValues, measured
@@ -32,14 +34,9 @@ def write_runs(runs: Sequence[Watched], path: Path, refresh_seconds: int | None 
 
 
 def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
-    drawn = list(of_updates(runs))
+    charts, measured_fields = charts_of(runs)
     depth, time = depth_probes(runs), time_probes(runs)
-    charts = {
-        "held-out": held_out(runs),
-        "held-out-end": held_out(runs, second_half=True),
-        **{f"updates-{quantity.field}": chart for quantity, chart in drawn},
-        **{probe.name: probe.chart for probe in (*depth, *time)},
-    }
+    charts |= {probe.name: probe.chart for probe in (*depth, *time)}
     names = [run.name for run in runs]
     return render_page(
         "run",
@@ -49,7 +46,7 @@ def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
         refresh_seconds=refresh_seconds,
         columns=[_UNITS.get(column, column) for column in COLUMNS] if runs[0].measure == "bits_per_byte" else COLUMNS,
         rows=run_rows(runs, longest=200),
-        measured=[quantity for quantity, _ in drawn],
+        measured=measured_fields,
         depth_probes=depth,
         time_probes=time,
         differences=differing([flatten(resolved(run.config)) for run in runs]),
@@ -62,6 +59,18 @@ def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
         noted=[(run.name, note) for run in runs for note in run.notes()],
         names=names,
     )
+
+
+def charts_of(runs: Sequence[Watched]) -> tuple[dict[str, alt.LayerChart | None], list[Drawn]]:
+    """Map the name of each place on the page to its chart, or to None if there is nothing to draw. Also return the
+    fields of the training log that are drawn."""
+    drawn = list(of_updates(runs))
+    charts = {
+        "held-out": held_out(runs),
+        "held-out-end": held_out(runs, second_half=True),
+        **{f"updates-{quantity.field}": chart for quantity, chart in drawn},
+    }
+    return charts, [quantity for quantity, _ in drawn]
 
 
 def title(runs: Sequence[Watched]) -> str:

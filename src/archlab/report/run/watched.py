@@ -10,6 +10,7 @@ from typing import Any, Literal
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.data.batch import Measure
+from archlab.displayed import Charted, Library, as_frame
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.files import real_path
@@ -23,8 +24,8 @@ _LATEST = 20
 Status = Literal["not begun", "training", "stopped", "finished", "diverged"]
 
 
-@dataclass(frozen=True)
-class Watched:
+@dataclass(frozen=True, repr=False)
+class Watched(Charted):
     """State of a run, as read from its folder at one point in time."""
 
     name: str
@@ -42,6 +43,14 @@ class Watched:
         if self.summary is not None:
             return self.summary.status
         return "training" if self.is_training else "stopped" if self.metrics else "not begun"
+
+    def frame(self, library: Library | None = None) -> Any:
+        """Return one row per line of metrics.jsonl: a training step or an evaluation.
+
+        `library` is `pandas` or `polars`, for a data frame. None returns a list of dicts. Raise UserError if the
+        library is not installed.
+        """
+        return as_frame([*self.metrics], library)
 
     @cached_property
     def settings(self) -> TrainConfig:
@@ -125,6 +134,18 @@ def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[
     """Yield the lines of a log in parts of equal size, at most `most`."""
     n = min(most, len(lines))
     return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
+
+
+def load_run(folder: str | Path) -> Watched:
+    """Return the state of the run in a folder, during training or afterwards. Raise UserError if the folder is damaged
+    or contains no run.
+
+    >>> run = archlab.load_run("runs/a")
+    >>> run.status, run.held_out
+    >>> run.frame("pandas")
+    """
+    (run,) = watch([Path(folder)])
+    return run
 
 
 def watch(paths: Sequence[Path]) -> list[Watched]:

@@ -10,12 +10,12 @@ import altair as alt
 import vl_convert
 
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
-from archlab.errors import UserError
 from archlab.evidence.claims import cited
 from archlab.evidence.results import Results
 from archlab.files import write_atomic
 from archlab.pricing.units import binary, count, seconds
-from archlab.report.charts.palette import MODES, PALETTES, vega_theme
+from archlab.report.charts.files import SCALE, drawn_by
+from archlab.report.charts.palette import MODES, still_theme
 from archlab.report.html import render_page, sentence
 from archlab.report.ledger import words as ledger_words
 from archlab.report.study import arms, curves
@@ -86,7 +86,7 @@ def render(summary: StudySummary) -> str:
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
     _, claims = claims_of(summary)
     depth, time = depth_probes(summary), time_probes(summary)
-    charts = dict(_charts(summary, others)) | {probe.name: probe.chart for probe in (*depth, *time)}
+    charts = charts_of(summary, others) | {probe.name: probe.chart for probe in (*depth, *time)}
     return render_page(
         "study",
         charts,
@@ -113,6 +113,11 @@ def render(summary: StudySummary) -> str:
         has_task=summary.arms[0].config.get("data", {}).get("task", {}).get("kind", "none") != "none",
         **{function.__name__: function for function in functions},
     )
+
+
+def charts_of(summary: StudySummary, others: Sequence[_Other] = ()) -> dict[str, alt.LayerChart | None]:
+    """Map the name of each place on the page to its chart, or to None if there is nothing to draw."""
+    return dict(_charts(summary, others))
 
 
 def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
@@ -142,9 +147,6 @@ def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[s
 _PANEL = 460
 """Width in pixels of each of the two upper panels, before scaling."""
 
-_SCALE = 2
-_FONT = "Liberation Sans"
-"""Font of the picture. vl-convert contains this font, so the picture looks the same on every machine."""
 
 _HALF = 330
 """Width in pixels of a panel of learning curves. The names of arms to the right of the curves need additional width."""
@@ -179,16 +181,11 @@ def forest_picture(results: Results, title: str) -> bytes:
     scale = f"{count(first.parameters)} parameters, {count(first.tokens)} training tokens, {len(results.folds)} seeds."
     text = alt.TitleParams(title, subtitle=[scale, arms.DIFFERENCES_SHOW], fontSize=18, offset=18)
     chart = arms.forest(rows, outcome, 2 * _HALF, legend=True, whole=True).properties(title=text, padding=24)
-    return _png(chart.to_dict(validate=False), _picture_theme([]))
+    return _png(chart.to_dict(validate=False), still_theme([]))
 
 
 def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
-    try:
-        return vl_convert.vegalite_to_png(spec, config=config, scale=_SCALE)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic in vl-convert is not an Exception
-        raise UserError(f"could not draw the picture: {error}") from error
+    return drawn_by(lambda: vl_convert.vegalite_to_png(spec, config=config, scale=SCALE))
 
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -200,11 +197,7 @@ def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     chart = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    return chart.to_dict(validate=False), _picture_theme(arm_colors(summary, "light"))
-
-
-def _picture_theme(category: Sequence[str]) -> dict[str, Any]:
-    return vega_theme("light", category) | {"background": PALETTES["light"].paper, "font": _FONT}
+    return chart.to_dict(validate=False), still_theme(arm_colors(summary, "light"))
 
 
 def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:

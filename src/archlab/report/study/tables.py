@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -9,7 +10,8 @@ from archlab.pricing.units import count
 from archlab.report.charts.marks import ChartRow
 from archlab.report.study.arms import labels
 from archlab.report.study.grids import sweep_rows
-from archlab.report.text_table import FIXED, fitted
+from archlab.report.text_table import FIXED, fitted, show_table
+from archlab.report.text_table import Table as Cells
 from archlab.study.formatting import amount, contrast_text, difference, diverged_seeds, interval, p_value, verdict
 from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
@@ -26,16 +28,34 @@ _HEADINGS = ("arm", "params", "{} ± sd", "difference [interval]", "p Holm", "ve
 _SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats/token"}
 
 
+def print_study(out: Console, summary: StudySummary) -> None:
+    """Print the tables of a study, its answer, and its warnings."""
+    show_table(out, terminal_table(summary, out.width))
+    for table in study_tables(summary, out.width):
+        out.print()
+        show_table(out, table)
+    out.print()
+    out.print(summary.answer)
+    for warning in summary.warnings:
+        out.print(f"note: {warning}")
+
+
 def terminal_table(summary: StudySummary, width: int) -> Table:
     """Return the table of the arms. The table is legible without colors.
 
     Each arm takes one line, or more if `width` columns are too few.
     """
+    headings, rows = arm_table(summary)
+    styles = ["dim" if (c := arm.comparison) is None else _STYLES.get(c.verdict, "") for arm in summary.arms]
+    return _table(headings, rows, width, left=("arm", "verdict"), styles=styles, styled=-2)
+
+
+def arm_table(summary: StudySummary) -> Cells:
+    """Return the headings of the table of the arms, and one row per arm."""
     unit = summary.outcome.unit
     headings = [title.format(_SHORT.get(unit, unit)) for title in _HEADINGS]
     rows = [(label, *_cells(arm, unit)) for arm, label in zip(summary.arms, labels(summary).values(), strict=True)]
-    styles = ["dim" if (c := arm.comparison) is None else _STYLES.get(c.verdict, "") for arm in summary.arms]
-    return _table(headings, rows, width, left=("arm", "verdict"), styles=styles, styled=-2)
+    return Cells(headings, rows)
 
 
 def _cells(arm: ArmSummary, unit: Unit) -> list[str]:

@@ -1,0 +1,72 @@
+"""Base classes of the values that a notebook shows as a table, a picture or a chart."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from archlab.errors import UserError
+
+if TYPE_CHECKING:  # loading Altair takes a second
+    import altair as alt
+
+FigureFormat = Literal["svg", "pdf", "png"]
+Library = Literal["pandas", "polars"]
+
+
+def report_module(module: str) -> Any:
+    """Return a module of `report/notebook`.
+
+    It is loaded by name when it is first used, like the public names of archlab. Values of all folders are shown, but
+    only pages and commands depend on `report`.
+    """
+    return import_module(f"archlab.report.notebook.{module}")
+
+
+class Displayed:
+    """Value that shows itself: in a terminal like the output of a command, in a notebook like archlab's pages."""
+
+    def __repr__(self) -> str:
+        return report_module("text").text_of(self)
+
+    __str__ = __repr__
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _repr_html_(self) -> str:
+        return report_module("html").html_of(self)
+
+
+class Charted(Displayed):
+    """Value with charts. The first chart is the one that a notebook shows."""
+
+    def chart(self, name: str | None = None) -> "alt.LayerChart":
+        """Return a chart, which you can restyle as any chart of Altair. It has the colors of light mode.
+
+        `name` is the name of the chart; by default, it is the first one. Raise UserError, which lists all names, if
+        there is no such chart.
+        """
+        return report_module("figures").chart_of(self, name)
+
+    def figure(self, format: FigureFormat = "svg", name: str | None = None) -> bytes:
+        """Return a chart as the content of a file: `svg`, `pdf` or `png`. A PDF contains its fonts. No browser is
+        needed.
+
+        `name` has the same meaning as for `chart`.
+        """
+        return report_module("figures").figure_of(self, format, name)
+
+
+def as_frame(rows: Sequence[dict[str, Any]], library: Library | None) -> Any:
+    """Return rows as a frame of pandas or polars. None returns the rows themselves.
+
+    Raise UserError if the library is unknown or not installed.
+    """
+    if library is None:
+        return [*rows]
+    if library not in ("pandas", "polars"):
+        raise UserError(f"library: {library!r}; allowed: pandas, polars, or None for a list of rows")
+    try:
+        return import_module(library).DataFrame([*rows])
+    except ImportError as error:
+        raise UserError(f"library: {library} is not installed ({error}); run: pip install {library}") from None

@@ -1,0 +1,84 @@
+"""Cost of one config, or of several configs at the same context and batch size."""
+
+from collections.abc import Sequence
+from typing import overload
+
+from archlab.config.core.base import Base
+from archlab.config.schema import Config
+from archlab.config.training import resolve_train
+from archlab.displayed import Displayed
+from archlab.errors import UserError
+from archlab.pricing import summary
+from archlab.pricing.memory import Format
+from archlab.pricing.summary import Cost
+
+
+class Costs(Displayed, Base):
+    """Costs of several configs at the same context and batch size."""
+
+    by_name: dict[str, Cost]
+    """Cost of each config by its name. Tables show ratios to the first one."""
+
+
+@overload
+def cost(
+    config: Config,
+    /,
+    *,
+    batch: int = 1,
+    context: int | None = None,
+    dtype: Format = "bfloat16",
+    source: int | None = None,
+) -> Cost: ...
+
+
+@overload
+def cost(
+    config: Config,
+    other: Config,
+    /,
+    *more: Config,
+    batch: int = 1,
+    context: int | None = None,
+    dtype: Format = "bfloat16",
+    source: int | None = None,
+    names: Sequence[str] = (),
+) -> Costs: ...
+
+
+def cost(
+    config: Config,
+    /,
+    *more: Config,
+    batch: int = 1,
+    context: int | None = None,
+    dtype: Format = "bfloat16",
+    source: int | None = None,
+    names: Sequence[str] = (),
+) -> Cost | Costs:
+    """Compute parameters, FLOPs and bytes of a config, or of several configs to compare them. No model is built.
+
+    The passes and weights of a teacher (`train.teacher`) are not counted.
+
+    - `batch`: number of sequences that are served in parallel.
+    - `context`: number of tokens of each sequence. None means the smallest training sequence length of the configs.
+    - `dtype`: dtype of the cache and the weights in serving, and of matrix products in training.
+    - `source`: number of source tokens that an encoder reads. None means `context`.
+    - `names`: names of the configs in a comparison. By default, they are `config 1`, `config 2` and so on.
+
+    Raise UserError if a model has learned positions and one of these numbers exceeds their table, or if `source` is
+    given for a model without an encoder. Names must be different.
+
+    >>> archlab.cost(config, gemma, names=["mine", "Gemma 2"])
+    """
+    configs = (config, *more)
+    if wrong := [each for each in configs if not isinstance(each, Config)]:
+        raise UserError(f"{wrong[0]!r} is not a config; allowed: what archlab.load_config returns, and then batch=1")
+    if not more and not names:
+        return summary.cost(config, batch, context, dtype, source)
+    names = names or [f"config {number}" for number in range(1, len(configs) + 1)]
+    if not len({*names}) == len(names) == len(configs):
+        raise UserError(f"names: {[*names]}; allowed: {len(configs)} different names, one for each config")
+    context = context or min(resolve_train(each).seq_len for each in configs)
+    costs = [summary.cost(each, batch, context, dtype, source) for each in configs]
+    return Costs(by_name=dict(zip(names, costs, strict=True)))

@@ -1,0 +1,54 @@
+"""Pictures as values of Python, which a notebook shows and which can be written as files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from archlab.config.layers import distinct_layers, stacks
+from archlab.config.schema import Config
+from archlab.displayed import Displayed, FigureFormat
+from archlab.report.drawings.block import block_diagram
+from archlab.report.drawings.inside import check_unfold
+from archlab.report.drawings.svg import Svg, write_picture
+
+
+@dataclass(frozen=True, repr=False)
+class Figure(Displayed):
+    """Picture of a model."""
+
+    title: str
+    svg: Svg
+    """The picture as an `<svg>` element, with the colors of both light and dark mode."""
+
+    def figure(self, format: FigureFormat = "svg") -> bytes:
+        """Return the picture as the content of a file: `svg`, `pdf` or `png`. A PDF contains its fonts, and has the
+        colors of light mode."""
+
+        from archlab.report.charts.files import svg_file  # loads vl-convert
+
+        return svg_file(self.svg, format)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture to a file whose name ends in .svg, .pdf or .png, and return its path."""
+        return write_picture(self.svg, Path(path))
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "image/svg+xml": self.svg}
+
+
+def draw(config: Config, title: str = "", *, unfold: Sequence[str] = (), remark: str = "") -> Figure:
+    """Draw the block diagram of a config. It shows the resolved layers, from which the model is built.
+
+    - `title`: name of the model above the diagram.
+    - `unfold`: branches whose projections are also drawn: `mlp`, `attention` or `cross`.
+    - `remark`: line below the title.
+
+    Raise UserError if a branch cannot be unfolded.
+
+    >>> archlab.draw(config, unfold=["mlp"]).save("model.svg")
+    """
+    check_unfold([layer for stack in stacks(config.model) for layer in distinct_layers(stack)], list(unfold))
+    return Figure(title or "block diagram", block_diagram(config, title or "block diagram", list(unfold), remark))

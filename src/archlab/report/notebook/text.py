@@ -1,0 +1,123 @@
+"""Values as text, as Python's prompt shows them: the output of the command about the same value."""
+
+from collections.abc import Iterable
+from functools import singledispatch
+from io import StringIO
+
+from rich.console import Console
+
+from archlab.config.core.yaml_text import to_yaml
+from archlab.config.schema import Config
+from archlab.console import console
+from archlab.pricing.comparison import Costs
+from archlab.pricing.summary import Cost
+from archlab.report.check import Review, print_review
+from archlab.report.cost.tables import of_one, side_by_side
+from archlab.report.drawings.figure import Figure
+from archlab.report.explain import Explanation
+from archlab.report.run.watched import Watched
+from archlab.report.text_table import FIXED, Table, print_columns
+from archlab.study.record import StudySummary
+from archlab.training.summary import RunSummary
+
+_WIDTH = 100
+"""Number of columns of the text, which fit beside the number of a notebook's cell."""
+
+
+def text_of(value: object) -> str:
+    """Return the text of a value, without a newline at the end."""
+    text = StringIO()
+    print_value(value, console(file=text, width=_WIDTH))
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").split("\n"))
+
+
+@singledispatch
+def print_value(value: object, out: Console) -> None:
+    """Print a value. Each class of values has its own function."""
+    raise TypeError(f"no text for {type(value).__name__}")
+
+
+@print_value.register
+def _(value: Config, out: Console) -> None:
+    out.print(to_yaml(value.model_dump(mode="json", exclude_unset=True)), soft_wrap=True)
+
+
+@print_value.register
+def _(value: Cost, out: Console) -> None:
+    _print_tables(of_one(value), out)
+
+
+@print_value.register
+def _(value: Costs, out: Console) -> None:
+    _print_tables(cost_tables(value), out)
+
+
+@print_value.register
+def _(value: Review, out: Console) -> None:
+    print_review(out, value)
+
+
+@print_value.register
+def _(value: Explanation, out: Console) -> None:
+    for line in value.lines(out.width):
+        out.print(line, soft_wrap=True)
+
+
+@print_value.register
+def _(value: Figure, out: Console) -> None:
+    out.print(f"{value.title}: a picture; a notebook shows it, and save(path) writes it", soft_wrap=True)
+
+
+@print_value.register
+def _(value: StudySummary, out: Console) -> None:
+    from archlab.report.study.tables import print_study  # loads Altair
+
+    print_study(out, value)
+
+
+@print_value.register
+def _(value: Watched, out: Console) -> None:
+    from archlab.report.run.page import COLUMNS, run_rows  # loads Altair
+
+    print_columns(out, COLUMNS, run_rows([value]), right=COLUMNS[2:])
+
+
+@print_value.register
+def _(value: RunSummary, out: Console) -> None:
+    out.print(f"{value.status}: {value.why or value.result}", soft_wrap=True)
+    out.print(to_yaml(value.model_dump(mode="json", exclude_none=True, exclude={"status", "why"})), soft_wrap=True)
+
+
+def cost_tables(costs: Costs) -> Iterable[Table]:
+    """Return the tables that compare several costs."""
+    return side_by_side({name: {(cost.context, cost.batch): cost} for name, cost in costs.by_name.items()})
+
+
+def _print_tables(tables: Iterable[Table], out: Console) -> None:
+    for table in tables:
+        print_columns(out, table.columns, table.rows, right=table.columns[1:])
+
+
+_ESCAPES = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "±": r"$\pm$", "×": r"$\times$", "≤": r"$\leq$", "−": "--", FIXED: " ",
+}  # fmt: skip
+"""LaTeX for characters that have a meaning in LaTeX, or that some engines do not print."""
+
+
+def latex_of(study: StudySummary) -> str:
+    """Return the table of the arms as LaTeX for booktabs."""
+    from archlab.report.study.tables import arm_table
+
+    columns, rows = arm_table(study)
+    alignment = "".join("l" if heading in ("arm", "verdict") else "r" for heading in columns)
+    lines = [" & ".join(_latex(cell) for cell in cells) + r" \\" for cells in (columns, *rows)]
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
+         r"\end{tabular}", ""]
+    )  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    return "".join(_ESCAPES.get(character, character) for character in text)
