@@ -102,7 +102,7 @@ class RunSummary(Charted, Base):
     def in_folder(self, folder: Path) -> Self:
         """Return the summary of the run in this folder."""
         summary = self.model_copy()
-        summary.__dict__["folder"] = folder
+        object.__setattr__(summary, "folder", folder)
         return summary
 
     @property
