@@ -88,9 +88,10 @@ def changed_choice(draw: random.Random) -> str:
 
 
 def memory(process: int) -> float:
-    """Return the resident memory of a process in MiB."""
+    """Return the resident memory of a process and of those that it started in MiB."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
-    return int(fields["VmRSS"].split()[0]) / 1024
+    started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(fields["VmRSS"].split()[0]) / 1024 + sum(memory(int(child)) for child in started)
 
 
 def take_pictures(folder: Path) -> None:
@@ -135,8 +136,12 @@ def main() -> int:
             own, own_draw = Client(link.netloc, cookie), random.Random(seed)
             return [own.seconds(changed_choice(own_draw)) for _ in range(REQUESTS_EACH)]
 
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            together = [seconds for times in pool.map(requests_of, range(CLIENTS)) for seconds in times]
+        def together_from(seed: int) -> list[float]:
+            with ThreadPoolExecutor(CLIENTS) as pool:
+                return [seconds for times in pool.map(requests_of, range(seed, seed + CLIENTS)) for seconds in times]
+
+        together_from(0)  # the server starts its other process
+        together = together_from(CLIENTS)
         before = memory(server.pid)
         client = Client(link.netloc, cookie)  # the server has closed the idle connection
         for _ in range(chosen.requests):

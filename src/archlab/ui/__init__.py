@@ -1,7 +1,8 @@
 """`archlab ui`: a local server whose screens show the answers of the commands.
 
 `server` starts it, and `guard` refuses requests that are not allowed. `app` has the address of the workbench, and
-`screens` those of all others. `routing` turns errors into messages, and `pages` renders templates. The screens:
+`screens` those of all others. `routing` turns errors into messages, `cores` computes on all
+cores, and `pages` renders templates. The screens:
 
 - Workbench: `workbench`, `fields` (inputs), `parts` (numbers of each box of the diagram).
 - Compare: `compare`.

@@ -1,7 +1,7 @@
 """The web application: the workbench, which opens first, and all other screens, which are loaded when one is opened."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 
@@ -35,7 +35,6 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
     `processes` train the studies that users start."""
     screens: dict[str, Answer] = {
         "/": lambda _: RedirectResponse(FIRST, 303),
-        "/m/{name:path}": lambda request: _workbench(request, root),
         "/yaml/{name:path}": lambda request: _text(bench.config_text, request, root),
         "/flatten/{name:path}": lambda request: _text(bench.model_file, request, root),
         "/fields": lambda _: page("options", options=all_fields()),
@@ -50,7 +49,11 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         return Router(other_routes(root, processes))
 
     return Starlette(
-        routes=[*routes(screens, {}), Mount("/static", static), Mount("/", _OnFirstRequest(others))],
+        routes=[
+            *routes(screens, {}, {"/m/{name:path}": partial(_workbench, root)}),
+            Mount("/static", static),
+            Mount("/", _OnFirstRequest(others)),
+        ],
         middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
         exception_handlers={404: lambda request, _: problem(request, f"unknown page {request.url.path}", 404)},
     )
@@ -66,7 +69,7 @@ class _OnFirstRequest:
         await (await run_in_threadpool(self._made))(scope, receive, send)
 
 
-def _workbench(request: Request, root: Path) -> Response:
+def _workbench(root: Path, request: Request) -> Response:
     name, query = name_and_query(request)
     values = {field: value for field, value in query if value}
     field, value = values.pop("add", ""), values.pop("value", "")

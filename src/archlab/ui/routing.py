@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from urllib.parse import parse_qsl
 
 from anyio import CapacityLimiter, to_thread
@@ -12,6 +13,7 @@ from starlette.routing import Route
 from archlab.config.core.text import visible
 from archlab.errors import user_message
 from archlab.ui.configs import UnknownNameError
+from archlab.ui.cores import run_on_free_core
 from archlab.ui.pages import page
 
 Answer = Callable[[Request], Response]
@@ -23,12 +25,19 @@ _THREADS = CapacityLimiter(4)
 """Threads that answer requests, in the order of arrival. More threads would only wait for each other, because Python
 runs one at a time."""
 
+_OF_ONE_SCREEN = ("type", "path", "path_params", "query_string", "headers")
+"""Parts of a request from which a screen is computed. They can be pickled."""
 
-def routes(screens: Mapping[str, Answer], actions: Mapping[str, Action]) -> list[Route]:
-    """Return the routes to screens and to actions, each by its path."""
+
+def routes(
+    screens: Mapping[str, Answer], actions: Mapping[str, Action], on_all_cores: Mapping[str, Answer] | None = None
+) -> list[Route]:
+    """Return the routes to screens and to actions, each by its path. Those `on_all_cores` are screens, too, and many
+    browsers may ask for them at the same time. Their functions must be picklable."""
     return [
         *(Route(path, _showing(answer)) for path, answer in screens.items()),
         *(Route(path, _acting(action), methods=["POST"]) for path, action in actions.items()),
+        *(Route(path, _computing(answer)) for path, answer in (on_all_cores or {}).items()),
     ]
 
 
@@ -47,38 +56,57 @@ def problem(request: Request, message: str, status: int) -> Response:
     return answer
 
 
-def _answering(answer: Answer) -> Callable[[Request], Response]:
-    """Return a function that shows an error of the user as a message."""
+def _answered(answer: Answer, request: Request) -> Response:
+    """Return the answer to a request. If it raises an error of the user, return a message."""
+    try:
+        return answer(request)
+    except UnknownNameError as error:
+        return problem(request, str(error), 404)
+    except Exception as error:
+        if (message := user_message(error)) is None:
+            raise
+        return problem(request, message, 422)
 
-    def handler(request: Request) -> Response:
+
+def _answered_from(answer: Answer, parts: Mapping[str, Any]) -> Response:
+    """Return the answer to the request that has these parts."""
+    return _answered(answer, Request({**parts}))
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _reporting(handler: Handler) -> Handler:
+    """Return a handler that reports an error in archlab in the terminal."""
+
+    async def reported(request: Request) -> Response:
         try:
-            return answer(request)
-        except UnknownNameError as error:
-            return problem(request, str(error), 404)
-        except Exception as error:
-            if (message := user_message(error)) is None:
-                logging.getLogger("uvicorn.error").exception("error in %s", request.url.path)
-                return problem(request, "an error in archlab; the terminal shows it", 500)
-            return problem(request, message, 422)
+            return await handler(request)
+        except Exception:
+            logging.getLogger("uvicorn.error").exception("error in %s", request.url.path)
+            return problem(request, "an error in archlab; the terminal shows it", 500)
 
-    return handler
+    return reported
 
 
-def _showing(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+def _showing(answer: Answer) -> Handler:
     """Return a handler of a screen."""
-
-    async def handler(request: Request) -> Response:
-        return await to_thread.run_sync(_answering(answer), request, limiter=_THREADS)
-
-    return handler
+    return _reporting(lambda request: to_thread.run_sync(_answered, answer, request, limiter=_THREADS))
 
 
-def _acting(action: Action) -> Callable[[Request], Awaitable[Response]]:
+def _computing(answer: Answer) -> Handler:
+    """Return a handler of a screen that is computed on all cores."""
+    return _reporting(
+        lambda request: run_on_free_core(_answered_from, answer, {key: request.scope[key] for key in _OF_ONE_SCREEN})
+    )
+
+
+def _acting(action: Action) -> Handler:
     """Return a handler that reads a posted form."""
 
     async def handler(request: Request) -> Response:
         body = (await request.body()).decode("utf-8", "replace").replace("%0D%0A", "%0A")
         fields = dict(parse_qsl(body, keep_blank_values=True))
-        return await to_thread.run_sync(_answering(lambda asked: action(asked, fields)), request, limiter=_THREADS)
+        return await to_thread.run_sync(_answered, lambda asked: action(asked, fields), request, limiter=_THREADS)
 
-    return handler
+    return _reporting(handler)
