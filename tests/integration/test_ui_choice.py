@@ -226,6 +226,25 @@ def test_the_search_finds_claims(client: TestClient):
     assert f'id="{anchor}"' in client.get(path).text
 
 
+def test_the_search_finds_studies_and_runs_of_the_folder(client: TestClient, tmp_path: Path):
+    for folder, file in (("studies/my-norms", "study.yaml"), ("runs/my-norms-first", "metrics.jsonl")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / file).touch()
+    html = client.get("/search?q=my-norms").text
+    assert re.findall(r'<li><a href="([^"]+)">', html) == [
+        "/studies/of/studies/my-norms",
+        "/runs/of/runs/my-norms-first",
+    ]
+
+
+def test_the_search_says_what_archlab_does_not_have(client: TestClient):
+    assert "archlab has no choice of kernel" in client.get("/search?q=flash+attention").text
+
+
+def test_an_unknown_topic_is_not_found(client: TestClient):
+    assert client.get("/choice/no-such-choice").status_code == 404
+
+
 # --- cost in the open model -------------------------------------------------------------------------------------------
 
 

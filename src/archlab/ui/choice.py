@@ -8,15 +8,18 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from archlab.config.io import facts, presets, studies
+from archlab.errors import UserError
 from archlab.evidence.claims import claims
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.evidence.look_up import UsersKinds, look_up, plain
 from archlab.evidence.topics import Chapter, Topic, topics
 from archlab.evidence.words import spellings
+from archlab.files import STUDY
 from archlab.report.guide.lecture import TopicEntry, topic_entry
 from archlab.report.ledger.forest import Forest, forests
-from archlab.ui.configs import UnknownNameError
+from archlab.training.run_files import METRICS
+from archlab.ui.configs import UnknownNameError, folders_with
 from archlab.ui.open_model import ChoiceCost, OpenModel, choice_cost
 from archlab.ui.play import Play, play
 
@@ -44,9 +47,13 @@ class Explained(NamedTuple):
 
 @lru_cache(_MOST_KEPT)
 def explain(text: str) -> Explained:
-    """Return the explanation of a topic, a chapter or a field. Raise UserError if the word is unknown."""
+    """Return the explanation of a topic, a chapter or a field. Raise UnknownNameError if the word is unknown."""
     command = shlex.join(["archlab", "explain", text])
-    match look_up(text):
+    try:
+        found = look_up(text)
+    except UserError as error:
+        raise UnknownNameError(str(error)) from None
+    match found:
         case Chapter() as chapter:
             return Explained(chapter.title, None, None, [], [], [], chapter.topics, command)
         case (str() as name, Topic() as topic):
@@ -93,14 +100,15 @@ class Result(NamedTuple):
     address: str
 
 
-def search(text: str) -> list[Result]:
-    """Return the places whose name or another word for them contains the text, the best ones first."""
+def search(text: str, root: Path) -> list[Result]:
+    """Return the places whose name or another word for them contains the text, the best ones first. Studies and runs
+    below the folder `root` are places, too."""
     wanted = plain(text)
     if not wanted:
         return []
     ranked = [
         (min(_rank(word, wanted) for word in words), result)
-        for result, words in _places()
+        for result, words in (*_places(), *_places_below(root))
         if any(wanted in word for word in words)
     ]
     return [result for _, result in sorted(ranked, key=lambda pair: pair[0])[:_MOST_RESULTS]]
@@ -114,6 +122,12 @@ def _rank(word: str, wanted: str) -> tuple[int, int]:
 @cache
 def _places() -> list[tuple[Result, list[str]]]:
     return [(result, [plain(word) for word in words]) for result, words in _named_places()]
+
+
+def _places_below(root: Path) -> Iterator[tuple[Result, list[str]]]:
+    for file, kind, screen_of in ((STUDY, "your study", "/studies/of"), (METRICS, "your run", "/runs/of")):
+        for folder in folders_with(file, root):
+            yield Result(str(folder), kind, f"{screen_of}/{quote(str(folder))}"), [plain(str(folder))]
 
 
 def _named_places() -> Iterator[tuple[Result, list[str]]]:

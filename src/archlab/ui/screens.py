@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from archlab.atlas.table import SORTED_BY
+from archlab.config.vocabulary import meant
 from archlab.evidence.price import BASE, CONTEXT
 from archlab.evidence.topics import chapters
 from archlab.pricing.units import plural
@@ -42,7 +43,7 @@ def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
         "/models/{name:path}": lambda request: _model(request.path_params["name"]),
         "/choices": lambda request: _choices(request, root),
         "/choice/{name:path}": lambda request: _choice(request, root),
-        "/search": lambda request: _search(request.query_params.get("q", "")),
+        "/search": lambda request: _search(request.query_params.get("q", ""), root),
         "/studies": studies.listed,
         "/studies/new": studies.new,
         "/studies/new/{names:path}": lambda request: studies.new_of(study_text(_compared(request), root)),
@@ -123,8 +124,8 @@ def _values(shown: choice.Screen) -> dict[str, Any]:
     return {**shown._asdict(), "base": BASE, "context": CONTEXT, "verdict": in_short, "scales": scales_of}
 
 
-def _search(text: str) -> Response:
-    return page("search", text=text, results=choice.search(text))
+def _search(text: str, root: Path) -> Response:
+    return page("search", text=text, results=choice.search(text, root), meant=meant(text))
 
 
 def _compare(request: Request, root: Path) -> Response:
