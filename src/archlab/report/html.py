@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from archlab.config.core.text import visible
 from archlab.data.file_cache import cached
@@ -72,6 +72,12 @@ def _markdown() -> "MarkdownIt":
     return MarkdownIt("zero").enable("backticks")
 
 
+def in_terminal(*commands: str) -> Markup:
+    """Return commands as a block with one per line, in which no line breaks inside an option."""
+    lines = (_OPTION.sub(r'<span class="flag">\g<0></span>', str(escape(visible(command)))) for command in commands)
+    return Markup('<pre class="commands">' + "\n".join(lines) + "</pre>")
+
+
 def unbroken(html: str) -> str:
     """Return HTML in which no line breaks inside an option such as `--measure` in code."""
     return re.sub(
@@ -103,6 +109,7 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
     environment.globals |= {
         "colors": _in_pairs(_DISTINCT),
         "command": _command,
+        "in_terminal": in_terminal,
         "inline": inlined,
         "sentence": sentence,
         "typeset": typeset,
