@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from archlab.config.core.text import print_to_stderr, visible
+from archlab.config.core.text import in_notebook, print_to_stderr, visible
 from archlab.console import console
 from archlab.pricing.units import seconds
 
@@ -50,12 +50,6 @@ class _CellBar:
             self._shown = display(bundle, raw=True, display_id=True)
         else:
             self._shown.update(bundle, raw=True)
-
-
-def in_notebook() -> bool:
-    """Return whether the code runs in the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 class Bar:

@@ -29,14 +29,23 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def in_notebook() -> bool:
+    """Return whether the code runs in the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 def print_to_stderr(text: str) -> None:
     """Print the text to stderr, with hidden characters replaced as in `visible`. In a terminal, wrap lines between
-    words.
+    words. In a notebook, print to stdout, because it shows stderr like an error.
 
     If the terminal or pipe is closed, do nothing.
     """
     text = visible(text)
     with suppress(OSError):
+        if in_notebook():
+            print(text, flush=True)
+            return
         if sys.stderr.isatty():
             text = "\n".join(_wrapped(line, shutil.get_terminal_size().columns) for line in text.splitlines())
         print(text, file=sys.stderr, flush=True)

@@ -36,7 +36,10 @@ class Figure(Displayed):
         return self.svg
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/svg+xml": self.svg}
+        return {**super()._repr_mimebundle_(include, exclude), "image/svg+xml": self.svg}
+
+    def _repr_html_(self) -> str:
+        return self.svg  # JupyterLab prefers HTML to SVG
 
 
 def draw(config: Config, title: str = "", *, unfold: Sequence[str] = (), remark: str = "") -> Figure:
