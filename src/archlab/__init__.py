@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from archlab.config.components.norm import Norm
     from archlab.config.components.position import Position
     from archlab.config.core.registry import implements
+    from archlab.config.identity import diff
     from archlab.config.objective import Objective
     from archlab.config.optimizer import Optimizer, Schedule
     from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
     from archlab.config.tasks import Task
     from archlab.config.tasks.transduction import Transduction
+    from archlab.evidence.ledger import ledger
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.beams import beam_search
@@ -63,11 +65,13 @@ __all__ = [
     "beam_search",
     "check",
     "cost",
+    "diff",
     "draw",
     "explain",
     "from_pretrained",
     "generate",
     "implements",
+    "ledger",
     "left_pad",
     "load_config",
     "load_run",
@@ -106,11 +110,13 @@ _HOME = {
     "beam_search": "archlab.infer.beams",
     "check": "archlab.report.check",
     "cost": "archlab.pricing.comparison",
+    "diff": "archlab.config.identity",
     "draw": "archlab.report.drawings.figure",
     "explain": "archlab.report.explain",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "implements": "archlab.config.core.registry",
+    "ledger": "archlab.evidence.ledger",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_run": "archlab.report.run.watched",

@@ -87,6 +87,16 @@ def test_answers_are_the_data_of_the_commands(capsys: pytest.CaptureFixture[str]
         archlab.explain("ropee")
 
 
+def test_differences_and_claims_are_the_data_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (archlab.load_config(name) for name in ("llama-3-8b", "gemma-2-9b"))
+    assert {key: [*pair] for key, pair in archlab.diff(a, b).items()} == json.loads(
+        printed(capsys, "diff", "llama-3-8b", "gemma-2-9b", "--json")
+    )
+    assert [entry.model_dump(mode="json") for entry in archlab.ledger()] == json.loads(
+        printed(capsys, "ledger", "--json")
+    )["claims"]
+
+
 def test_a_config_reads_like_its_file_and_shows_as_a_table() -> None:
     config = archlab.load_config("llama-3-8b", "model.n_layers=30")
     assert len(repr(config).split("\n")) > 5
@@ -120,6 +130,7 @@ def test_a_drawing_is_the_picture_of_the_command(tmp_path: Path, capsys: pytest.
     drawn = archlab.draw(config, "gemma-2-9b")
     assert main(["draw", "gemma-2-9b", "--out", str(tmp_path / "a.svg")]) == 0
     assert drawn._repr_svg_() == drawn._repr_mimebundle_()["image/svg+xml"] == (tmp_path / "a.svg").read_text()
+    assert drawn._repr_html_() == drawn._repr_mimebundle_()["text/html"] == drawn.svg, "JupyterLab shows only the HTML"
     assert drawn.svg == block_diagram(config, "gemma-2-9b")
     assert "gemma-2-9b" in repr(drawn)
     pdf = drawn.save(tmp_path / "new" / "a.pdf").read_bytes()
@@ -301,4 +312,4 @@ def test_a_bar_in_a_notebook_is_below_its_cell(
     ]
     assert '<progress value="0.2500"></progress>' in bundles[0]["text/html"]
     assert "training &lt;a&gt;" in bundles[0]["text/html"]
-    assert capsys.readouterr().err == "a line\n"
+    assert capsys.readouterr() == ("a line\n", "")

@@ -5,6 +5,7 @@
 
 import ast
 import io
+import json
 import re
 import tokenize
 from collections.abc import Callable, Iterator
@@ -117,9 +118,16 @@ def of_yaml(path: Path) -> Iterator[Text]:
     yield from comments(path, [(number, match[1], match[2]) for number, match in lines if match])
 
 
-def of_markdown(path: Path) -> Iterator[Text]:
+def of_notebook(path: Path) -> Iterator[Text]:
+    """The text of the Markdown cells. Lines are counted in each cell."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "markdown":
+            yield from of_markdown(path, "".join(cell["source"]))
+
+
+def of_markdown(path: Path, source: str | None = None) -> Iterator[Text]:
     """Headings, cells of tables, and blocks of lines between blank lines, items of lists apart; without code."""
-    source = path.read_text(encoding="utf-8")
+    source = path.read_text(encoding="utf-8") if source is None else source
     source = re.sub(r"^```.*?^```", lambda code: "\n" * code[0].count("\n"), source, flags=re.M | re.S)
     block, begun = [], 1
     for number, line in enumerate([*source.splitlines(), ""], 1):
@@ -160,7 +168,7 @@ def of_template(path: Path) -> Iterator[Text]:
 
 
 def texts(folder: Path) -> list[Text]:
-    readers = {".py": of_python, ".yaml": of_yaml, ".md": of_markdown, ".jinja": of_template}
+    readers = {".py": of_python, ".yaml": of_yaml, ".md": of_markdown, ".ipynb": of_notebook, ".jinja": of_template}
     paths = [folder] if folder.is_file() else sorted(folder.rglob("*.*"))
     paths = [path for path in paths if path.name != "notebook.md" and path != Path(__file__)]
     return [text for path in paths if path.suffix in readers for text in readers[path.suffix](path)]
@@ -169,7 +177,7 @@ def texts(folder: Path) -> list[Text]:
 FOLDERS = {
     **{path.stem: path for path in sorted((ROOT / "src/archlab").iterdir()) if path.name != "__pycache__"},
     **{path.name: path for path in sorted(ROOT.glob("*.md"))},
-    **{name: ROOT / name for name in ("docs", "benchmarks", "tests")},
+    **{name: ROOT / name for name in ("docs", "benchmarks", "examples", "tests")},
 }
 
 
@@ -228,6 +236,7 @@ LONG = " ".join(["word"] * (LONGEST + 1))
         ("no old words", "a.py", "def test_it_runs_anew(): ..."),
         ("no old words", "a.md", "# So many ways"),
         ("no old words", "a.md", "| a | read anew |"),
+        ("no old words", "a.ipynb", '{"cells": [{"cell_type": "markdown", "source": ["It is\\n", "read anew."]}]}'),
         ("no old words", "a.jinja", "<p>They are <b>not</b>\n{% if x %}there{% endif %}.</p>"),
         ("no old words", "a.jinja", '<p aria-label="read anew">{{ x }}</p>'),
         ("no old words", "a.jinja", '<p>{{ "read anew" if x else "" }}</p>'),
