@@ -215,13 +215,14 @@ def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 
 
 def _uses_numpy(function: Callable[..., Any]) -> bool:
-    """Return whether a function uses NumPy and not torch, as far as the names in its code show."""
+    """Return whether a function uses NumPy and not torch: in its own code or, if it uses neither, in its file."""
     call = function if isinstance(function, FunctionType | MethodType) else type(function).__call__
     code, names = getattr(call, "__code__", None), getattr(call, "__globals__", {})
     if code is None:
         return False
-    used = [names.get(name) for name in _names_in(code)]
-    return any(value is numpy for value in used) and not any(value is torch for value in used)
+    own = [value for value in map(names.get, _names_in(code)) if value is numpy or value is torch]
+    used = own or [value for value in names.values() if value is numpy or value is torch]
+    return bool(used) and torch not in used
 
 
 def _names_in(code: Any) -> Iterator[str]:

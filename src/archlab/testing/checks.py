@@ -198,11 +198,11 @@ def _cache(pair: Pair, make_cache: Callable[[], Any] | None, name: str) -> Check
         seen_BTS = pair.seen(end)[:, new]
         with torch.no_grad():
             returned = pair.candidate.call(pair.x[:, new], torch.arange(first, end), seen_BTS, **special)
-        if make_cache is None and isinstance(returned, tuple) and len(returned) > 1:
-            cache = returned[1]
-        elif make_cache is None:
+        output, *more = returned if isinstance(returned, tuple) else (returned,)
+        if make_cache is None and not more:
             return Check(name, "not checked", "your code returns no cache; pass make_cache if it changes its argument")
-        outputs.append(returned[0] if isinstance(returned, tuple) else returned)
+        cache = cache if make_cache else more[0]
+        outputs.append(output)
         first = end
     return _compared(name, torch.cat(outputs, 1), pair.output, pair.allowed)
 

@@ -93,16 +93,22 @@ def turned(turn: Callable[[Context, Rope, int], Any]) -> Plant:
         for module, config in reference.layers:
             for attention in module.modules():
                 if isinstance(attention, MultiHeadAttention) and isinstance(config.position, Rope):
-                    make_turn = partial(turn, rope=config.position, width=attention.config.head_dim)
-                    attention.__dict__["forward"] = partial(_with_rotation, attention.forward, make_turn)
+                    arguments = attention.forward, turn, config.position, attention.config.head_dim
+                    attention.__dict__["forward"] = partial(_with_rotation, *arguments)
 
     return plant
 
 
 def _with_rotation(
-    forward: Callable[..., Tensor], turn: Callable[[Context], Any], x: Tensor, context: Context, state: Any = None
+    forward: Callable[..., Tensor],
+    turn: Callable[[Context, Rope, int], Any],
+    rope: Rope,
+    width: int,
+    x: Tensor,
+    context: Context,
+    state: Any = None,
 ) -> Tensor:
-    return forward(x, replace(context, rotation=turn(context)), state)
+    return forward(x, replace(context, rotation=turn(context, rope, width)), state)
 
 
 def without_signs(context: Context, rope: Rope, width: int) -> Rotation:
