@@ -20,6 +20,9 @@ from archlab.testing.verdict import Check
 _N_HIDDEN = 3
 """Number of hidden tokens at the start of a row in the check of padding."""
 
+_MOST_NAMES = 5
+"""Largest number of gradients that the report names."""
+
 _LARGER = 2.0
 """Error in bfloat16, as a multiple of archlab's, above which the report has a note."""
 
@@ -124,9 +127,11 @@ def _gradients(pair: Pair) -> Check:
     rights |= {"the input": ours["the input"]} if "the input" in ours else {}
     apart = {name: distance(theirs[name], gradient) for name, gradient in rights.items()}
     if wrong := [name for name in apart if apart[name] > 10 * pair.allowed]:
-        return Check("gradients", "differs", f"those of {', '.join(wrong)}; {len(apart) - len(wrong)} others are equal")
+        more = f" and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
+        words = f"those of {', '.join(wrong[:_MOST_NAMES])}{more}; {len(apart) - len(wrong)} others are equal"
+        return Check("gradients", "differs", words)
     largest = max(apart.values(), default=0.0)
-    return Check("gradients", "equal", f"of {', '.join(apart)}: largest difference {largest:.1e}")
+    return Check("gradients", "equal", f"of {len(apart)} tensors: largest difference {largest:.1e}")
 
 
 def _gradients_of(
