@@ -52,7 +52,9 @@ class Candidate:
             target = _called(target, {})
         self.target = target.double().eval() if isinstance(target, nn.Module) else target
         called = target.forward if isinstance(target, nn.Module) else target
-        self.uses_numpy = _uses_numpy(called) if uses_numpy is None else uses_numpy
+        self.uses_numpy = uses_numpy
+        if uses_numpy is None:  # a module of torch may have methods whose wrappers use NumPy
+            self.uses_numpy = not isinstance(target, nn.Module) and _uses_numpy(called)
         self.arguments = _arguments(called)
         if not self.arguments:
             raise UserError(f"{_name(target)}: takes no input; the first argument must be the input")
