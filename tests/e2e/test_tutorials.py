@@ -281,4 +281,44 @@ TRAINED_MODEL: Promises = (
     ("the export has the same bits per byte as the run.", same_bits_per_byte),
 )
 
-PROMISES = {"student": STUDENT, "researcher": RESEARCHER, "engineer": ENGINEER, "trained_model": TRAINED_MODEL}
+
+def an_equal_norm(followed: Followed) -> None:
+    assert "rms_norm equals archlab's norm" in followed.out
+
+
+def a_variance_of_one_less(followed: Followed) -> None:
+    report = followed.out[followed.out.index("layer_norm differs from archlab's norm") :]
+    assert "variance divides by D - 1" in report[: report.index("equals")]
+
+
+def three_kinds_equal(followed: Followed) -> None:
+    assert all(f"{kind} equals archlab's attention" in followed.out for kind in ("MHA", "MQA", "GQA"))
+    assert followed.out.count("padding            equal") == 3
+
+
+def tiled_heads(followed: Followed) -> None:
+    report = followed.out[followed.out.index("Tiled differs from archlab's attention") :]
+    assert "first at sequence" in report
+    assert "Query heads read the wrong key/value heads" in report
+
+
+def matched_parameters(followed: Followed) -> None:
+    assert "{'wq.weight': ('q.weight',)" in followed.out
+
+
+HAND_WRITTEN: Promises = (
+    ("The first report says that `rms_norm` equals archlab's norm.", an_equal_norm),
+    ("names the mistake: its variance divides by D - 1.", a_variance_of_one_less),
+    ("All three are equal.", three_kinds_equal),
+    ("With the mask, archlab can also check padding.", three_kinds_equal),
+    ("Then it names the mistake: query heads read the wrong key/value heads.", tiled_heads),
+    ("shows which of archlab's parameters each of your parameters holds", matched_parameters),
+)
+
+PROMISES = {
+    "student": STUDENT,
+    "hand_written": HAND_WRITTEN,
+    "researcher": RESEARCHER,
+    "engineer": ENGINEER,
+    "trained_model": TRAINED_MODEL,
+}

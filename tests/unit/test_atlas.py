@@ -31,7 +31,7 @@ from html_page import Page
 from published import ENTRIES, add_half_a_model
 
 ROWS = {name: models.row(entry) for name, entry in ENTRIES.items()}
-OURS = [name for name in presets() if name.startswith(("tiny-", "mini-", "small-"))]
+OURS = [name for name in presets() if name.startswith(("tiny-", "mini-", "small-", "cs336"))]
 
 
 def test_every_file_is_an_entry_but_our_own_presets():

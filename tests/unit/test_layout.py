@@ -16,7 +16,7 @@ from archlab.families.registry import FAMILIES
 
 HOME = Path(archlab.__file__).parent
 FLOORS = (
-    "config", "model", "pricing", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "transplant", "data", "training", "infer", "study",
+    "config", "model", "pricing", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "transplant", "testing", "data", "training", "infer", "study",
     "evidence", "report", "ui", "cli",
 )  # fmt: skip
 

@@ -55,6 +55,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("inspect", "exchange:inspect_folder", "Show what a model folder holds and whether it loads."),
         ("convert", "exchange:convert", "Change the architecture of a trained model."),
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
+        ("verify", "verify:run", "Compare code that you wrote by hand with archlab's."),
     ),
     "Set up": (
         ("doctor", "doctor:run", "Show what is installed, and what features need."),
@@ -66,9 +67,10 @@ its function or cyclopts App in archlab.cli (`module:name`), and a summary for `
 
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
-HELP = """Compare architectures of language models.
-CONFIG is a preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
-`model.norm.kind=layernorm` after CONFIG changes a field. `archlab COMMAND --help` shows examples.
+USAGE = "Usage: archlab COMMAND [CONFIG] [model.norm.kind=layernorm]"
+
+HELP = """Compare architectures of language models. CONFIG is a preset, a YAML file, a run
+folder, a Hugging Face folder or a hub id. `COMMAND --help` shows examples.
 """
 
 COMPLETE = "__complete"
@@ -87,6 +89,7 @@ def make_app(kind: type[App] = HelpApp) -> App:
     """
     app = kind(
         name="archlab",
+        usage=USAGE,
         help=HELP,
         help_epilogue=TRUST_HELP,
         group_parameters=OPTIONS,
@@ -116,8 +119,8 @@ def _versions() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code.
 
-    0: success. 1: a run diverged, or a check found a warning. 2: an error that the user can fix. 130: ended by Ctrl-C,
-    SIGTERM or SIGHUP. 141: the program that reads the output has ended.
+    0: success. 1: a run diverged, or a check found a warning or a difference. 2: an error that the user can fix. 130:
+    ended by Ctrl-C, SIGTERM or SIGHUP. 141: the program that reads the output has ended.
     """
     _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)

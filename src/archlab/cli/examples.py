@@ -192,6 +192,13 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab flatten llama-3-8b", "The whole model as one PyTorch file."),
         ("archlab flatten gpt-2 model.norm.kind=rmsnorm > mine.py", "Save a changed model as a file."),
     ),
+    "verify": (
+        ("archlab verify model.py:MultiHeadAttention cs336 --part attention", "A class that computes attention."),
+        (
+            "archlab verify norms.py:rms_norm cs336 model.d_model=64 --part norm --json",
+            "A function of the input and the weight, for a narrower model.",
+        ),
+    ),
     "doctor": (
         ("archlab doctor", "Everything, with the command that installs what is missing."),
         ("archlab doctor gguf hub", "The same; exit code 1 if GGUF files or hub ids would not work."),

@@ -1,0 +1,70 @@
+"""Search for the known mistake that gives exactly the output of hand-written code."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from archlab.testing.closeness import EXACT, FLOAT32, distance
+from archlab.testing.mistakes import MISTAKES, Mistake
+from archlab.testing.planting import Plant
+from archlab.testing.reference import Reference
+
+MOST_FOR_PAIRS = 200_000
+"""Largest number of parameters of a part for which pairs of mistakes are tried, too. In a whole model, there would be
+too many pairs."""
+
+_MUCH_CLOSER = 0.05
+"""A mistake explains a difference if it leaves at most this fraction of it."""
+
+
+def mistakes_in(reference: Reference, run: Callable[[Reference], Tensor], output: Tensor) -> tuple[Mistake, ...]:
+    """Return the mistakes whose output equals the given one: none, one, or two that occur together.
+
+    `run` computes the output of a reference in which mistakes are planted.
+    """
+    right = run(reference)
+    allowed = min(FLOAT32, _MUCH_CLOSER * distance(output, right))
+    found: tuple[Mistake, ...] = ()
+    nearest = allowed
+    acting = list[tuple[Mistake, Plant]]()
+    for mistake, plant in ((known, form) for known in MISTAKES for form in known.plants):
+        planted = _run(reference, run, (plant,))
+        if planted is None or distance(planted, right) <= EXACT:
+            continue
+        acting.append((mistake, plant))
+        left = distance(planted, output)
+        if left <= nearest and (not found or left < nearest):
+            found, nearest = (mistake,), left
+    n_parameters = sum(parameter.numel() for parameter in reference.parameters())
+    if found or reference.part == "model" or n_parameters > MOST_FOR_PAIRS:
+        return found
+    return next(_pairs(reference, run, output, acting, allowed), ())
+
+
+def _pairs(
+    reference: Reference,
+    run: Callable[[Reference], Tensor],
+    output: Tensor,
+    acting: Sequence[tuple[Mistake, Plant]],
+    allowed: float,
+) -> Iterator[tuple[Mistake, Mistake]]:
+    for (first, plant), (second, other) in combinations(acting, 2):
+        if first is not second:
+            planted = _run(reference, run, (plant, other))
+            if planted is not None and distance(planted, output) <= allowed:
+                yield first, second
+
+
+def _run(reference: Reference, run: Callable[[Reference], Tensor], plants: Sequence[Plant]) -> Tensor | None:
+    """Return the output with planted mistakes, or None if they exclude each other or the config does not allow them,
+    as for two swapped matrices of different shapes."""
+    changed = reference.copy()
+    for plant in plants:
+        plant(changed)
+    try:
+        with torch.no_grad():
+            return run(changed)
+    except RuntimeError:
+        return None
