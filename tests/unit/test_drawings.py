@@ -369,9 +369,9 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
     [
         (
             (),
-            "--out is missing; `archlab draw` needs it: the .svg or .png file to write\n",
+            "--out is missing; `archlab draw` needs it: the .svg, .png or .pdf file to write\n",
         ),
-        (("--out", "x.pdf"), "--out is x.pdf; allowed: a file name that ends in .svg or .png\n"),
+        (("--out", "x.gif"), "--out is x.gif; allowed: a file name that ends in .svg, .png or .pdf\n"),
         (
             ("gpt-2-xl", "--out", "x.svg"),
             "draw takes one config; for two side by side, type: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
@@ -386,7 +386,7 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
             "--unfold cross: the model has no cross-attention; only the cross-attention of a model with an encoder can be "
             "unfolded\n",
         ),
-        (("--out", "x"), "--out is x; allowed: a file name that ends in .svg or .png\n"),
+        (("--out", "x"), "--out is x; allowed: a file name that ends in .svg, .png or .pdf\n"),
     ],
 )
 def test_draw_says_where_to_write(more, said, capsys):

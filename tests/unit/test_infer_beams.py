@@ -102,7 +102,7 @@ def test_learned_positions_are_checked_before_anything_is_computed(write, monkey
 def test_tokens_that_are_not_in_the_vocabulary_are_refused(write, changed, model):
     arguments = {"tokens_BT": torch.zeros(2, 1, dtype=torch.int64), "source": SOURCE, **changed}
     with pytest.raises(UserError, match=r"token (7|8|-1): not in the model's vocabulary; allowed: 0 to 6"):
-        write(model, **arguments)
+        write(model, arguments.pop("tokens_BT"), **arguments)
 
 
 def test_a_pass_refuses_tokens_that_are_not_in_the_vocabulary(model):

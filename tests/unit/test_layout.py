@@ -141,7 +141,7 @@ def defined(file: Path) -> set[str]:
     top = ast.parse(file.read_text()).body
     under_if = [inner for node in top if isinstance(node, ast.If) for inner in (*node.body, *node.orelse)]
     for node in [*top, *under_if]:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

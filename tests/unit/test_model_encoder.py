@@ -207,15 +207,17 @@ def test_tokens_that_are_not_a_tensor_are_refused():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"tokens_BT": [[1, 2]]}, "tokens: list"),
+        ({"tokens": [[1, 2]]}, "tokens: list"),
         ({"source": [[1, 2]]}, "source: list"),
         ({"source_lengths": [3, 3]}, "source_lengths: list"),
     ],
 )
 def test_generation_refuses_lists_for_tensors(call, wrong, words):
     model = Decoder(config("model.encoder.n_layers=1").model)
+    arguments = {"tokens": TOKENS, "max_new_tokens": 2, "source": SOURCE, **wrong}
+    tokens = arguments.pop("tokens")
     with pytest.raises(UserError, match=f"{words}; allowed: a tensor of int64 or int32"):
-        call(model, **{"tokens_BT": TOKENS, "max_new_tokens": 2, "source": SOURCE, **wrong})
+        call(model, tokens, **arguments)
 
 
 def test_a_source_is_refused_without_an_encoder():

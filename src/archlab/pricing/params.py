@@ -1,13 +1,11 @@
 """Parameter counts by part of the model, computed from resolved layers. They equal those of `archlab.Decoder`."""
 
 from collections import Counter
-from functools import cached_property
 from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.core.base import Base
-from archlab.config.core.registry import cache_of_configs
 from archlab.config.layers import COMPONENTS, distinct_layers, encoder_of, final_norm, stacks
 from archlab.config.model_schema import ModelConfig
 
@@ -46,7 +44,7 @@ class Parameters(Base):
         return {**before, **self.__pydantic_extra__, "norms": self.norms, "head": self.head}
 
     @computed_field
-    @cached_property
+    @property
     def total(self) -> int:
         return sum(self.parts.values())
 
@@ -60,7 +58,7 @@ class Parameters(Base):
         return self.total - self.embedding - self.positions - self.head
 
     @computed_field
-    @cached_property
+    @property
     def active(self) -> int:
         return self.total - self.idle
 
@@ -95,7 +93,6 @@ def before_head(model: ModelConfig) -> DenseLayer | None:
     return DenseLayer(model.d_model, width or model.d_model, transform is not None and transform.bias)
 
 
-@cache_of_configs
 def parameters(model: ModelConfig) -> Parameters:
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
     widen, before, n_widen = widening(model), before_head(model), n_widenings(model)
