@@ -44,7 +44,7 @@ class Charted(Displayed):
         """Return a chart, which you can restyle as any chart of Altair. It has the colors of light mode.
 
         `name` is the name of the chart; by default, it is the first one. Raise UserError, which lists all names, if
-        there is no such chart.
+        the name is unknown.
         """
         return report_module("figures").chart_of(self, name)
 

@@ -14,6 +14,7 @@ from archlab.testing.planting import (
     Weighing,
     activated,
     attending,
+    gated,
     in_layers,
     in_mlps,
     in_model,
@@ -260,9 +261,13 @@ _MLP = (
     Mistake(
         "activation-of-product",
         "The activation follows the product of gate and up; it belongs to the gate alone.",
-        [in_mlps(planting.activate_product)],
+        [gated(lambda activation, gate, up: activation(gate * up))],
     ),
-    Mistake("gate-added", "Gate and up are added; they should be multiplied.", [in_mlps(planting.add_gate)]),
+    Mistake(
+        "gate-added",
+        "Gate and up are added; they should be multiplied.",
+        [gated(lambda activation, gate, up: activation(gate) + up)],
+    ),
 )
 
 _LAYER = (

@@ -243,18 +243,15 @@ def swap(module: nn.Module, first: str, second: str) -> None:
     setattr(module, second, one)
 
 
-def activate_product(mlp: MLP) -> None:
-    """Make a gated MLP apply the activation to the product of gate and up instead of the gate."""
-    if mlp.gate is not None:
-        gate, up, down = mlp.gate, mlp.up, mlp.down
-        mlp.__dict__["forward"] = lambda x, context=None, state=None: down(mlp.activation(gate(x) * up(x)))
+def gated(combine: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Plant:
+    """Return a plant in which gated MLPs combine the activation, the gate and the up projection in another way."""
 
+    def change(mlp: MLP) -> None:
+        if mlp.gate is not None:
+            gate, up, down = mlp.gate, mlp.up, mlp.down
+            mlp.__dict__["forward"] = lambda x, context=None, state=None: down(combine(mlp.activation, gate(x), up(x)))
 
-def add_gate(mlp: MLP) -> None:
-    """Make a gated MLP add gate and up instead of multiplying them."""
-    if mlp.gate is not None:
-        gate, up, down = mlp.gate, mlp.up, mlp.down
-        mlp.__dict__["forward"] = lambda x, context=None, state=None: down(mlp.activation(gate(x)) + up(x))
+    return in_mlps(change)
 
 
 def in_layers(change: Callable[[Layer], None]) -> Plant:
