@@ -157,7 +157,7 @@ def test_a_study_is_checked_started_watched_and_paused(lab: Laboratory, page: Pa
     page.fill("#name", "from-the-browser")
     page.get_by_text("Check and estimate").click()
     expect(page.locator("dl")).to_contain_text("bits per byte")
-    page.get_by_text("Start training").click()
+    page.get_by_role("button", name="Start training").click()
     expect(page).to_have_url(f"{lab.home}/studies/of/studies/from-the-browser")
     expect(page.locator("td.training").first).to_be_visible(timeout=120_000)
     assert "The answer appears when all planned runs have ended" in page.inner_text("main")
