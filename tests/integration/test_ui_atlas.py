@@ -22,9 +22,11 @@ from archlab.config.identity import flatten, resolved
 from archlab.config.io import facts, presets, read_entry
 from archlab.exchange.configs import load_config
 from archlab.ui.app import create_app
+from archlab.ui.atlas.axes import AXES, axis_of, places
+from archlab.ui.atlas.published import config_axes
+from archlab.ui.atlas.screen import models_screen
+from archlab.ui.atlas.view import ModelsView
 from archlab.ui.lab.processes import StudyProcesses
-from archlab.ui.models import ModelsView, config_axes, models_screen
-from archlab.ui.scatter import AXES, axis_of, places
 
 HERE = "http://127.0.0.1:8765"
 ROWS = rows()
@@ -297,8 +299,8 @@ def test_other_names_lead_to_the_model(client: TestClient):
 
 def test_the_screens_do_not_load_torch():
     code = (
-        "import sys; from pathlib import Path; from archlab.ui.models import ModelsView, models_screen; "
-        "from archlab.ui.model_page import model_page; models_screen(ModelsView(mine='llama-3-8b'), Path()); "
+        "import sys; from pathlib import Path; from archlab.ui.atlas.screen import models_screen; from archlab.ui.atlas.view import ModelsView; "
+        "from archlab.ui.atlas.one_model import model_page; models_screen(ModelsView(mine='llama-3-8b'), Path()); "
         "model_page('llama-3-8b'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,14 +1,13 @@
 """`archlab ui`: a local server whose screens show the answers of the commands.
 
 `server` starts it, and `guard` refuses requests that are not allowed. `app` has the address of the workbench, and
-`screens` those of all others. `routing` turns errors into messages, `cores` computes on all
-cores, and `pages` renders templates. The screens:
+`screens` those of all others. `routing` turns errors into messages, `cores` computes on all cores, and `pages` renders
+templates. `configs` reads the config that a URL names, `saved` makes the pages that a screen saves, and `search` finds
+places by name. Each screen has a folder:
 
-- Workbench: `workbench`, `fields` (inputs), `parts` (numbers of each box of the diagram).
-- Compare: `compare`.
-- Models: `models`, `scatter` (its chart), `model_page`.
-- Choices: `choice` (also the search), `play` (pictures with sliders), `open_model` (cost in the workbench's model).
-- Studies and runs: `lab`.
-
-`configs` reads the config that a URL names, and `saved` makes the pages that a screen saves.
+- `bench`: the workbench, its inputs, and the numbers of each box of its diagram.
+- `compare`: the comparison of configs, and the study of their differences.
+- `atlas`: published models, their charts, and the page of each.
+- `choice`: a choice, its pictures with sliders, and its cost in the model of the workbench.
+- `lab`: studies and runs.
 """

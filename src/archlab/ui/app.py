@@ -15,9 +15,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from archlab.report.html import inlined
-from archlab.ui import workbench as bench
+from archlab.ui.bench import workbench as bench
+from archlab.ui.bench.inputs import all_fields
 from archlab.ui.configs import config_names, settable
-from archlab.ui.fields import all_fields
 from archlab.ui.guard import Guard
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.pages import page

@@ -15,11 +15,11 @@ from archlab.report import atlas, check
 from archlab.report.cost.tables import OF_MODEL
 from archlab.review.findings import findings
 from archlab.review.shape_rule import Case
-from archlab.ui.compare import compare, compared_context
+from archlab.ui.atlas.view import ModelsView, chosen_models
+from archlab.ui.bench.workbench import DEVICE, View
+from archlab.ui.compare.comparison import compare, compared_context
 from archlab.ui.configs import ComparedConfigs, load
-from archlab.ui.models import ModelsView, chosen_models
 from archlab.ui.pages import as_file
-from archlab.ui.workbench import DEVICE, View
 
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:; "

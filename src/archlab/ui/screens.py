@@ -17,20 +17,23 @@ from archlab.pricing.units import plural
 from archlab.report.atlas import linked, table_parts
 from archlab.report.ledger.words import in_short
 from archlab.study.study_file import scales_of
-from archlab.ui import choice
-from archlab.ui.compare import compare, study_text
+from archlab.ui.atlas.axes import AXES, label
+from archlab.ui.atlas.one_model import NotInAtlasError, model_page
+from archlab.ui.atlas.published import config_axes
+from archlab.ui.atlas.screen import models_screen
+from archlab.ui.atlas.view import ModelsView
+from archlab.ui.bench.workbench import View
+from archlab.ui.choice import explained as choice
+from archlab.ui.choice.open_model import OpenModel
+from archlab.ui.compare.comparison import compare, study_text
 from archlab.ui.configs import ComparedConfigs, Variant
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.run_screens import RunScreens
 from archlab.ui.lab.study_screens import StudyScreens
-from archlab.ui.model_page import NotInAtlasError, model_page
-from archlab.ui.models import ModelsView, config_axes, models_screen
-from archlab.ui.open_model import OpenModel
 from archlab.ui.pages import as_file, page
 from archlab.ui.routing import Action, Answer, name_and_query, routes
 from archlab.ui.saved import SavedPage, check_page, compare_page, cost_page, costs_page, diff_page, models_page
-from archlab.ui.scatter import AXES, label
-from archlab.ui.workbench import View
+from archlab.ui.search import search
 
 
 def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
@@ -125,7 +128,7 @@ def _values(shown: choice.Screen) -> dict[str, Any]:
 
 
 def _search(text: str, root: Path) -> Response:
-    return page("search", text=text, results=choice.search(text, root), meant=meant(text))
+    return page("search", text=text, results=search(text, root), meant=meant(text))
 
 
 def _compare(request: Request, root: Path) -> Response:

@@ -21,9 +21,11 @@ from archlab.evidence.look_up import topic_of
 from archlab.evidence.usage import n_models
 from archlab.exchange.configs import hint_for
 from archlab.report.drawings.block import block_diagram
+from archlab.ui.atlas.axes import NUMBERS, value_text
+from archlab.ui.atlas.bars import conditions_of
+from archlab.ui.atlas.published import published, published_rows
+from archlab.ui.atlas.view import ModelsView, X
 from archlab.ui.configs import UnknownNameError
-from archlab.ui.models import ModelsView, X, conditions_of, published, published_rows
-from archlab.ui.scatter import NUMBERS, value_text
 
 
 class NotInAtlasError(Exception):

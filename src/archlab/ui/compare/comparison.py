@@ -28,8 +28,8 @@ from archlab.study.authoring import template
 from archlab.study.design import arms
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import study_from_values
+from archlab.ui.bench.workbench import View
 from archlab.ui.configs import ComparedConfigs, Variant, load
-from archlab.ui.workbench import View
 
 SIZES = frozenset({
     "vocab_size", "d_model", "n_layers", "max_seq_len", "n_heads", "n_kv_heads", "head_dim", "v_dim", "nope_dim",

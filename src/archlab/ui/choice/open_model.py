@@ -14,9 +14,9 @@ from archlab.evidence.price import configured, price, price_rows
 from archlab.evidence.topics import Topic
 from archlab.evidence.usage import makes_choice
 from archlab.pricing.units import length
-from archlab.ui.compare import SIZES
+from archlab.ui.bench.workbench import View
+from archlab.ui.compare.comparison import SIZES
 from archlab.ui.configs import Variant, load, overrides_in
-from archlab.ui.workbench import View
 
 _COUNTS = ("n_kv_heads", "window", "theta", "experts", "active")
 """Sizes that have the same meaning in a small and in a large model."""

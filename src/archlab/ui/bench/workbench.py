@@ -27,9 +27,9 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.text_table import Table
 from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
+from archlab.ui.bench.boxes import PartFacts, part_facts
+from archlab.ui.bench.inputs import FieldInput, main_choices, other_choices
 from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in, refuse_unknown
-from archlab.ui.fields import FieldInput, main_choices, other_choices
-from archlab.ui.parts import PartFacts, part_facts
 
 DEVICE = "h100"
 _SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training": "Tokens/s, training"}
