@@ -98,7 +98,10 @@ from archlab.ui.app import create_app
 from archlab.ui.lab.processes import StudyProcesses
 client = TestClient(create_app(Path(), "t", 1, ["127.0.0.1"], StudyProcesses()), base_url="http://127.0.0.1:1")
 client.get("/?token=t")
-for path in ("/studies", "/studies/of/studies/which", "/choice/swiglu", "/vs/gpt-2/llama-3-8b"):
+for path in (
+    "/studies", "/studies/of/studies/which", "/choice/swiglu", "/choice/batch-norm", "/studies/new?from=batch-norm",
+    "/vs/gpt-2/llama-3-8b",
+):
     assert client.get(path).status_code == 200
     assert "torch" not in sys.modules, path
 """

@@ -15,7 +15,7 @@ from archlab.evidence.verdicts import ClaimAtScale, PrimaryFindings, judge, prim
 from archlab.study.arm import Arm
 from archlab.study.comparisons import factor_contrasts
 from archlab.study.design import arms
-from archlab.study.study_file import AS_IT_STANDS, library_study
+from archlab.study.study_file import AS_IT_STANDS, unloaded_study
 
 
 class LedgerEntry(Base):
@@ -102,7 +102,7 @@ def _entry(claim: Claim, results: Mapping[str, Results], primaries: Mapping[str,
 
 
 def _has_changed(about: ResultsHeader) -> bool:
-    return digest(library_study(about.study, about.scale)) != about.digest
+    return digest(unloaded_study(about.study, about.scale)) != about.digest
 
 
 _FEWEST_LETTERS = 3
@@ -172,9 +172,13 @@ def topics_of_arms(study: str) -> dict[str, set[str]]:
     """Map each arm of a study to the topics that explain its changes.
 
     If the study crosses factors, the contrasts that measure the average effect of one level are also included. They are
-    mapped to the topics that explain this level.
+    mapped to the topics that explain this level. The result is empty if the study has plug-ins, because no topic
+    explains their fields.
     """
-    study_arms = arms(library_study(study, AS_IT_STANDS))
+    unloaded = unloaded_study(study, AS_IT_STANDS)
+    if unloaded.plugins:
+        return {}
+    study_arms = arms(unloaded)
     found = {arm.name: set(explaining(flatten(arm.overrides), flatten(resolved(arm.config)))) for arm in study_arms}
     for name, contrast in factor_contrasts(study_arms).items():
         if len(contrast.factors) == 1:

@@ -29,7 +29,7 @@ from archlab.study.outcomes.schema import BY_SEED
 from archlab.study.record import Heading, OutcomeStatistics, SizeTrend, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Contrast, Estimate, Folds, Values, independent, pairwise, t_test
-from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
+from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of, unloaded_study
 
 _WITHOUT_EFFECT = {"question", "claim", "labels", "scales", "checks"}
 
@@ -223,7 +223,7 @@ def in_library(summary: StudySummary) -> tuple[str, str] | None:
     except ValidationError:
         return None
     candidates = ((name, scale) for name in studies() for scale in scales_of(name))
-    return next((candidate for candidate in candidates if digest(library_study(*candidate)) == wanted), None)
+    return next((candidate for candidate in candidates if digest(unloaded_study(*candidate)) == wanted), None)
 
 
 def identified(summary: StudySummary) -> tuple[str, str]:

@@ -33,13 +33,13 @@ def template(values: Raw = EXAMPLE) -> str:
     commented out and shows its default.
     """
     intro = "A study. Lines that begin with # are comments. docs/studies.md explains every field with examples."
-    blocks = [_comment(intro)]
+    blocks = [comment(intro)]
     blocks += [_block(name, field, values) for name, field in StudyConfig.model_fields.items()]
     return "\n\n".join(blocks) + "\n"
 
 
 def _block(name: str, field: FieldInfo, values: Raw) -> str:
-    lines = [_comment(str(field.description)), *_inside(field)]
+    lines = [comment(str(field.description)), *_inside(field)]
     if name in values:
         line = to_yaml({name: values[name]}).rstrip()
         line = line[1:-1] if line.startswith("{") else line  # a short mapping is written in braces
@@ -51,10 +51,11 @@ def _block(name: str, field: FieldInfo, values: Raw) -> str:
 def _inside(field: FieldInfo) -> Iterator[str]:
     for section in section_classes(field):
         for name, inner in section.model_fields.items():
-            yield _comment(f"{name}: {inner.description}", indent="  ")
+            yield comment(f"{name}: {inner.description}", indent="  ")
 
 
-def _comment(text: Any, indent: str = "") -> str:
+def comment(text: Any, indent: str = "") -> str:
+    """Return a text as lines of a comment in YAML."""
     lines = wrap(" ".join(str(text).split()), _WIDTH, initial_indent=f"# {indent}", subsequent_indent=f"# {indent * 2}")
     return "\n".join(lines)
 

@@ -259,6 +259,14 @@ def library_study(name: str, scale: str) -> StudyConfig:
     return read_study(name, None if scale == AS_IT_STANDS else scale)[1]
 
 
+def unloaded_study(name: str, scale: str) -> StudyConfig:
+    """Return the study with this name that comes with archlab, without importing its plug-ins, because they load torch.
+    Its arms can be built only if it has no plug-ins."""
+    raw = library_values(name, scale)
+    study = _validated({**raw, "plugins": []}, name)
+    return study.model_copy(update={"plugins": tuple(plugins_of(raw))})
+
+
 def library_values(name: str, scale: str = AS_IT_STANDS) -> Raw:
     """Return the values of the study with this name that comes with archlab, including those of studies that it
     extends. Its plug-ins are not imported, because they load torch."""

@@ -25,7 +25,8 @@ from archlab.ui.atlas.view import ModelsView
 from archlab.ui.bench.workbench import View
 from archlab.ui.choice import explained as choice
 from archlab.ui.choice.open_model import OpenModel
-from archlab.ui.compare.comparison import compare, study_text
+from archlab.ui.compare.comparison import compare
+from archlab.ui.compare.differences import differences_study
 from archlab.ui.configs import ComparedConfigs, Variant
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.run_screens import RunScreens
@@ -41,7 +42,7 @@ def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
     studies, runs = StudyScreens(root, processes), RunScreens(root)
     screens: Mapping[str, Answer] = {
         "/vs/{names:path}": lambda request: _compare(request, root),
-        "/study/{names:path}": lambda request: PlainTextResponse(study_text(_compared(request), root)),
+        "/study/{names:path}": lambda request: PlainTextResponse(differences_study(_compared(request), root).text),
         "/models": lambda request: _models(request, root),
         "/models/{name:path}": lambda request: _model(request.path_params["name"]),
         "/choices": lambda request: _choices(request, root),
@@ -49,7 +50,7 @@ def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
         "/search": lambda request: _search(request.query_params.get("q", ""), root),
         "/studies": studies.listed,
         "/studies/new": studies.new,
-        "/studies/new/{names:path}": lambda request: studies.new_of(study_text(_compared(request), root)),
+        "/studies/new/{names:path}": lambda request: studies.new_of(differences_study(_compared(request), root)),
         "/studies/plan": lambda _: RedirectResponse("/studies/new", 303),
         "/studies/of/{folder:path}": studies.shown,
         "/studies/live/{folder:path}": studies.live,

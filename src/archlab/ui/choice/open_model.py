@@ -15,7 +15,7 @@ from archlab.evidence.topics import Topic
 from archlab.evidence.usage import makes_choice
 from archlab.pricing.units import length
 from archlab.ui.bench.workbench import View
-from archlab.ui.compare.comparison import SIZES
+from archlab.ui.compare.small import SIZES
 from archlab.ui.configs import Variant, load, overrides_in
 
 _COUNTS = ("n_kv_heads", "window", "theta", "experts", "active")

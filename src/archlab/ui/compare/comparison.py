@@ -24,21 +24,8 @@ from archlab.pricing.units import binary, count, si
 from archlab.pricing.work import forward_flops
 from archlab.report.drawings.block import draw, side_by_side
 from archlab.report.ledger.words import numbered
-from archlab.study.authoring import template
-from archlab.study.design import arms
-from archlab.study.schema import StudyConfig
-from archlab.study.study_file import study_from_values
 from archlab.ui.bench.workbench import View
 from archlab.ui.configs import ComparedConfigs, Variant, load
-
-SIZES = frozenset({
-    "vocab_size", "d_model", "n_layers", "max_seq_len", "n_heads", "n_kv_heads", "head_dim", "v_dim", "nope_dim",
-    "rope_dim", "kv_rank", "q_rank", "d_ff", "experts", "active", "window", "theta", "scale", "base_width",
-})  # fmt: skip
-"""Last parts of the fields that are sizes. A study of a small model does not take them over."""
-
-_SMALL = "tiny-llama"
-"""Model that a study of differences changes."""
 
 _LONGEST = 8192
 """Maximum number of tokens of the sequence for which costs are compared."""
@@ -119,51 +106,6 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
         _known(fields, flat[-1]),
         _commands(variants, context),
     )
-
-
-def study_text(compared: ComparedConfigs, root: Path) -> str:
-    """Return a study file whose arms are the differences of two configs, on a model that trains on a laptop.
-
-    Sizes are left out, because the small model has its own. A kind that both configs have is set in all arms if fields
-    of its part differ. Raise UserError if the configs differ only in sizes, or if the small model cannot have both
-    kinds of values.
-    """
-    first, second = (load(variant, root).config for variant in compared.pair())
-    titles = [variant.title for variant in compared.variants]
-    differing = {
-        path: values
-        for path, values in diff(first, second, model_only=True).items()
-        if path.rpartition(".")[2] not in SIZES and not path.startswith("model.layers")
-    }
-    if not differing:
-        raise UserError(f"{titles[0]} and {titles[1]} differ only in sizes, which a small model cannot take over")
-    flat, of_second, small = (
-        flatten(resolved(config)) for config in (first, second, load(Variant(_SMALL, {}), root).config)
-    )
-    shared = {
-        path: value
-        for path, value in flat.items()
-        if path.endswith(".kind") and value == of_second.get(path) and value != small.get(path)
-        and any(field.startswith(path.removesuffix("kind")) for field in differing)
-    }  # fmt: skip
-    before = {path: value for path, (value, _) in differing.items() if value is not None}
-    after = {path: value for path, (_, value) in differing.items() if value is not None}
-    by_section: dict[str, dict[str, Any]] = {}
-    for path, value in after.items():
-        by_section.setdefault(path.split(".")[1], {})[path] = value
-    values = {
-        "question": f"Which of the choices in which {titles[1]} differs from {titles[0]} matter at a small size?",
-        "base": _SMALL,
-        "set": {"train.seq_len": 128, "train.batch_tokens": 1024, **shared, **before},
-        "budget": {"tokens": "1M"},
-        "seeds": 3,
-        "arms": {"first": {}, **by_section, "second": after},
-        "labels": {"first": f"choices of {titles[0]}", "second": f"all choices of {titles[1]}"},
-    }
-    if len(by_section) == 1:
-        del values["arms"][next(iter(by_section))]
-    arms(study_from_values(values))  # reports every arm that the small model cannot have
-    return template(StudyConfig.model_validate(values).model_dump(mode="json", exclude_unset=True))
 
 
 def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:

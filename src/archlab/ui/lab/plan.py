@@ -21,7 +21,7 @@ from archlab.study.design import arms
 from archlab.study.forecast import forecast, pace_clock
 from archlab.study.power import smallest_effect
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import read_study, study_from_values
+from archlab.study.study_file import AS_IT_STANDS, study_from_values, unloaded_study
 from archlab.ui.configs import find
 
 _WORDS = ("question", "claim", "labels")
@@ -51,7 +51,7 @@ def first_text(source: str, scale: str | None) -> str:
         return template(EXAMPLE)
     if source not in studies():
         raise UserError(f"unknown study {source!r}{nearest(source, studies()) or ';'} the page Studies lists all")
-    return to_yaml(read_study(source, scale)[1].model_dump(mode="json", exclude_unset=True))
+    return to_yaml(unloaded_study(source, scale or AS_IT_STANDS).model_dump(mode="json", exclude_unset=True))
 
 
 def checked(text: str, root: Path) -> StudyConfig:

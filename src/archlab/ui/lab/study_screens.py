@@ -1,7 +1,7 @@
 """Screens of studies: a list of all, a new one, and one while it runs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
 from archlab.study.record import has_summary
 from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
+from archlab.ui.compare.differences import DifferencesStudy
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live, state_or_problem
@@ -57,9 +58,9 @@ class StudyScreens:
         name = f"{source}-{scale}" if source and scale else source or "first-study"
         return _form(first_text(source, scale or None), name)
 
-    def new_of(self, text: str) -> Response:
-        """Show the form for a new study with the text of a study file."""
-        return _form(text, "differences")
+    def new_of(self, study: DifferencesStudy) -> Response:
+        """Show the form for a new study of differences."""
+        return _form(study.text, "differences", notes=study.notes)
 
     def planned(self, _: Request, fields: Mapping[str, str]) -> Response:
         """Show what the study in the form would take."""
@@ -159,9 +160,9 @@ class StudyScreens:
         return "finished" if has_summary(folder) else "not finished"
 
 
-def _form(text: str, name: str, plan: Plan | None = None, problem: str = "") -> Response:
-    """Return the form for a study with its text."""
-    return page("study_new", 422 if problem else 200, text=text, name=name, plan=plan, problem=problem)
+def _form(text: str, name: str, plan: Plan | None = None, problem: str = "", notes: Sequence[str] = ()) -> Response:
+    """Return the form for a study with its text, and notes on the text."""
+    return page("study_new", 422 if problem else 200, text=text, name=name, plan=plan, problem=problem, notes=notes)
 
 
 def _or_form(text: str, name: str, answer: Callable[[], Response]) -> Response:
