@@ -21,10 +21,11 @@ from archlab.config.schema import Config
 from archlab.config.vocabulary import WRITE
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
-from archlab.evidence.look_up import look_up, plain
+from archlab.evidence.look_up import look_up, plain, topic_of
 from archlab.evidence.price import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import in_words, usage, values
+from archlab.exchange.configs import read_config
 from archlab.study.authoring import SCHEMAS
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
@@ -545,3 +546,20 @@ def test_a_word_for_many_choices_is_a_chapter(word: str, title: str, capsys: pyt
     assert main(["explain", word]) == 0
     said = capsys.readouterr().out
     assert all(f"{name}: {topic.does.split()[0]}" in said for name, topic in found.topics.items())
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "topic"),
+    [
+        ("deepseek-v3", "model.mlp.kind", "moe"),  # not sigmoid-router, which sets this field and another one
+        ("deepseek-v3", "model.attention.kind", "mla"),
+        ("llama-3-8b", "model.attention.kind", "attention"),
+        ("llama-3-8b", "model.attention.qk_norm.kind", "qk-norm"),
+        ("llama-3-8b", "model.mlp.activation", "swiglu"),
+        ("t5-small", "model.mlp.activation", "relu"),
+        ("gemma-2-9b", "model.position.theta", "rope-theta"),
+        ("gemma-2-9b", "model.norm.eps", "model.norm.eps"),
+    ],
+)
+def test_a_field_has_the_topic_that_is_most_about_it(model: str, path: str, topic: str):
+    assert topic_of(path, flatten(resolved(build_config(read_config(model))))) == topic

@@ -149,9 +149,40 @@ def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterato
     yield from (path for path in changed if path in unexplained & fields_of_topics)
 
 
-def topic_of(path: str, value: Any, config: Mapping[str, Any]) -> str:
-    """Return the topic that explains a field with this value in a resolved config, or the field if no topic does."""
-    return next(explaining({path: value}, config), path)
+_EXPLAINED_BY: Mapping[str, str] = {
+    "model.d_model": "width",
+    "model.n_layers": "depth",
+    "model.vocab_size": "vocabulary-size",
+    "model.max_seq_len": "context-length",
+    "model.attention.kind": "attention",
+    "model.attention.n_heads": "heads",
+    "model.attention.n_kv_heads": "gqa",
+    "model.attention.head_dim": "heads",
+    "model.mlp.d_ff": "mlp-width",
+}
+"""Topic of each field most of whose values have no topic of their own."""
+
+
+def topic_of(path: str, config: Mapping[str, Any]) -> str:
+    """Return the topic that explains a field of a resolved config, or the field itself if no topic contains it.
+
+    The topic that is named after the value comes first, then a topic that the config makes, and then any other topic
+    that contains the field. Among several, the one with the fewest fields is about this field most of all.
+    """
+    about, value = _topics_about(path), config.get(path)
+    called = [name for name, _ in _called({path: value}, config)]
+    made = [name for name, topic in about if all(config.get(p) == v for p, v in topic.fields.items())]
+    with_value = [name for name, topic in about if topic.fields[path] == value]
+    named = [_EXPLAINED_BY[path]] if path in _EXPLAINED_BY else []
+    return next(iter([*called, *made, *named, *with_value, *(name for name, _ in about), path]))
+
+
+@cache
+def _topics_about(path: str) -> list[Named]:
+    """Return the topics that contain a field, those with the fewest fields first."""
+    return sorted(
+        ((name, topic) for name, topic in topics() if path in topic.fields), key=lambda named: len(named[1].fields)
+    )
 
 
 def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:

@@ -157,5 +157,5 @@ def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:
             continue
         text = to_yaml_line(value)
         doubted = about.doubts(path.removeprefix("model."))
-        settings.append(Setting(path, text, str(n_models(path, text) or ""), doubted, topic_of(path, value, values)))
+        settings.append(Setting(path, text, str(n_models(path, text) or ""), doubted, topic_of(path, values)))
     return settings

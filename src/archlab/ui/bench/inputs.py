@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.field_help import FieldHelp, field_help
-from archlab.evidence.topics import topics, topics_that_set
+from archlab.evidence.look_up import topic_of
 
 MAIN: Mapping[str, Mapping[str, str]] = {
     "Size": {
@@ -65,7 +65,7 @@ def main_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> dict[
     resolved config to its value, and `changed` contains the fields that the URL sets."""
     groups = {
         group: [
-            _input(path, label, to_yaml_line(values[path]), path in changed)
+            _input(path, label, to_yaml_line(values[path]), path in changed, topic_of(path, values))
             for path, label in fields.items()
             if path in values
         ]
@@ -78,43 +78,13 @@ def other_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> list
     """Return the inputs for the fields that the URL sets and that are not main choices."""
     main = {path for fields in MAIN.values() for path in fields}
     return [
-        _input(path, path.removeprefix("model."), to_yaml_line(values[path]) if path in values else text, True)
+        _input(
+            path, path.removeprefix("model."), to_yaml_line(values[path]) if path in values else text, True,
+            topic_of(path, values),
+        )
         for path, text in changed.items()
         if path not in main
-    ]
-
-
-_EXPLAINED_BY: Mapping[str, str] = {
-    "model.d_model": "width",
-    "model.n_layers": "depth",
-    "model.vocab_size": "vocabulary-size",
-    "model.max_seq_len": "context-length",
-    "model.attention.kind": "attention",
-    "model.attention.n_heads": "heads",
-    "model.attention.n_kv_heads": "gqa",
-    "model.attention.head_dim": "heads",
-    "model.mlp.d_ff": "mlp-width",
-}
-"""Topic of each main choice whose values have no topics of their own."""
-
-
-def _topic(path: str, value: str) -> str:
-    """Return the topic that explains a field with this value. Otherwise return a topic that sets the field, or the
-    field itself if no topic does."""
-    return _EXPLAINED_BY.get(path) or _topics_of_values(path).get(value) or next(iter(topics_that_set(path)), path)
-
-
-@cache
-def _topics_of_values(path: str) -> Mapping[str, str]:
-    """Return the topic that explains each value of a field.
-
-    If several topics explain a value, the one with the fewest fields is about this field most of all.
-    """
-    setting = [(name, topic.fields) for name, topic in topics() if path in topic.fields]
-    of_values: dict[str, str] = {}
-    for name, fields in sorted(setting, key=lambda topic: len(topic[1])):
-        of_values.setdefault(to_yaml_line(fields[path]), name)
-    return of_values
+    ]  # fmt: skip
 
 
 @cache
@@ -127,12 +97,12 @@ def all_fields() -> dict[str, str]:
     }
 
 
-def _input(path: str, label: str, value: str, is_changed: bool) -> FieldInput:
+def _input(path: str, label: str, value: str, is_changed: bool, topic: str) -> FieldInput:
     help_ = field_help().get(path)
     words = _words(help_)
     options = words if value in words else (*words, value) if words else ()
     is_number = not options and bool(help_) and any("number" in reading.allowed for reading in help_.readings)
-    return FieldInput(path, label, value, options, is_number, _topic(path, value), is_changed)
+    return FieldInput(path, label, value, options, is_number, topic, is_changed)
 
 
 def _words(help_: FieldHelp | None) -> tuple[str, ...]:
