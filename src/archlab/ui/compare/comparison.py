@@ -111,13 +111,14 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
 def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:
     written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
     models = [str(n_models(path, value) or "") for value in written]
-    changed = next((config[path] for config in flat[1:] if path in config and config[path] != flat[0].get(path)), None)
+    second = next((config for config in flat[1:] if path in config and config[path] != flat[0].get(path)), {})
+    changed = second.get(path)
     return Row(
         field=path,
         values=[_text(config.get(path)) for config in flat],
         models=models if any(models) else [],
         effect="" if changed is None else _effect(first, path, changed, before, context, root),
-        topic=topic_of(path, changed, {path: changed}),
+        topic=topic_of(path, second or flat[0]),
     )
 
 
