@@ -5,10 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from ui_server import Laboratory, check_screen, served
 
 from browsers import needs_browser
@@ -93,6 +94,34 @@ def test_a_change_keeps_the_place_of_the_keyboard_and_what_is_open(lab: Laborato
     page.wait_for_url("**n_kv_heads=2")
     expect(page.get_by_role("link", name="Explain: Head dimension")).to_be_focused()
     expect(page.locator("#main details[open]")).to_have_count(1)
+
+
+def test_a_newer_change_replaces_an_older_one_without_an_error(lab: Laboratory, page: Page):
+    """The fixture fails if the console shows an error."""
+    page.goto(f"{lab.home}/m/llama-3-8b")
+    page.route("**/m/llama-3-8b?*", lambda route: (time.sleep(0.2), route.continue_()))
+    aborted = list[str]()
+    page.on("requestfailed", lambda request: aborted.append(request.url))
+    page.evaluate("""() => {
+      const heads = document.getElementById("model-attention-n_kv_heads");
+      for (const value of ["4", "2", "1"]) {
+        heads.value = value;
+        heads.dispatchEvent(new Event("change", {bubbles: true}));
+      }
+    }""")
+    page.wait_for_url("**n_kv_heads=1")
+    assert len(aborted) == 2
+
+
+def test_a_slow_screen_shows_that_it_is_being_computed(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/studies")
+    held = list[Route]()
+    page.route("**/choices", lambda route: held.append(route))
+    page.get_by_role("link", name="Choices", exact=True).click(no_wait_after=True)
+    expect(page.get_by_role("status")).to_have_text("Computing …")
+    held.pop().continue_()
+    expect(page).to_have_url(f"{lab.home}/choices")
+    expect(page.get_by_role("status")).to_be_empty()
 
 
 def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, page: Page):

@@ -72,6 +72,23 @@ document.addEventListener("htmx:configRequest", (event) => {
   for (const slider of document.querySelectorAll("input[data-follows]"))
     if (slider.value === slider.defaultValue) delete event.detail.parameters[slider.name];
 });
+// A newer change replaces the request of an older one. htmx logs everything that has an `error`; this is none.
+document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+  const { xhr } = detail, { onabort } = xhr;
+  xhr.onabort = (event) => { detail.error = ""; onabort.call(xhr, event); };
+});
+// A screen that takes longer than a moment shows that it is being computed.
+let waiting;
+function showWaiting(event) {
+  const link = event.target.closest?.("a[href]");
+  const leaves = event.type === "submit" ? !event.target.matches("[hx-get]")
+    : link && !link.matches("[download], [data-copy], [target]") && link.href.split("#")[0] !== location.href.split("#")[0];
+  if (event.defaultPrevented || !leaves || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  waiting = setTimeout(() => { document.getElementById("waiting").textContent = "Computing …"; }, 300);
+}
+document.addEventListener("click", showWaiting);
+document.addEventListener("submit", showWaiting);
+addEventListener("pageshow", () => { clearTimeout(waiting); document.getElementById("waiting").textContent = ""; });
 // Details that are open stay open when the screen changes.
 let opened = [];
 document.addEventListener("htmx:beforeSwap", () => {
