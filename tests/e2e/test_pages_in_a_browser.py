@@ -21,12 +21,22 @@ pytestmark = needs_browser
 DESK, PHONE = 1280, 390
 Scheme = Literal["light", "dark"]
 
+PAPER = 703
+"""Width of A4 in pixels, between margins of 12 mm."""
+
+CUT = """[...document.querySelectorAll(".chart svg text")].filter(text => {
+  const frame = text.closest("svg").getBoundingClientRect(), box = text.getBoundingClientRect();
+  return box.width && (box.left < frame.left - 1 || box.right > frame.right + 1);
+}).map(text => text.textContent)"""
+"""Script that returns the texts that the edge of their chart cuts off."""
+
 COMMANDS = {
     "diff": ("diff", "llama-3-8b", "gemma-2-9b"),
     "diff-encoder": ("diff", "tiny-llama", "t5-small"),
     "check": ("check", "llama-3-8b"),
     "check-findings": ("check", "gpt-2-xl"),
     "atlas": ("list",),
+    "ledger": ("ledger",),
     "cost": ("cost", "llama-3-8b", "gemma-2-9b", "--context", "8Ki,128Ki"),
 }
 RUNS = ("run", "runs")
@@ -62,7 +72,8 @@ class Opener:
         file, _, fragment = name.partition("#")
         page.goto(f"{(self.folder / file).with_suffix('.html').as_uri()}#{fragment}")
         if page.locator("#specs").count():
-            n_charts = page.locator(".chart").count()
+            shown = "[...document.querySelectorAll('.chart')].filter(chart => !chart.closest('details:not([open])'))"
+            n_charts = page.evaluate(f"{shown}.length")
             expect(page.locator(".chart svg.marks")).to_have_count(n_charts)
         return page
 
@@ -88,9 +99,28 @@ def test_a_page_fits_and_can_be_read(opened: Opener, name: str, width: int, sche
     """axe checks contrast (AA), names of controls, roles and the order of headings."""
     page = opened(name, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CUT) == []
     found = Axe().run(page).response["violations"]
     serious = [(v["id"], v["nodes"][0]["target"]) for v in found if v["impact"] in ("serious", "critical")]
     assert serious == []
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *RUNS])
+@pytest.mark.slow
+def test_a_page_is_printed_with_tables_and_without_controls(opened: Opener, name: str) -> None:
+    """Paper is about as narrow as a phone. But on paper a table has columns, and charts are drawn for its width."""
+    page = opened(name)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for chart in page.locator(".chart:visible").all():
+        box = chart.bounding_box()
+        assert box
+        assert box["width"] <= PAPER + 1
+    page.set_viewport_size({"width": PAPER, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= PAPER
+    layouts = page.evaluate("[...document.querySelectorAll('table')].map(table => getComputedStyle(table).display)")
+    assert set(layouts) <= {"table"}
+    assert page.locator(".no-print:visible, input:visible").count() == 0
 
 
 # --- atlas -----------------------------------------------------------------------------------------------------------
@@ -230,6 +260,17 @@ def test_the_roofline_names_its_ridge_and_its_peak(opened: Opener) -> None:
     texts = opened("cost").locator("#chart-roofline svg text").all_text_contents()
     assert "ridge: 295 FLOPs per byte" in texts
     assert "989T" in texts
+
+
+@pytest.mark.slow
+def test_the_pointer_finds_a_point_of_a_curve_from_afar(opened: Opener) -> None:
+    """The tooltip says at which context, so that the value can be read without the axis."""
+    page = opened("cost")
+    page.locator("#chart-context").scroll_into_view_if_needed()
+    frame = page.locator("#chart-context .mark-group.role-frame > g > path.background").bounding_box()
+    assert frame
+    page.mouse.move(frame["x"] + 0.5 * frame["width"], frame["y"] + 0.95 * frame["height"])
+    expect(page.locator("#vg-tooltip-element")).to_contain_text(re.compile(r"8,192 tokens: \d+ tokens/s"))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report.charts.axes import axis, logarithmic, plain, spaced, without_outliers
-from archlab.report.charts.lines import Axis
+from archlab.report.charts.lines import Axis, YAxis, name_rows
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
 from archlab.report.pictures import pictures
 from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colors, differences, labels, levels, levels_show
@@ -111,7 +111,7 @@ def test_documents_are_folded_away_and_their_interval_is_in_no_heading() -> None
 
 def test_a_long_word_in_a_table_makes_no_phone_page_wider() -> None:
     """Tables have `overflow-wrap: normal`, except if their cells are below each other."""
-    phone = page_of("pair").style.split("@media (max-width: 44rem)")[1]
+    phone = page_of("pair").style.split("@media screen and (max-width: 44rem)")[1]
     (cells,) = re.findall(r"\n  th, td[^{]*\{([^}]*)\}", phone.split("@media")[0])
     assert "overflow-wrap: anywhere" in cells
 
@@ -119,6 +119,20 @@ def test_a_long_word_in_a_table_makes_no_phone_page_wider() -> None:
 def test_the_page_shows_the_cache_at_a_context_and_says_which(study: StudySummary, page: Page) -> None:
     assert "KV cache at 1,024" in page.text
     assert page.text.count("2 MiB") == sum(arm.kv_cache_bytes == 2 * 1024**2 for arm in study.arms) > 0
+
+
+def test_names_beside_lines_are_apart_and_around_the_ends_of_the_lines() -> None:
+    """The middle of a stack of names is the middle of its ends. Only the edge of the chart moves it."""
+    y = YAxis("loss", "bits per byte", 0.0, 1.0)
+
+    def places(*ends: float) -> list[float]:
+        rows = name_rows([{"arm": f"arm {i}", "mean": end} for i, end in enumerate(ends)], y, 0.1)
+        return [row["beside"] for row in rows]
+
+    assert places(0.2, 0.7) == [0.2, 0.7]
+    assert places(0.50, 0.51, 0.52, 0.9) == pytest.approx([0.41, 0.51, 0.61, 0.9])
+    assert places(0.01, 0.02, 0.03) == pytest.approx([0.0, 0.1, 0.2])
+    assert places(0.99, 0.98) == pytest.approx([0.9, 1.0])
 
 
 def test_divergences_are_said_in_page_and_table() -> None:
@@ -180,7 +194,7 @@ def test_links_lead_to_the_runs_and_to_their_table(study: StudySummary, page: Pa
 def test_what_needs_a_hand_is_not_printed() -> None:
     html = html_of("rich")
     printed = Page(html).style.split("@media print")[1]
-    hidden = printed.split("{ display: none; }")[0].split("}")[-1]
+    hidden = printed.split("{ display: none !important; }")[0].split("}")[-1]
     buttons = re.findall(r'<button[^>]*class="(\w+)"', html) + re.findall(r'button.className = "(\w+)"', html)
     assert set(buttons) == {"copy", "save"}
     assert all(f".{name}" in hidden for name in (*buttons, "no-print"))

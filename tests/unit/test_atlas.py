@@ -609,20 +609,21 @@ def test_unusual_shapes_are_named_if_there_is_room(page):
     assert "Llama 3 8B" not in deep
 
 
+@pytest.mark.parametrize("width", [430, 280])
 @pytest.mark.parametrize("name", ["wide", "aspect", "heads-width"])
-def test_names_cover_neither_dots_nor_each_other(page, name):
+def test_names_cover_neither_dots_nor_each_other(page, name, width):
     """Check the texts that Vega draws. A letter is assumed to be half as wide as the font size, as in Arial on average."""
-    spec = json.loads(page.data["specs"])[f"{name}-by-size"] | {"width": 430, "autosize": "pad"}
+    spec = json.loads(page.data["specs"])[f"{name}-by-size"] | {"width": width, "autosize": "pad"}
     svg = vl_convert.vegalite_to_svg(spec)
     place = r'transform="translate\(([\d.]+),([\d.]+)\)"'
     dots = [(float(x), float(x), float(y)) for x, y in re.findall(rf'"point" {place}', svg)]
     names = []
     for anchor, x, y, text in re.findall(rf'"text mark" text-anchor="(\w+)" {place}[^>]*>([^<]+)<', svg):
-        width = 5.5 * len(text)
-        start = float(x) - (width if anchor == "end" else 0)
+        length = 5.5 * len(text)
+        start = float(x) - (length if anchor == "end" else 0)
         assert start >= 0
-        assert start + width <= 435
-        names.append((start, start + width, float(y) - 4))  # the baseline is below the middle of the text
+        assert start + length <= width + 5
+        names.append((start, start + length, float(y) - 4))  # the baseline is below the middle of the text
     assert len(names) >= 5
     for left, right, y in names:
         covered = [other for other in (*dots, *names) if other[0] < right and left < other[1] and abs(other[2] - y) < 6]

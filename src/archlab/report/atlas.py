@@ -236,10 +236,14 @@ def _years(n: Mapping[int, int]) -> alt.X:
 MLP_KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
 """Kinds of MLP, in the order of their colors."""
 
-_SIZES_WIDTH, _SIZES_HEIGHT = 430, 300
-"""Width and height of the charts, in pixels. The names of models are placed for this width, which is typical for a
-chart on the page."""
-_LETTER, _LINE = 6.2, 13
+_SIZES_HEIGHT = 300
+"""Height of the charts, in pixels."""
+_SIZES_WIDTH, _SIZES_WIDTH_ON_A_PHONE = 430, 280
+"""Widths for which the names of models are placed, in pixels. They are typical for a chart beside another one, and for
+a chart on a phone."""
+_ON_A_PHONE = "width < 380"
+"""Vega expression that is true on a phone. There, a chart is narrower than beside another one."""
+_LETTER, _LINE = 6.6, 13
 """Letter width and line height of model names, in pixels."""
 _GAP = 8
 """Gap between a dot and the name of its model, in pixels."""
@@ -272,12 +276,13 @@ def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
         *([chart_of(guides).mark_rule(strokeDash=DASHED, style="notch").encode(y=y)] if guides else []),
         points.encode(x=x, y=y, href="href:N", color=color(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
     ]
-    sides = list(_named(dots, proportion, domain))
-    for direction in (1, -1):
-        named = chart_of([dot for dot, side in sides if side == direction])
-        align = "left" if direction > 0 else "right"
-        text = named.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
-        layers.append(text.encode(x=x, y=y, text="model:N"))
+    for width, is_shown in ((_SIZES_WIDTH, f"!({_ON_A_PHONE})"), (_SIZES_WIDTH_ON_A_PHONE, _ON_A_PHONE)):
+        sides = list(_named(dots, proportion, domain, width))
+        for direction in (1, -1):
+            named = chart_of([dot for dot, side in sides if side == direction]).transform_filter(is_shown)
+            align = "left" if direction > 0 else "right"
+            text = named.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
+            layers.append(text.encode(x=x, y=y, text="model:N"))
     return layered(layers, f"{proportion.title} by size", _SIZES_HEIGHT)
 
 
@@ -288,15 +293,15 @@ def _mlp_kind(row: AtlasRow) -> str:
 
 
 def _named(
-    dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
+    dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float], width: int
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the models that are far from the rule of thumb, starting with the farthest. Each comes with the side of its
-    dot (1: right, -1: left) on which its name covers no dot and no other name."""
+    dot (1: right, -1: left) on which its name covers no dot and no other name, if the chart is `width` pixels wide."""
     if not proportion.guides:
         return
     low, high = proportion.guides[0], proportion.guides[-1]
     beyond = {dot["model"]: max(dot["value"] / high, low / dot["value"]) for dot in dots}
-    places = {dot["model"]: _place(dot, dots, proportion, domain) for dot in dots}
+    places = {dot["model"]: _place(dot, dots, proportion, domain, width) for dot in dots}
     taken = list[Box]()
     for dot in sorted(dots, key=lambda dot: -beyond[dot["model"]]):
         if beyond[dot["model"]] < _UNUSUAL:
@@ -306,18 +311,18 @@ def _named(
         half = _LETTER * len(dot["model"]) / 2
         for side in (1, -1):
             box = _around(x + side * (_GAP + half), y, half, _LINE / 2)
-            if box[0] >= 0 and box[1] <= _SIZES_WIDTH and not any(meet(box, other) for other in (*taken, *others)):
+            if box[0] >= 0 and box[1] <= width and not any(meet(box, other) for other in (*taken, *others)):
                 taken.append(box)
                 yield dot, side
                 break
 
 
 def _place(
-    dot: dict[str, Any], dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
+    dot: dict[str, Any], dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float], width: int
 ) -> tuple[float, float]:
     low, high = ends(proportion, [other["value"] for other in dots])
     x = math.log(dot["size"] / domain[0]) / math.log(domain[1] / domain[0])
-    return _SIZES_WIDTH * x, _SIZES_HEIGHT * (1 - math.log(dot["value"] / low) / math.log(high / low))
+    return width * x, _SIZES_HEIGHT * (1 - math.log(dot["value"] / low) / math.log(high / low))
 
 
 def _around(x: float, y: float, half_width: float, half_height: float) -> Box:

@@ -180,7 +180,8 @@ _BINS = 72
 def strip(result: Result) -> Strip | None:
     """Return the strip of published models for a value, or None without two different published values.
 
-    The axis is logarithmic if all values are positive and the largest is more than 10 times the smallest.
+    The axis is logarithmic if all values are positive and the largest is more than 10 times the smallest. The height of
+    a stack grows with the square root of its number of models, so that a single model beside a high stack is visible.
     """
     values = sorted(result.published.items(), key=lambda pair: pair[1])
     numbers = [value for _, value in values]
@@ -195,6 +196,10 @@ def strip(result: Result) -> Strip | None:
 
     columns = [column(value) for value in numbers]
     most = max(map(columns.count, columns))
+
+    def top(n: int) -> float:
+        return 100 * (n / most) ** 0.5
+
     usual = None
     if isinstance(result.usual, Between):
         least = low if result.usual.low is None else max(low, result.usual.low)
@@ -203,8 +208,9 @@ def strip(result: Result) -> Strip | None:
         usual = (100 * first / _BINS, 100 * (last + 1 - first) / _BINS)
     return Strip(
         [
-            Mark(100 * at / _BINS, 100 * columns[:i].count(at) / most, 100 / most, f"{name}: {shown(value)}")
+            Mark(100 * at / _BINS, top(n_below), top(n_below + 1) - top(n_below), f"{name}: {shown(value)}")
             for i, ((name, value), at) in enumerate(zip(values, columns, strict=True))
+            for n_below in [columns[:i].count(at)]
         ],
         100 * (column(result.number) + 0.5) / _BINS,
         usual,

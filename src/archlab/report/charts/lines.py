@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
+import scipy  # loads its parts on first use
 
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
 from archlab.report.charts.marks import (
@@ -235,8 +237,8 @@ def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: 
 
 
 def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:
-    """Return the name of each arm, and the value on the vertical axis at which it is drawn. This value is close to the
-    end of the arm's line.
+    """Return the name of each arm, and the value on the vertical axis at which it is drawn. Together, the names are as
+    close as possible to the ends of their lines, by the sum of squared distances.
 
     Names are at least `gap` apart, as a fraction of the chart's height. If a line ends outside the chart, its name is
     at the edge. `end` is the value at which the line ends, and `is_moved` says whether the name is away from it.
@@ -246,11 +248,9 @@ def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]
     bottom, height = position(y.low), position(y.high) - position(y.low) or 1.0
     ends = {row["arm"]: (position(y.clamped(row["mean"])) - bottom) / height for row in lines}
     ordered = sorted(ends, key=lambda arm: ends[arm])
-    places = [ends[name] for name in ordered]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
+    below = gap * np.arange(len(ordered))  # room for the names below each name
+    without_gaps = scipy.optimize.isotonic_regression([ends[name] for name in ordered] - below).x
+    places = np.clip(without_gaps, 0.0, 1.0 - below[-1]) + below
     return [
         {
             "arm": name,
@@ -258,7 +258,7 @@ def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]
             "end": value_at(bottom + ends[name] * height),
             "is_moved": abs(place - ends[name]) > gap / 4,
         }
-        for name, place in zip(ordered, places, strict=True)
+        for name, place in zip(ordered, places.tolist(), strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ from archlab.pricing.summary import Cost, cost
 from archlab.pricing.units import binary, si
 from archlab.pricing.work import PassName
 from archlab.report.charts.axes import LENGTH
-from archlab.report.charts.marks import DASHED, chart_of, color, dash_turns, layered, tooltip
+from archlab.report.charts.marks import DASHED, chart_of, color, crosshair, dash_turns, layered, tooltip
 from archlab.report.cost.tables import Point, beyond_limits, side_by_side, with_sources
 from archlab.report.html import render_page
 
@@ -189,7 +189,7 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
             "intensity": at.flops_per_byte,
             "speed": at.of_peak * peak,
             "text": f"{_pass_in_words(name_of_pass, cost)}: {at.flops_per_byte:.3g} FLOPs per byte, "
-            f"{si(at.of_peak * peak)}FLOP/s at best",
+            f"{si(at.of_peak * peak)} FLOP/s at best",
         }
         for name, costs in costs_by_config.items()
         for cost in costs
@@ -290,7 +290,8 @@ def over_context(
     for name, values in points.items():
         last_within = max((context for context, *_ in values if context <= limits[name]), default=0)
         for context, y, text in values:
-            row = {"config": name, "x": context, "y": y, "text": text, "asked": context in requested}
+            row = {"config": name, "line": name, "x": context, "y": y, "asked": context in requested,
+                   "text": f"{context:,} tokens: {text}"}  # fmt: skip
             rows += [{**row, "part": "within"}] if context <= limits[name] else []
             rows += [{**row, "part": "beyond"}] if context >= last_within and last_within < values[-1][0] else []
     contexts = sorted({row["x"] for row in rows})
@@ -304,11 +305,12 @@ def over_batch(points: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]
     `points[name][context]` is a list of (batch, y, tooltip) for the config with this name.
     """
     rows = [
-        {"config": name, "x": batch, "y": y, "text": f"{context:,} tokens: {text}", "context": f"{context:,}"}
+        {"config": name, "line": f"{name}, {context}", "x": batch, "y": y, "context": f"{context:,}",
+         "text": f"{batch:,} x {context:,} tokens: {text}"}
         for name, contexts in points.items()
         for context, values in contexts.items()
         for batch, y, text in values
-    ]
+    ]  # fmt: skip
     contexts = list(dict.fromkeys(row["context"] for row in rows))
     dash = alt.StrokeDash("context:N", scale=alt.Scale(domain=contexts, range=dash_turns(len(contexts))))
     legend = alt.Legend(title="tokens of context", orient="bottom", symbolType="stroke", symbolSize=400)
@@ -331,13 +333,12 @@ def _over(
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title=x_title, values=ticks, labelExpr=LENGTH)
     marks = _marks([row["y"] for row in shown]) if shown else []
     y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=[marks[0], marks[-1]] if marks else alt.Undefined, nice=False))
-    y = y.axis(title=y_title, format="~s", values=marks)
+    y = y.axis(title=y_title, labelExpr="replace(format(datum.value, '~s'), 'k', 'K')", values=marks)
     base = chart_of(shown).encode(x=x, y=y, color=color(names, "config"))
-    dots = base.mark_point(filled=True).encode(
-        size=alt.condition("datum.asked", alt.value(70), alt.value(22)), tooltip=tooltip("config", "text")
-    )
+    dots = base.mark_point(filled=True).encode(size=alt.condition("datum.asked", alt.value(70), alt.value(22)))
     line = base.mark_line(strokeWidth=2).encode(strokeDash=dash)
-    return layered([line, dots], f"{y_title} over {x_title}")
+    pointed = crosshair(base.encode(tooltip=tooltip("config", "text")), "x", y, "line")
+    return layered([line, dots, *pointed], f"{y_title} over {x_title}")
 
 
 def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, float, float]]) -> alt.LayerChart:

@@ -111,7 +111,7 @@ def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.
         if _is_drawn(y, measure)
     ]
     deepest = max((point["layer"] for point in points), default=1)
-    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="step", tickCount=5, format="~s", grid=False)
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="step", tickCount=5, labelExpr=LARGE, grid=False)
     scale = alt.Scale(domain=[1, max(deepest, 2)], range="ramp")
     legend = alt.Legend(
         title=measure.layer, orient="bottom", values=sorted({1, (deepest + 1) // 2, deepest}), format="d"
@@ -155,12 +155,13 @@ def rope_products(products_by_config: Mapping[str, Sequence[RopeProducts]]) -> a
     """Return a chart of the dot products under RoPE over distance. Each config has one line per kind of layer that uses
     RoPE."""
     points = [
-        {"config": label, "kind": rope.kind, "x": x, "y": y, "text": f"{rope.kind}, distance {x:,}: {y:.3g}"}
+        {"config": label, "kind": rope.kind, "x": x, "y": y,
+         "text": f"{f'{rope.kind} layers, ' if len(kinds) > 1 else ''}distance {x:,}: {y:.3g}"}
         for label, kinds in products_by_config.items()
         for rope in kinds
         for x, y in zip(rope.distances, rope.products, strict=True)
         if x
-    ]
+    ]  # fmt: skip
     farthest = max((point["x"] for point in points), default=1)
     shown = [4**n for n in range(20) if 4**n <= farthest]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False))

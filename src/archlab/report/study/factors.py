@@ -64,7 +64,7 @@ def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
     for (line, level), arms in _cells(summary, pair).items():
         values = [row["loss"] for row in seeds if (row["arm"], row["value"]) == (line, level)]
         mean = fmean(values) if values else None
-        text = _point_text(level, mean, arms, summary.outcome.unit)
+        text = _point_text(f"{pair.over}={level}", mean, arms, summary.outcome.unit)
         rows.append({"arm": line, "value": level, "mean": mean, "mark": None, "text": text})
     return rows
 
