@@ -1,5 +1,6 @@
 """Guide: documents, topics and reference as pages; working links; and pictures at their places."""
 
+import ast
 import json
 import re
 import tomllib
@@ -102,7 +103,7 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded(site: dict[str, Page])
         assert all(source.startswith("data:") for source in page.loaded)
         assert len({*page.ids}) == len(page.ids)
         for link in page.links:
-            if link in published:
+            if link in published or re.match(r"https://github\.com/OWNER/archlab/blob/v[\d.]+/src/", link):
                 continue
             file, _, place = link.partition("#")
             file = file or name
@@ -295,6 +296,18 @@ def test_every_public_name_is_in_the_reference(site: dict[str, Page]):
     assert {f"python-{name.lower()}.html" for name in public} <= {*site["reference-python.html"].links}
     assert "archlab.cost(" in site["python-cost.html"].words
     assert "config: Config" in site["python-cost.html"].words
+    assert ">>> archlab.cost(llama, context=8192).kv_cache_bytes\n1073741824\n" in site["python-cost.html"].words
+
+
+@pytest.mark.parametrize("name", ["left_pad", "Decoder"])
+def test_a_public_name_links_to_the_lines_of_its_source(site: dict[str, Page], name: str):
+    (link,) = [link for link in site[f"python-{name.lower()}.html"].links if "/blob/" in link]
+    matched = re.fullmatch(r"https://.*/blob/v[\d.]+/(src/archlab/.*\.py)#L(\d+)-L(\d+)", link)
+    assert matched
+    lines = Path(matched[1]).read_text().splitlines()[int(matched[2]) - 1 : int(matched[3])]
+    (defined,) = ast.parse("\n".join(lines)).body
+    assert isinstance(defined, ast.FunctionDef | ast.ClassDef)
+    assert defined.name == name
 
 
 def test_every_command_is_in_the_reference_as_its_help_has_it(

@@ -937,6 +937,20 @@ def in_old_form(**raw: Any) -> Config:
     return build_config({"plugins": ["old.py"], "model": tiny.MODEL | {"mlp": mlp}, "train": train} | raw)
 
 
+def test_the_old_form_is_announced_as_deprecated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(DeprecationWarning, match="is deprecated; derive a class from archlab") as warned:
+        in_old_form(data={"path": "python-stdlib"})
+    names = {"mlp": "MLP", "optimizer": "Optimizer", "outcome": "Outcome"}
+    texts = [
+        f"archlab.register_{old} is deprecated; derive a class from archlab.{new} instead" for old, new in names.items()
+    ]
+    assert [str(one.message) for one in warned] == texts
+    assert Path(warned[0].filename).name == "old.py", "the warning names the line of the plug-in"
+    assert [line for line in capsys.readouterr().err.splitlines() if "deprecated" in line] == [
+        f"note: {text}" for text in texts
+    ]
+
+
 def test_a_run_of_the_old_form_keeps_its_name() -> None:
     """The name is the one from before kinds registered themselves."""
     assert Run("a run", in_old_form(data={"path": "python-stdlib"}), "corpus", threads=1).name == "c1da9d162b25"

@@ -187,8 +187,8 @@ def written(request) -> list[Text]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of prose, with code as one word each and links as their text."""
-    text = PARAMETER.sub("X.", text)
+    """The sentences of prose without examples, with code as one word each and links as their text."""
+    text = PARAMETER.sub("X.", re.sub(r"(?m)^ *>>> (?:.+\n?)+", "", text))
     text = re.sub(r"`[^`]*`", "CODE", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split())))
     yield from SENTENCE.split(SHORTENED.sub(r"\1", text))
 

@@ -42,6 +42,9 @@ def diff(a: Config, b: Config, *, model_only: bool = False) -> dict[str, tuple[A
 
     The result maps a dotted field to its values in `a` and in `b`. The value is None if a config does not have the
     field. With `model_only`, other fields than those of the model are left out.
+
+    >>> archlab.diff(archlab.load_config("llama-3-8b"), archlab.load_config("llama-3-8b", "model.n_layers=16"))
+    {'model.n_layers': (32, 16)}
     """
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]

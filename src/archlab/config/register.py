@@ -1,4 +1,4 @@
-"""Older functions that register user-defined kinds. Today a class with its own `kind` registers itself."""
+"""Deprecated functions that register user-defined kinds. Today a class with its own `kind` registers itself."""
 
 import sys
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any, Literal
 from archlab.config.components.component import MLP, Component, Mixer, RoleName
 from archlab.config.core.base import Base
 from archlab.config.core.registry import Registered, implements
+from archlab.config.core.text import deprecated
 from archlab.config.optimizer import Optimizer
 from archlab.errors import UserError
 
@@ -19,21 +20,33 @@ def _any_role(component: Component) -> tuple[RoleName, ...]:
 
 
 class Options(Base):
-    """Base class for the fields of a user-defined kind that is registered with an older `register_...` function."""
+    """Base class for the fields of a user-defined kind that is registered with a deprecated `register_...` function."""
 
 
 def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:
-    """Register an MLP kind. `module(options, site)` returns a torch module that maps [B, T, D] to [B, T, D]."""
+    """Register an MLP kind. `module(options, site)` returns a torch module that maps [B, T, D] to [B, T, D].
+
+    Deprecated: derive a class from `archlab.MLP` instead.
+    """
+    deprecated("archlab.register_mlp", "derive a class from archlab.MLP instead")
     implements(as_kind(name, options, MLP, Component, roles=_any_role))(module)
 
 
 def register_mixer(name: str, options: type[Component], module: Callable[..., Any]) -> None:
-    """Register a mixer kind. `module(options, site)` returns a torch module that maps [B, T, D] to [B, T, D]."""
+    """Register a mixer kind. `module(options, site)` returns a torch module that maps [B, T, D] to [B, T, D].
+
+    Deprecated: derive a class from `archlab.Mixer` instead.
+    """
+    deprecated("archlab.register_mixer", "derive a class from archlab.Mixer instead")
     implements(as_kind(name, options, Mixer, Component, roles=_any_role))(module)
 
 
 def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
-    """Register an optimizer kind. `factory(groups, options)` returns a torch optimizer for these parameter groups."""
+    """Register an optimizer kind. `factory(groups, options)` returns a torch optimizer for these parameter groups.
+
+    Deprecated: derive a class from `archlab.Optimizer` instead.
+    """
+    deprecated("archlab.register_optimizer", "derive a class from archlab.Optimizer instead")
     implements(as_kind(name, options, Optimizer, Options))(
         lambda config, to_train: factory(to_train.groups_by_use, config)
     )

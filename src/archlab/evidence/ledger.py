@@ -32,7 +32,11 @@ class LedgerEntry(Base):
 
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
     """Return the ledger entries of the chosen claims. By default, all claims are returned in order of their numbers,
-    and the verdicts use the results that come with archlab."""
+    and the verdicts use the results that come with archlab.
+
+    >>> [entry.found[0].verdict for entry in archlab.ledger() if entry.claim.name == "gates"]
+    ['mixed']
+    """
     listed = claims().values() if chosen is None else chosen
     if results is None:
         return [_committed_entry(claim.number) for claim in listed]

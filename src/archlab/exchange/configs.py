@@ -126,6 +126,10 @@ def load_config(source: str | Path, *overrides: str | Mapping[str, Any]) -> Conf
 
     If the config is invalid, raise a UserError that lists all problems. Plug-ins that a folder's config names run only
     if the folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
+
+    >>> config = archlab.load_config("llama-3-8b", {"model.attention.n_kv_heads": 4}, "train.lr=3e-4")
+    >>> config.model.attention.n_kv_heads, config.train.lr
+    (4, 0.0003)
     """
     texts = [text for override in overrides for text in override_texts(override)]
     return build_config(read_named_config(source, texts), texts, str(source))

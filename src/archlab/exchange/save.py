@@ -36,6 +36,9 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     The folder contains config.json, safetensors and tokenizer files. `family` is the `model_type` to save as. None
     means the family that the model was loaded from. If the model was not loaded, None means the first family that can
     express it. Return the name of the family. Raise a UserError that names the fields that the family cannot express.
+
+    >>> archlab.save_pretrained(archlab.from_pretrained("runs/a"), "exported")
+    'llama'
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)

@@ -59,6 +59,11 @@ def beam_search(
     one can still reach. `alpha` is the exponent of the length penalty. The other arguments are those of `generate`.
     Forced tokens have the probability 1. Raise UserError for an invalid argument, or if the model's output is NaN or
     infinite.
+
+    >>> model = archlab.from_pretrained("runs/a")
+    >>> (best, second), = archlab.beam_search(model, torch.tensor([[5, 6]]), max_new_tokens=4, beams=2)
+    >>> len(best.tokens), best.score >= second.score
+    (4, True)
     """
     if beams < 1:
         raise UserError(f"beams: {beams}; allowed: 1 or more")

@@ -91,7 +91,11 @@ def generate(
 
     Raise UserError for an invalid argument, or if the model's output is NaN or infinite.
 
-    >>> archlab.generate(archlab.from_pretrained("runs/a"), "def main(", temperature=0.8, seed=0)
+    >>> model = archlab.from_pretrained("runs/a")
+    >>> archlab.generate(model, torch.tensor([[5, 6, 7]]), max_new_tokens=4).shape
+    torch.Size([1, 7])
+    >>> archlab.generate(model, "the cat", max_new_tokens=4, temperature=0.8, seed=0)
+    'the cat...'
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     fixed = {"forced_first": forced_first, "forced_last": forced_last, "excluded": excluded}
@@ -158,7 +162,12 @@ def room_after(model: Decoder, n_tokens: int) -> int | None:
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pad sequences, [T] int64 each, on the left. Return the batch, [B, T], and the padding lengths, [B]."""
+    """Pad sequences, [T] int64 each, on the left. Return the batch, [B, T], and the padding lengths, [B].
+
+    >>> archlab.left_pad([torch.tensor([5, 6, 7]), torch.tensor([8])])
+    (tensor([[5, 6, 7],
+            [0, 0, 8]]), tensor([0, 2]))
+    """
     longest = max((len(text) for text in texts), default=0)
     padding = [longest - len(text) for text in texts]
     rows = [F.pad(text, (p, 0)) for text, p in zip(texts, padding, strict=True)]
@@ -188,10 +197,13 @@ class Session:
 
     The prefix of a sequence ends with its prompt. Tokens that `read` and `write` append later are read causally.
 
-    >>> session = Session(model, prompts_BT, capacity=512)
-    >>> new_BN = torch.stack(list(session.write(32)), dim=1)
-    >>> session.read(answers_BN)
-    >>> new_BN = torch.stack(list(session.write(32)), dim=1)
+    >>> model = archlab.from_pretrained("runs/a")
+    >>> session = archlab.Session(model, torch.tensor([[5, 6], [7, 8]]), capacity=12)
+    >>> torch.stack(list(session.write(4)), dim=1).shape
+    torch.Size([2, 4])
+    >>> session.read(torch.tensor([[9, 10], [11, 12]]))
+    >>> torch.stack(list(session.write(4)), dim=1).shape
+    torch.Size([2, 4])
     """
 
     def __init__(

@@ -43,6 +43,10 @@ def from_pretrained(
     - `device`: a device such as "cuda:1". None means the CPU.
 
     Raise UserError if the model cannot be loaded.
+
+    >>> model = archlab.from_pretrained("runs/a", dtype="bfloat16")
+    >>> model.embedding.weight.dtype
+    torch.bfloat16
     """
     dtype = None if dtype == "auto" else dtype
     torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
@@ -124,8 +128,9 @@ def load_tokenizer(source: str | Path | Decoder) -> Tokenizer:
     text of tokens. The tokenizer begins each text with the token that precedes documents. Raise UserError if the model
     was not loaded from a folder, or if its run was trained on a task, whose tokens do not represent text.
 
-    >>> tokenizer = archlab.load_tokenizer(model)
-    >>> tokenizer.decode(tokenizer.encode("hello").ids)
+    >>> tokenizer = archlab.load_tokenizer("runs/a")
+    >>> tokenizer.decode(tokenizer.encode("the cat").ids)
+    'the cat'
     """
     folder = folder_of(source) if isinstance(source, Decoder) else find_folder(source)
     if isinstance(task := load_config(str(folder)).data.task, Task):

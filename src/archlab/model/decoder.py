@@ -188,6 +188,10 @@ class Decoder(Stack):
 
     `seed` determines the initial parameters; with None, the parameters are not initialized. `kernel` names the way to
     compute attention (see kernels.py). Raise ConfigError if the config breaks a rule.
+
+    >>> model = archlab.Decoder(archlab.load_config("tiny-llama").model, seed=0)
+    >>> model(torch.tensor([[5, 6, 7]])).shape
+    torch.Size([1, 3, 2048])
     """
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:

@@ -69,7 +69,12 @@ def cost(
     Raise UserError if a model has learned positions and one of these numbers exceeds their table, or if `source` is
     given for a model without an encoder. Names must be different.
 
-    >>> archlab.cost(config, gemma, names=["mine", "Gemma 2"])
+    >>> llama = archlab.load_config("llama-3-8b")
+    >>> archlab.cost(llama, context=8192).kv_cache_bytes
+    1073741824
+    >>> costs = archlab.cost(llama, archlab.load_config("gemma-2-9b"), names=["Llama 3", "Gemma 2"])
+    >>> {name: cost.parameters.total for name, cost in costs.by_name.items()}
+    {'Llama 3': 8030261248, 'Gemma 2': 9241705984}
     """
     configs = (config, *more)
     if wrong := [each for each in configs if not isinstance(each, Config)]:

@@ -53,7 +53,9 @@ def check(
     A warning means that the model uses hardware poorly. A note means that a value is outside the range of published
     models. Raise UserError if the model cannot be divided in this way.
 
-    >>> [finding.what for finding in archlab.check(config).findings]
+    >>> config = archlab.load_config("llama-3-8b", "model.vocab_size=128255")
+    >>> [finding.field for finding in archlab.check(config).findings]
+    ['vocab_size']
     """
     case = Case(config, tensor, languages, pipeline)
     return Review(case, tuple(findings(case)))

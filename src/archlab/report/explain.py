@@ -78,7 +78,8 @@ def explain(word: str = "", *, plugins: Sequence[str] = ()) -> Explanation:
     value, as in `gelu_tanh`. Without a word, all topics are listed in the order of a lecture. `plugins` are files or
     modules of your own, whose kinds and fields are explained, too. Raise UserError if the word is unknown.
 
-    >>> archlab.explain("rope").data["formula"]
+    >>> archlab.explain("GQA").data["fields"]
+    {'model.attention.n_kv_heads': 2}
     """
     trust.accept(*plugins)
     resolve_and_import(tuple(plugins))

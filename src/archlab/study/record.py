@@ -376,7 +376,12 @@ def _value(outcome: Heading, statistics: OutcomeStatistics, seed: int) -> float 
 
 
 def load_study(folder: str | Path) -> StudySummary:
-    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it cannot be read."""
+    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it cannot be read.
+
+    >>> study = archlab.load_study("studies/a")
+    >>> [(row["arm"], row["seed"]) for row in study.frame()]
+    [('silu', 0), ('silu', 1), ('gelu', 0), ('gelu', 1)]
+    """
     if not has_summary(Path(folder)):
         raise UserError(f"{Path(folder) / _FILE} is missing; `archlab study run` writes it when all runs have ended")
     return read_summary(Path(folder))

@@ -47,6 +47,10 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
 
     Raise UserError if the folder contains another run, the text has another fingerprint, or a step does not fit into
     memory. On Ctrl-C or SIGTERM, save a checkpoint and raise KeyboardInterrupt.
+
+    >>> run = archlab.train(archlab.load_config("mine.yaml", "train.lr=2e-3"), out="runs/b")
+    >>> run.status, run.tokens
+    ('finished', 640)
     """
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:

@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -83,6 +84,15 @@ def collected_notes() -> Iterator[list[str]]:
             note(text)
         raise
     _collected.reset(before)
+
+
+def deprecated(name: str, instead: str) -> None:
+    """Announce that the caller of a public function uses a deprecated part (docs/compatibility.md).
+
+    A script gets a DeprecationWarning, and a command prints a note. `name` is the part, and `instead` says what to use.
+    """
+    warnings.warn(text := f"{name} is deprecated; {instead}", DeprecationWarning, stacklevel=3)
+    note(text)
 
 
 note_once = cache(note)

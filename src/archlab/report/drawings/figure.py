@@ -51,7 +51,8 @@ def draw(config: Config, title: str = "", *, unfold: Sequence[str] = (), remark:
 
     Raise UserError if a branch cannot be unfolded.
 
-    >>> archlab.draw(config, unfold=["mlp"]).save("model.svg")
+    >>> archlab.draw(archlab.load_config("llama-3-8b"), unfold=["mlp"]).save("model.svg")
+    PosixPath('model.svg')
     """
     check_unfold([layer for stack in stacks(config.model) for layer in distinct_layers(stack)], list(unfold))
     return Figure(title or "block diagram", block_diagram(config, title or "block diagram", list(unfold), remark))

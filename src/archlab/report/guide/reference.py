@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.metadata import metadata
 from itertools import groupby, repeat
 from textwrap import dedent, indent
 from types import ModuleType
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.study.authoring import SCHEMAS
+from archlab.version import __version__
 
 
 class Group(NamedTuple):
@@ -122,7 +124,8 @@ def address_of_code(code: str) -> str | None:
 
 _INTRO = """# From Python
 
-`import archlab` is fast, because each name is loaded when it is first used.
+`import archlab` is fast, because each name is loaded when it is first used. The examples begin with
+`import archlab`, and those with tensors also with `import torch`. `runs/a` is a folder of `archlab train`.
 """
 
 _WIDTH = 88
@@ -139,10 +142,24 @@ def python_api(archlab: ModuleType) -> str:
 
 def described(name: str, value: Any) -> str:
     """Return a function, or a class with its members, as Markdown under a heading."""
-    (node,) = ast.parse(dedent(inspect.getsource(inspect.unwrap(value)))).body
+    source = inspect.unwrap(value)
+    (node,) = ast.parse(dedent(inspect.getsource(source))).body
     assert isinstance(node, Defined)
     members = [f"* {member}" for member in _members(node)] if isinstance(node, ast.ClassDef) else []
-    return "\n".join([f"## {name}\n", _fence(_called(name, node)), _docstring(node), "", *members, ""])
+    return "\n".join(
+        [f"## {name}\n", _fence(_called(name, node)), _docstring(node), "", *members, "", _source_link(source), ""]
+    )
+
+
+def _source_link(source: Any) -> str:
+    """Return a link to the lines of the source in the repository. Empty for code that is not archlab's."""
+    module = source.__module__
+    if not module.startswith("archlab."):
+        return ""
+    lines, first = inspect.getsourcelines(source)
+    urls = dict(text.split(", ", 1) for text in metadata("archlab").get_all("Project-URL", ()))
+    file = f"src/{module.replace('.', '/')}.py"
+    return f"[Source: {file}]({urls['Source']}/blob/v{__version__}/{file}#L{first}-L{first + len(lines) - 1})"
 
 
 def _called(name: str, node: Defined) -> str:
@@ -206,8 +223,8 @@ def _text(statement: ast.stmt | None) -> str:
 
 
 def _docstring(node: Defined) -> str:
-    """Return the docstring as Markdown. Lines that begin with >>> become code."""
-    return re.sub(r"(?m)(^>>> .*\n?)+", lambda lines: _fence(lines[0].rstrip()), ast.get_docstring(node) or "")
+    """Return the docstring as Markdown. Examples, which begin with >>>, become code."""
+    return re.sub(r"(?m)^>>> (?:.+\n?)+", lambda lines: _fence(lines[0].rstrip()), ast.get_docstring(node) or "")
 
 
 def _fence(code: str) -> str:

@@ -141,8 +141,10 @@ def load_run(folder: str | Path) -> Watched:
     or contains no run.
 
     >>> run = archlab.load_run("runs/a")
-    >>> run.status, run.held_out
-    >>> run.frame("pandas")
+    >>> run.status
+    'finished'
+    >>> [row["step"] for row in run.frame()][-1]
+    10
     """
     (run,) = watch([Path(folder)])
     return run

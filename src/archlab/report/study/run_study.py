@@ -31,6 +31,17 @@ def run_study(
     study file, or a StudyConfig. `out` is the folder for the study. By default, it is `studies/NAME`, or `study` itself
     if that is a study folder. At most `workers` runs train at the same time. `executor` determines where the runs are
     trained: `local`, `ray` or `slurm`.
+
+    >>> question = {
+    ...     "question": "Which activation?",
+    ...     "base": "mine.yaml",
+    ...     "budget": {"tokens": 320},
+    ...     "arms": {"silu": {}, "gelu": {"model.mlp.activation": "gelu"}},
+    ...     "seeds": 2,
+    ... }
+    >>> study = archlab.run_study(question, out="studies/b")
+    >>> [(arm.label, len(arm.values)) for arm in study.arms]
+    [('silu', 2), ('gelu', 2)]
     """
     if isinstance(study, str | Path):
         (name, config), source = read_study(str(study)), study_path(str(study))

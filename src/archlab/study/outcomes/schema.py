@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 from archlab.config.core.base import Kinded
 from archlab.config.core.old_form import to_old_form
 from archlab.config.core.registry import Registered, Section, implements, is_users, kind_of, source_digest
+from archlab.config.core.text import deprecated
 from archlab.config.register import Options, as_kind
 from archlab.config.sources import sources_inside
 from archlab.errors import UserError
@@ -80,9 +81,11 @@ class Outcome(Kinded, Registered):
 def register_outcome(
     name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
 ) -> None:
-    """Register an outcome in the older form, which uses a function instead of a class.
+    """Register an outcome as a function. `function(run, options)` returns a finite number, or None for a run without a
+    value.
 
-    `function(run, options)` returns a finite number, or None for a run without a value.
+    Deprecated: derive a class from `archlab.Outcome` instead.
     """
+    deprecated("archlab.register_outcome", "derive a class from archlab.Outcome instead")
     outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
     implements(outcome)(lambda config, run: function(run, config))
