@@ -318,3 +318,18 @@ def _sync(path: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EINVAL):
             raise
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a file. A missing file is not locked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -117,11 +117,15 @@ def test_a_slow_screen_shows_that_it_is_being_computed(lab: Laboratory, page: Pa
     page.goto(f"{lab.home}/studies")
     held = list[Route]()
     page.route("**/choices", lambda route: held.append(route))
-    page.get_by_role("link", name="Choices", exact=True).click(no_wait_after=True)
-    expect(page.get_by_role("status")).to_have_text("Computing …")
+    shown = page.evaluate("""async () => {
+      document.querySelector("nav a[href='/choices']").click();
+      await new Promise((done) => setTimeout(done, 600));
+      return document.getElementById("waiting").textContent;
+    }""")
+    assert shown == "Computing …"
     held.pop().continue_()
-    expect(page).to_have_url(f"{lab.home}/choices")
-    expect(page.get_by_role("status")).to_be_empty()
+    page.wait_for_url("**/choices")
+    expect(page.locator("#waiting")).to_be_empty()
 
 
 def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, page: Page):

@@ -12,8 +12,9 @@ from starlette.testclient import TestClient
 
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import to_yaml
+from archlab.errors import UserError
 from archlab.ui.app import create_app
-from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.processes import StudyProcesses, is_trained_elsewhere
 from tiny import MODEL, TRAIN
 
 HERE = "http://127.0.0.1:8765"
@@ -114,6 +115,32 @@ def test_a_study_without_a_list_of_its_runs_shows_those_of_its_summary(client: T
     file.unlink()
     assert cells(client.get(f"/studies/of/{FOLDER}").text) == recorded()
     file.write_text(before)
+
+
+def test_the_list_and_the_page_agree_whether_a_study_is_finished(client: TestClient):
+    """With one more planned seed, the summary of the command line is older than the plan."""
+
+    def shown() -> tuple[bool, bool]:
+        listed = re.search(rf"{FOLDER}.*?</tr>", client.get("/studies").text, re.DOTALL)
+        assert listed
+        return "not finished" not in listed[0], "Train one more seed" in client.get(f"/studies/of/{FOLDER}").text
+
+    assert shown() == (True, True)
+    study = FOLDER / "study.yaml"
+    before = study.read_text()
+    study.write_text(before.replace("seeds: 2", "seeds: 3"))
+    assert shown() == (False, False)
+    study.write_text(before)
+
+
+def test_two_servers_do_not_train_the_same_study(place: Path):
+    first, second, folder = StudyProcesses(), StudyProcesses(), Path("studies/both")
+    first.start(folder, "which.yaml")
+    assert is_trained_elsewhere(folder)
+    with pytest.raises(UserError, match="another process trains"):
+        second.start(folder, "which.yaml")
+    first.stop()
+    assert not is_trained_elsewhere(folder)
 
 
 def test_runs_of_other_arms_are_not_shown(client: TestClient):

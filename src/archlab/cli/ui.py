@@ -30,6 +30,9 @@ def run(
     open
         Open the link in a browser.
     """
-    from archlab.ui.server import serve
+    try:
+        from archlab.ui.server import serve
 
-    serve(Path(), port, "0.0.0.0" if host else "127.0.0.1", host, open_browser=open)
+        serve(Path(), port, "0.0.0.0" if host else "127.0.0.1", host, open_browser=open)
+    except KeyboardInterrupt:
+        pass  # the usual end of a server: there is nothing to continue

@@ -1,8 +1,6 @@
 """Files of a run folder, for reading. This module does not load torch."""
 
-import fcntl
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from tokenizers import Tokenizer
 from archlab.data.tokenizer import end_of_text, load, own_tokenizer, read
 from archlab.digests import RESTORE_OR_REMAKE, verify
 from archlab.errors import UserError
-from archlab.files import RUNS, STUDY, read_bytes
+from archlab.files import RUNS, STUDY, is_locked, read_bytes
 from archlab.training.summary import DocumentScore, RunSummary, checked
 
 METRICS = "metrics.jsonl"
@@ -35,17 +33,7 @@ class RunFiles:
         return runs.name == RUNS and (runs.parent / STUDY).is_file()
 
     def is_locked(self) -> bool:
-        try:
-            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return is_locked(self.path / LOCK)
 
     def logged(self) -> bytes:
         """Return the content of metrics.jsonl so far."""

@@ -1,5 +1,6 @@
 """The web application: the workbench, which opens first, and all other screens, which are loaded when one is opened."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import resources
@@ -32,7 +33,7 @@ _STYLES = ("report.css", "atlas.css")
 
 def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processes: StudyProcesses) -> Starlette:
     """Return the application for the folder `root`. Only browsers that know `token` can use it (see `Guard`).
-    `processes` train the studies that users start."""
+    `processes` train the studies that users start. Set `state.stopping` of the application when the server stops."""
     screens: dict[str, Answer] = {
         "/": lambda _: RedirectResponse(FIRST, 303),
         "/yaml/{name:path}": lambda request: _text(bench.config_text, request, root),
@@ -48,7 +49,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
 
         return Router(other_routes(root, processes))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             *routes(screens, {}, {"/m/{name:path}": partial(_workbench, root)}),
             Mount("/static", static),
@@ -57,6 +58,8 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         middleware=[Middleware(Guard, token=token, port=port, hosts=hosts)],
         exception_handlers={404: lambda request, _: problem(request, f"unknown page {request.url.path}", 404)},
     )
+    app.state.stopping = asyncio.Event()
+    return app
 
 
 class _OnFirstRequest:

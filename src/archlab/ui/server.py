@@ -1,6 +1,9 @@
 """The server of `archlab ui`: it listens on this machine and ends with Ctrl-C."""
 
+import asyncio
+import logging
 import secrets
+import signal
 import socket
 import webbrowser
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_browser: bool) -> None:
-    """Serve the screens for the folder `root` until Ctrl-C. Print the link first.
+    """Serve the screens for the folder `root` until Ctrl-C, which raises KeyboardInterrupt. Print the link first.
 
     Raise UserError if the port is in use, or if `address` is not one of this machine. Port 0 selects a free port.
     """
@@ -33,12 +36,26 @@ def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_bro
     config = uvicorn.Config(
         app, http="h11", log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
     )
+    server = _Server(config, app.state.stopping)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
+        signal.signal(signal.SIGHUP, server.handle_exit)  # uvicorn handles the other signals
     try:
-        uvicorn.Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass  # the usual end of a server
+        server.run(sockets=[listening])
     finally:
         processes.stop()
+
+
+class _Server(uvicorn.Server):
+    """Server that first ends the streams of events, which would otherwise never end."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping.set()
+        logging.getLogger("uvicorn.error").disabled = True  # it would report each answer that is not complete
+        await super().shutdown(sockets)
 
 
 def _listen(address: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from markupsafe import Markup
@@ -23,7 +24,10 @@ _LARGEST_SHARE = 0.1
 
 
 def live(request: Request, part: Callable[[], Markup]) -> StreamingResponse:
-    """Return an answer that sends the part now and after each change, until the browser leaves."""
+    """Return an answer that sends the part now and after each change, until the browser leaves or the server stops.
+
+    `request.app.state.stopping` is the event that the server sets when it stops.
+    """
     return StreamingResponse(_events(request, part), media_type="text/event-stream")
 
 
@@ -38,8 +42,8 @@ def state_or_problem(read: Callable[[], State]) -> tuple[State | None, str]:
 
 
 async def _events(request: Request, part: Callable[[], Markup]) -> AsyncIterator[str]:
-    last = Markup()
-    while not await request.is_disconnected():
+    last, stopping = Markup(), request.app.state.stopping
+    while not stopping.is_set() and not await request.is_disconnected():
         begin = time.monotonic()
         text = await run_in_threadpool(part)
         taken = time.monotonic() - begin
@@ -47,4 +51,6 @@ async def _events(request: Request, part: Callable[[], Markup]) -> AsyncIterator
             data = "\n".join(f"data: {line}" for line in text.splitlines())
             yield f"{data}\n\n"
             last = text
-        await asyncio.sleep(min(max(_SHORTEST_PAUSE, taken / _LARGEST_SHARE), _LONGEST_PAUSE))
+        with suppress(TimeoutError):
+            pause = min(max(_SHORTEST_PAUSE, taken / _LARGEST_SHARE), _LONGEST_PAUSE)
+            await asyncio.wait_for(stopping.wait(), pause)

@@ -1,12 +1,16 @@
 """Processes that train studies. They go on if the browser is closed, and stop like Ctrl-C when the server stops."""
 
+import fcntl
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 from archlab.errors import UserError
+from archlab.files import RUNS, is_locked
+from archlab.training.run_files import LOCK
 
 _SECONDS_TO_SAVE = 60.0
 """Time that a process has to write its checkpoints when the server stops."""
@@ -24,15 +28,20 @@ class StudyProcesses:
 
     def start(self, folder: Path, source: str, n_seeds: int | None = None) -> None:
         """Train the study `source` in `folder`, or continue it, with this number of seeds. By default, it has those of
-        `source`. Raise UserError if this server trains the study already."""
+        `source`. Raise UserError if a process trains the study already."""
         with self._lock:
             if self.is_running(folder):
                 raise UserError(f"this server trains {folder} already; wait for its end, or pause it first")
+            if is_trained_elsewhere(folder):
+                raise UserError(f"another process trains {folder}; wait for its end, or stop it first")
             command = [sys.executable, "-m", "archlab", "study", "run", source, "--out", str(folder)]
             command += [] if n_seeds is None else ["--seeds", str(n_seeds)]
             log = _log(folder)
             log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("wb") as output:
+            with log.open("ab") as output:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, because it inherits it
+                output.truncate(0)
                 self._processes[folder] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
                 )
@@ -70,6 +79,12 @@ class StudyProcesses:
                 process.wait(_SECONDS_TO_SAVE)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def is_trained_elsewhere(folder: Path) -> bool:
+    """Return whether a process that this server has not started trains a run of the study in this folder, or prepares
+    it. Call this only if this server does not train the study."""
+    return is_locked(_log(folder)) or any(is_locked(lock) for lock in folder.glob(f"{RUNS}/*/{LOCK}"))
 
 
 def _log(folder: Path) -> Path:

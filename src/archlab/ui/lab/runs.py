@@ -11,7 +11,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder
 from archlab.pricing.units import count, seconds
 from archlab.report.run.watched import Watched, parts, watch
-from archlab.training.run_files import LOCK, METRICS, SUMMARY, RunFiles
+from archlab.training.run_files import METRICS, SUMMARY, RunFiles
 from archlab.ui.configs import folders_with
 from archlab.ui.lab.curves import Chart, Curve, chart, held_out
 from archlab.ui.lab.load import machine_load
@@ -95,11 +95,6 @@ def run_state(folder: Path) -> RunState:
         [visible(note) for note in run.notes()],
         [drawn for drawn in charts if drawn],
     )
-
-
-def is_trained(study: Path) -> bool:
-    """Return whether a process, which may be another one, trains a run of the study in this folder."""
-    return any(RunFiles(lock.parent).is_locked() for lock in study.glob(f"runs/*/{LOCK}"))
 
 
 def _listed(folder: Path) -> ListedRun:

@@ -15,16 +15,15 @@ from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
-from archlab.study.record import has_summary
 from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
 from archlab.ui.compare.differences import DifferencesStudy
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live, state_or_problem
 from archlab.ui.lab.plan import Plan, checked, first_text, plan
-from archlab.ui.lab.processes import StudyProcesses
-from archlab.ui.lab.runs import RunList, is_trained
-from archlab.ui.lab.study_state import study_state
+from archlab.ui.lab.processes import StudyProcesses, is_trained_elsewhere
+from archlab.ui.lab.runs import RunList
+from archlab.ui.lab.study_state import is_finished, study_state
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
@@ -133,7 +132,7 @@ class StudyScreens:
             state=state,
             problem=problem,
             is_running=is_running,
-            is_elsewhere=not is_running and is_trained(folder),
+            is_elsewhere=not is_running and is_trained_elsewhere(folder),
             output=[visible(line) for line in self._processes.output(folder)],
             colors=line_colors(len(state.rows)) if state else [],
             quoted=quote(str(folder)),
@@ -155,9 +154,10 @@ class StudyScreens:
         ]
 
     def _status(self, folder: Path) -> str:
-        if self._processes.is_running(folder) or is_trained(folder):
+        if self._processes.is_running(folder) or is_trained_elsewhere(folder):
             return "training"
-        return "finished" if has_summary(folder) else "not finished"
+        finished, problem = state_or_problem(partial(is_finished, folder))
+        return "damaged" if problem else "finished" if finished else "not finished"
 
 
 def _form(text: str, name: str, plan: Plan | None = None, problem: str = "", notes: Sequence[str] = ()) -> Response:

@@ -10,6 +10,7 @@ from archlab.exchange.configs import is_run_folder
 from archlab.files import RUNS
 from archlab.pricing.units import seconds
 from archlab.report.run.watched import Watched, watch
+from archlab.study.arm import Arm
 from archlab.study.design import arms
 from archlab.study.known_runs import KnownRuns, known_runs
 from archlab.study.record import has_summary, read_summary
@@ -70,54 +71,96 @@ class StudyState(NamedTuple):
         return bool(self.measure)
 
 
+class _StudyRuns(NamedTuple):
+    """A study with the states of its runs."""
+
+    folder: Path
+    config: StudyConfig
+    arms: list[Arm]
+    seeds: list[int]
+    before: list[tuple[str, Watched | None]]
+    """Label and state of each run before the comparison."""
+    compared: dict[str, dict[int, Watched | None]]
+    """State of each run of the comparison, by arm and seed."""
+    note: str
+    """Reason why the runs are unknown. Empty if they are known."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "_StudyRuns":
+        _, config = read_study(str(folder))
+        designed, note = arms(config, study_path(str(folder))), ""
+        try:
+            runs = known_runs(folder, designed)
+        except UserError as error:
+            runs, note = KnownRuns(), str(error)
+        states = _states([*(run.name for run in runs.before), *_names(runs)], folder)
+        seeds = [*config.seed_list, *(seed for named in runs.compared.values() for seed in named)]
+        named = {arm.name: runs.compared.get(arm.name, {}) for arm in designed}
+        return cls(
+            folder,
+            config,
+            designed,
+            list(dict.fromkeys(seeds)),
+            [(run.label, states.get(run.name)) for run in runs.before],
+            {arm: {seed: states.get(name) for seed, name in by_seed.items()} for arm, by_seed in named.items()},
+            note,
+        )
+
+    @property
+    def ended(self) -> list[Watched]:
+        """Runs of the comparison that have ended."""
+        return [state for by_seed in self.compared.values() for state in by_seed.values() if state and state.summary]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all planned runs have ended, so that a verdict may be shown."""
+        planned = ((arm, seed) for arm in self.arms for seed in self.seeds if self.config.has_run(arm.size, seed))
+        states = (self.compared[arm.name].get(seed) for arm, seed in planned)
+        return all(state and state.summary for state in states) and has_summary(self.folder)
+
+    @property
+    def begun(self) -> list[Watched]:
+        """Runs that have begun, in order."""
+        by_seed = (state for states in self.compared.values() for state in states.values())
+        return [state for state in (*(state for _, state in self.before), *by_seed) if state]
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether all planned runs of the study in a folder have ended. Raise UserError if it contains no study."""
+    return has_summary(folder) and _StudyRuns.of(folder).is_finished
+
+
 def study_state(folder: Path) -> StudyState:
     """Return the state of the study in a folder. Raise UserError if the folder contains no study."""
-    _, config = read_study(str(folder))
-    designed, note = arms(config, study_path(str(folder))), ""
-    try:
-        runs = known_runs(folder, designed)
-    except UserError as error:
-        runs, note = KnownRuns(), str(error)
-    states = _states([*(run.name for run in runs.before), *_names(runs)], folder)
-    seeds = list(dict.fromkeys([*config.seed_list, *(seed for named in runs.compared.values() for seed in named)]))
-    compared = {
-        arm.name: {seed: states.get(name) for seed, name in runs.compared.get(arm.name, {}).items()} for arm in designed
-    }
+    runs = _StudyRuns.of(folder)
+    config, designed, compared = runs.config, runs.arms, runs.compared
     rows = [
         (
             arm.label,
-            [_cell(compared[arm.name].get(seed)) if config.has_run(arm.size, seed) else _NO_RUN for seed in seeds],
+            [_cell(compared[arm.name].get(seed)) if config.has_run(arm.size, seed) else _NO_RUN for seed in runs.seeds],
         )
         for arm in designed
     ]
-    ended = {
-        (arm, seed): state
-        for arm, named in compared.items()
-        for seed, state in named.items()
-        if state and state.summary
-    }
-    planned = [(arm.name, seed) for arm in designed for seed in seeds if config.has_run(arm.size, seed)]
-    is_finished = all(run in ended for run in planned) and has_summary(folder)
     curves = [
         held_out(state, arm.label, color)
         for color, arm in enumerate(designed)
         for state in compared[arm.name].values()
         if state
     ]
-    measure = next((state.measure for state in states.values()), "").replace("_", " ")
+    measure = next((state.measure for state in runs.begun), "").replace("_", " ")
     return StudyState(
         str(folder),
         config.question,
-        seeds,
+        runs.seeds,
         rows,
-        [(run.label, _cell(states.get(run.name))) for run in runs.before],
+        [(label, _cell(state)) for label, state in runs.before],
         measure and f"held-out {measure}",
         chart(f"Held-out {measure}", curves),
         machine_load(),
-        is_finished,
-        read_summary(folder).answer if is_finished else "",
-        _one_more_seed(config, list(ended.values()), len(designed)) if is_finished else None,
-        visible(note),
+        runs.is_finished,
+        read_summary(folder).answer if runs.is_finished else "",
+        _one_more_seed(config, runs.ended, len(designed)) if runs.is_finished else None,
+        visible(runs.note),
     )
 
 
