@@ -14,7 +14,8 @@ from archlab.cli.app import main
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.ui.app import create_app
-from archlab.ui.lab.processes import StudyProcesses, is_trained_elsewhere
+from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.runs import is_trained_elsewhere
 from tiny import MODEL, TRAIN
 
 HERE = "http://127.0.0.1:8765"

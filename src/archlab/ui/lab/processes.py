@@ -9,8 +9,6 @@ from pathlib import Path
 from threading import Lock
 
 from archlab.errors import UserError
-from archlab.files import RUNS, is_locked
-from archlab.training.run_files import LOCK
 
 _SECONDS_TO_SAVE = 60.0
 """Time that a process has to write its checkpoints when the server stops."""
@@ -29,6 +27,8 @@ class StudyProcesses:
     def start(self, folder: Path, source: str, n_seeds: int | None = None) -> None:
         """Train the study `source` in `folder`, or continue it, with this number of seeds. By default, it has those of
         `source`. Raise UserError if a process trains the study already."""
+        from archlab.ui.lab.runs import is_trained_elsewhere  # loads all packages that read runs
+
         with self._lock:
             if self.is_running(folder):
                 raise UserError(f"this server trains {folder} already; wait for its end, or pause it first")
@@ -36,7 +36,7 @@ class StudyProcesses:
                 raise UserError(f"another process trains {folder}; wait for its end, or stop it first")
             command = [sys.executable, "-m", "archlab", "study", "run", source, "--out", str(folder)]
             command += [] if n_seeds is None else ["--seeds", str(n_seeds)]
-            log = _log(folder)
+            log = log_of(folder)
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as output:
                 with suppress(OSError):  # a file system without locks
@@ -65,7 +65,7 @@ class StudyProcesses:
     def output(self, folder: Path) -> list[str]:
         """Return the last lines that the process of a study has printed."""
         try:
-            return _log(folder).read_text(errors="replace").splitlines()[-_SHOWN:]
+            return log_of(folder).read_text(errors="replace").splitlines()[-_SHOWN:]
         except OSError:
             return []
 
@@ -81,11 +81,6 @@ class StudyProcesses:
                 process.kill()
 
 
-def is_trained_elsewhere(folder: Path) -> bool:
-    """Return whether a process that this server has not started trains a run of the study in this folder, or prepares
-    it. Call this only if this server does not train the study."""
-    return is_locked(_log(folder)) or any(is_locked(lock) for lock in folder.glob(f"{RUNS}/*/{LOCK}"))
-
-
-def _log(folder: Path) -> Path:
+def log_of(folder: Path) -> Path:
+    """Return the file with the output of the process that trains a study. The process holds its lock."""
     return folder.with_name(f"{folder.name}.log")

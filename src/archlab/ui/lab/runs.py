@@ -9,12 +9,14 @@ from urllib.parse import quote
 from archlab.config.core.text import visible
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder
+from archlab.files import RUNS, is_locked
 from archlab.pricing.units import count, seconds
 from archlab.report.run.watched import Watched, parts, watch
-from archlab.training.run_files import METRICS, SUMMARY, RunFiles
+from archlab.training.run_files import LOCK, METRICS, SUMMARY, RunFiles
 from archlab.ui.configs import folders_with
 from archlab.ui.lab.curves import Chart, Curve, chart, held_out
 from archlab.ui.lab.load import machine_load
+from archlab.ui.lab.processes import log_of
 
 _POINTS = 200
 """Maximum number of points on the curve of the training loss."""
@@ -95,6 +97,12 @@ def run_state(folder: Path) -> RunState:
         [visible(note) for note in run.notes()],
         [drawn for drawn in charts if drawn],
     )
+
+
+def is_trained_elsewhere(folder: Path) -> bool:
+    """Return whether a process that this server has not started trains a run of the study in this folder, or prepares
+    it. Call this only if this server does not train the study."""
+    return is_locked(log_of(folder)) or any(is_locked(lock) for lock in folder.glob(f"{RUNS}/*/{LOCK}"))
 
 
 def _listed(folder: Path) -> ListedRun:

@@ -21,8 +21,8 @@ from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live, state_or_problem
 from archlab.ui.lab.plan import Plan, checked, first_text, plan
-from archlab.ui.lab.processes import StudyProcesses, is_trained_elsewhere
-from archlab.ui.lab.runs import RunList
+from archlab.ui.lab.processes import StudyProcesses
+from archlab.ui.lab.runs import RunList, is_trained_elsewhere
 from archlab.ui.lab.study_state import is_finished, study_state
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
