@@ -115,15 +115,15 @@ def test_a_newer_change_replaces_an_older_one_without_an_error(lab: Laboratory, 
 
 def test_a_slow_screen_shows_that_it_is_being_computed(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/studies")
-    held = list[Route]()
-    page.route("**/choices", lambda route: held.append(route))
+    waiting = list[Route]()
+    page.route("**/choices", lambda route: waiting.append(route))
     shown = page.evaluate("""async () => {
       document.querySelector("nav a[href='/choices']").click();
       await new Promise((done) => setTimeout(done, 600));
       return document.getElementById("waiting").textContent;
     }""")
     assert shown == "Computing …"
-    held.pop().continue_()
+    waiting.pop().continue_()
     page.wait_for_url("**/choices")
     expect(page.locator("#waiting")).to_be_empty()
 

@@ -118,6 +118,16 @@ def test_a_study_without_a_list_of_its_runs_shows_those_of_its_summary(client: T
     file.write_text(before)
 
 
+def test_the_form_and_the_command_predict_the_same_time(client: TestClient, capsys: pytest.CaptureFixture[str]):
+    text = re.sub(r"(?m)^.*data.path.*\n", "", Path("which.yaml").read_text())
+    Path("same.yaml").write_text(text)
+    assert main(["study", "show", "same.yaml"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    (time,) = re.findall(r"one after another: (about .*?)\. Start-up", shown)
+    page = client.post("/studies/plan", data={"name": "same", "text": text}, headers={"origin": HERE}).text
+    assert time in " ".join(unescape(page).split())
+
+
 def test_the_list_and_the_page_agree_whether_a_study_is_finished(client: TestClient):
     """With one more planned seed, the summary of the command line is older than the plan."""
 

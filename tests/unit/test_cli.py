@@ -416,7 +416,6 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("archlab.study.forecast._LARGEST", 0)
     (tmp_path / "mine.txt").write_text("words of mine\n" * 1000)
     (tmp_path / "mine.yaml").write_text(to_yaml({"extends": "gates", "set": {"data.path": "mine.txt"}}))
     monkeypatch.setattr("archlab.review.findings.warnings", lambda config: [f"{20 * 'long '} {config.model.d_model}"])

@@ -37,13 +37,13 @@ from archlab.evidence.ledger import (
     ledger,
     published,
 )
+from archlab.evidence.pace import committed_pace
 from archlab.evidence.rankings import agreement
 from archlab.evidence.results import (
     ArmOfResults,
     Results,
     ResultsHeader,
     committed,
-    committed_pace,
     digest,
     identified,
     read_results,

@@ -14,17 +14,14 @@ import torch.nn.functional as F
 from archlab.config.check import validate
 from archlab.config.core.registry import kinds
 from archlab.config.tasks.recall import Recall
-from archlab.config.training import resolve_train
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_run
 from archlab.pricing.params import parameters
-from archlab.pricing.work import computed_training_flops
 from archlab.study.checks import named_outcomes
 from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
 from archlab.study.details import compare_documents
-from archlab.study.forecast import forecast, rehearsed_clock
 from archlab.study.outcomes import timing
 from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.gather import StudyRuns, gather
@@ -414,22 +411,6 @@ def test_the_intensity_of_decoding_is_flops_over_bytes():
         flops = 2 * weights * batch + 4 * batch * context * m.d_model * m.n_layers
         n_bytes = 2 * weights + 2 * 2 * batch * context * heads * head_dim * m.n_layers
         assert values[arm.name][0] == pytest.approx(flops / n_bytes, rel=0.15), "scores are written and read, too"
-
-
-def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest.MonkeyPatch):
-    found = study(arms={"a": {}, "twice": {"model.n_layers": 4}})
-    designed = arms(found)
-    monkeypatch.setattr("archlab.infer.speed.seconds_of", lambda step, steps: [0.5, 0.25])
-    clock = rehearsed_clock(designed[0].config)
-    assert clock
-    steps = resolve_train(designed[0].config).steps
-    assert clock(designed[0].config) == pytest.approx(0.25 * steps)
-    flops = [computed_training_flops(arm.config) for arm in designed]
-    assert clock(designed[1].config) == pytest.approx(0.25 * steps * flops[1] / flops[0])
-    total = forecast(found, designed, clock)
-    assert total.seconds == pytest.approx(total.runs / 2 * sum(map(clock, (arm.config for arm in designed))))
-    large = arms(study(arms={"a": {"model.d_model": 8192, "model.n_layers": 64}}))
-    assert rehearsed_clock(large[0].config) is None
 
 
 def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,6 @@ from archlab.study.formatting import listed
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
-    from archlab.pricing.hardware import Hardware
     from archlab.study.arm import Arm
     from archlab.study.schema import StudyConfig
 
@@ -130,15 +129,14 @@ def list_studies(*, json: Flag = False) -> None:
     """
     from archlab.config.io import studies
     from archlab.evidence.claims import claim_of
-    from archlab.evidence.results import committed_pace
+    from archlab.evidence.pace import training_pace
     from archlab.pricing.hardware import load_hardware
     from archlab.report.study.claims import basis, entry
-    from archlab.study.forecast import ideal_clock, listed_studies, measured_clock, pace_clock
+    from archlab.study.forecast import ideal_clock, listed_studies
     from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
-    machine, pace = _this_machine(), committed_pace()
-    clock = measured_clock(machine) if machine else pace_clock(pace.flops_per_second) if pace else None
-    here = dict.fromkeys((QUICKEST, AS_IT_STANDS), clock) if clock else {}
+    pace = training_pace()
+    here = dict.fromkeys((QUICKEST, AS_IT_STANDS), pace.clock) if pace.clock else {}
     claims = {name: claim_of(name) for name in studies()}
     numbers = {name: [claim.number for claim in tested] for name, tested in claims.items()}
     in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
@@ -150,13 +148,7 @@ def list_studies(*, json: Flag = False) -> None:
     for study in entries:
         for line in entry(study, claims[study.name], out.width):
             out.print(line)
-    out.print(basis(None if machine else pace))
-
-
-def _this_machine() -> "Hardware | None":
-    from archlab.pricing.hardware import THIS, load_hardware, this_machine
-
-    return load_hardware(THIS) if this_machine().exists() else None
+    out.print(basis(pace.committed))
 
 
 @app.command
@@ -271,21 +263,19 @@ def _predicted(study: str) -> Iterator[str]:
 
 def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     """Describe the number of runs, their estimated training time, and the source of the estimate."""
+    from archlab.evidence.pace import training_pace
     from archlab.pricing.units import seconds
-    from archlab.study.forecast import STEPS, forecast, measured_clock, rehearsed_clock
+    from archlab.study.forecast import forecast
     from archlab.study.schema import most_seeds
 
-    machine, first = _this_machine(), designed[0]
-    total = forecast(config, designed, measured_clock(machine) if machine else rehearsed_clock(first.config))
+    pace = training_pace()
+    total = forecast(config, designed, pace.clock)
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
         return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
-    rehearsed = f"{STEPS} steps of arm {first.label!r} that were just timed"
-    others = ", and the FLOPs of the other arms" if len(designed) > 1 else ""
-    source = "its measured speed" if machine else f"{rehearsed}{others}"
-    time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
-    return f"{runs}\n{time}, estimated for this machine from {source}; start-up and evaluation are not included"
+    time = f"training time of all runs, one after another: about {seconds(total.seconds)} {pace.source}"
+    return f"{runs}\n{time}. Start-up and evaluation are not included."
 
 
 def _resources(designed: Sequence["Arm"]) -> str:

@@ -22,14 +22,13 @@ from archlab.config.identity import config_hash
 from archlab.config.io import studies
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
-from archlab.pricing.work import computed_training_flops
 from archlab.study.comparisons import effects, factor_contrasts, outcome_statistics, planned_trends, size_trends
 from archlab.study.design import arms
 from archlab.study.outcomes.schema import BY_SEED
 from archlab.study.record import Heading, OutcomeStatistics, SizeTrend, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Contrast, Estimate, Folds, Values, independent, pairwise, t_test
-from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of, unloaded_study
+from archlab.study.study_file import AS_IT_STANDS, scales_of, unloaded_study
 
 _WITHOUT_EFFECT = {"question", "claim", "labels", "scales", "checks"}
 
@@ -329,33 +328,3 @@ def _n_folds(config: StudyConfig) -> int:
 
 def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
-
-
-_STUDY, _ARM = "norm-kind", "rms"
-"""Names of a study with timed runs and of one of its arms. The arm trains the unchanged preset mini-llama, on which
-most studies are based."""
-
-
-class Pace(Base):
-    """Training speed of the machine on which the committed results were measured."""
-
-    flops_per_second: float
-    """Training FLOPs per second. The FLOPs are computed by archlab."""
-    tokens_per_second: float
-    """Training tokens per second of mini-llama."""
-    processor: str
-
-
-def committed_pace() -> Pace | None:
-    """Return the training speed in the committed results. Return None if they do not contain the study with timed
-    runs."""
-    results = committed().get(results_name(_STUDY, AS_IT_STANDS))
-    if results is None:
-        return None
-    (arm,) = (arm for arm in arms(library_study(_STUDY, AS_IT_STANDS)) if arm.name == _ARM)
-    speed = fmean(value for value in results.values["training_speed"][_ARM].values() if value is not None)
-    return Pace(
-        flops_per_second=speed * computed_training_flops(arm.config),
-        tokens_per_second=speed,
-        processor=results.about.environment["processor"],
-    )

@@ -103,37 +103,6 @@ def _runs(study: StudyConfig, arm: Arm) -> int:
     return n_seeds * at_once + len(grid(study)) * study.tune_seeds
 
 
-STEPS = 3
-"""Number of timed steps. Two warm-up steps precede them."""
-
-_LARGEST = 2e11
-"""Largest number of FLOPs of a step that is timed. It keeps the timing within a few seconds."""
-
-
-def rehearsed_clock(config: Config) -> Clock | None:
-    """Time training steps of this config, and return a clock that assumes the same speed in FLOPs per second for other
-    configs.
-
-    The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.
-    """
-    from archlab.infer.speed import rehearse, seconds_of, uncompiled  # loads torch
-
-    flops = _flops_per_step(config)
-    if flops > _LARGEST:
-        return None
-
-    per_flop = min(seconds_of(rehearse(uncompiled(config)).step, STEPS)) / flops
-
-    def clock(other: Config) -> float:
-        return resolve_train(other).steps * _flops_per_step(other) * per_flop
-
-    return clock
-
-
-def _flops_per_step(config: Config) -> float:
-    return computed_training_flops(config) * resolve_train(config).batch_tokens
-
-
 class ListedStudy(Base):
     """A study that comes with archlab, with an estimate for each scale."""
 

@@ -9,7 +9,8 @@ from archlab.config.identity import flatten
 from archlab.evidence.claims import Claim, cited
 from archlab.evidence.ledger import LedgerEntry, about_study
 from archlab.evidence.look_up import explaining
-from archlab.evidence.results import Pace, in_library
+from archlab.evidence.pace import Pace
+from archlab.evidence.results import in_library
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.pricing.units import plural, seconds, si
 from archlab.report.ledger.words import at_scale, found_here

@@ -11,14 +11,15 @@ from archlab.config.io import studies
 from archlab.config.problems import nearest
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.evidence.results import committed, committed_pace
+from archlab.evidence.pace import training_pace
+from archlab.evidence.results import committed
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost
 from archlab.pricing.units import binary, count, plural, seconds
 from archlab.study.arm import Arm
 from archlab.study.authoring import EXAMPLE, template
 from archlab.study.design import arms
-from archlab.study.forecast import forecast, pace_clock
+from archlab.study.forecast import forecast
 from archlab.study.power import smallest_effect
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import AS_IT_STANDS, study_from_values, unloaded_study
@@ -75,11 +76,11 @@ def checked(text: str, root: Path) -> StudyConfig:
 def plan(study: StudyConfig) -> Plan:
     """Return the arms of a study and what its runs would take. Nothing is trained."""
     designed = arms(study)
-    pace = committed_pace()
-    total = forecast(study, designed, pace_clock(pace.flops_per_second) if pace else None)
+    pace = training_pace()
+    total = forecast(study, designed, pace.clock)
     facts = [("Runs", f"{total.runs}, with {plural(len(study.seed_list), 'seed')} per arm")]
     if total.seconds is not None:
-        facts.append(("Training time", f"about {seconds(total.seconds)} at the speed of archlab's own studies"))
+        facts.append(("Training time", f"about {seconds(total.seconds)} {pace.source}"))
     facts.append(("Smallest difference it could find", _smallest(study, designed)))
     facts.append(("Memory of a run", f"up to {binary(max(cost(arm.config).step_memory.peak for arm in designed))}"))
     return Plan(study.question, [_planned(arm) for arm in designed], facts)
