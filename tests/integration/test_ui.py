@@ -208,6 +208,20 @@ def test_an_address_without_effect_leads_to_the_shorter_one(client: TestClient):
     assert added.headers["location"] == "/m/llama-3-8b?model.attention.softcap=50"
 
 
+def test_values_are_shown_as_people_write_them(client: TestClient):
+    page = client.get("/m/llama-3-8b").text
+    assert 'name="model.position.theta" value="500000"' in page
+    assert 'name="model.attention.softcap" value="" placeholder="none"' in page
+    for text in ("500000", "5e5", "500000.0"):
+        answer = client.get(f"/m/llama-3-8b?model.position.theta={text}")
+        assert (answer.status_code, answer.headers.get("location")) == (303, "/m/llama-3-8b")
+    off = client.get("/m/gemma-2-9b?model.attention.softcap=null").text
+    assert 'name="model.attention.softcap" value="null"' in off
+    models = re.sub(r"<.*?>", " ", client.get("/models/deepseek-v3").text + client.get("/vs/gpt-2/llama-3-8b").text)
+    assert not {"{}", "null", "500000.0", "1000000.0"} & set(models.split())
+    assert {"none", "500,000", "163,840"} <= set(models.split())
+
+
 def test_a_wrong_value_is_one_message_and_the_page_stays(client: TestClient):
     answer = client.get("/m/llama-3-8b?model.attention.n_kv_heads=7", headers={"HX-Request": "true"})
     assert "7 does not divide n_heads = 32" in answer.text

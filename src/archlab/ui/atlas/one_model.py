@@ -26,6 +26,7 @@ from archlab.ui.atlas.bars import conditions_of
 from archlab.ui.atlas.published import published, published_rows
 from archlab.ui.atlas.view import ModelsView, X
 from archlab.ui.configs import UnknownNameError
+from archlab.ui.values import shown
 
 
 class NotInAtlasError(Exception):
@@ -157,5 +158,5 @@ def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:
             continue
         text = to_yaml_line(value)
         doubted = about.doubts(path.removeprefix("model."))
-        settings.append(Setting(path, text, str(n_models(path, text) or ""), doubted, topic_of(path, values)))
+        settings.append(Setting(path, shown(value), str(n_models(path, text) or ""), doubted, topic_of(path, values)))
     return settings

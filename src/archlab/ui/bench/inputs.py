@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.look_up import topic_of
+from archlab.ui.values import typed
 
 MAIN: Mapping[str, Mapping[str, str]] = {
     "Size": {
@@ -53,7 +53,7 @@ class FieldInput(NamedTuple):
     label: str
     value: str
     options: tuple[str, ...]
-    """Allowed words. Empty for a number, which is typed."""
+    """Allowed words. Empty for a number, which is typed. The word `null` is shown as `none`."""
     is_number: bool
     topic: str
     """Topic of `archlab explain`, or the path if no topic contains the field."""
@@ -65,7 +65,7 @@ def main_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> dict[
     resolved config to its value, and `changed` contains the fields that the URL sets."""
     groups = {
         group: [
-            _input(path, label, to_yaml_line(values[path]), path in changed, topic_of(path, values))
+            _input(path, label, typed(values[path]), path in changed, topic_of(path, values))
             for path, label in fields.items()
             if path in values
         ]
@@ -79,7 +79,7 @@ def other_choices(values: Mapping[str, Any], changed: Mapping[str, str]) -> list
     main = {path for fields in MAIN.values() for path in fields}
     return [
         _input(
-            path, path.removeprefix("model."), to_yaml_line(values[path]) if path in values else text, True,
+            path, path.removeprefix("model."), typed(values[path]) if path in values else text, True,
             topic_of(path, values),
         )
         for path, text in changed.items()

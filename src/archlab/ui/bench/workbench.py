@@ -30,6 +30,7 @@ from archlab.review.shape_rule import Case
 from archlab.ui.bench.boxes import PartFacts, part_facts
 from archlab.ui.bench.inputs import FieldInput, main_choices, other_choices
 from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in, refuse_unknown
+from archlab.ui.values import means
 
 DEVICE = "h100"
 _SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training": "Tokens/s, training"}
@@ -160,7 +161,7 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
     overrides = {**view.overrides, **added}
     base = flatten(resolved(load(Variant(view.name, {}), root).config)) if overrides else {}
     overrides = {
-        field: value for field, value in overrides.items() if field not in base or to_yaml_line(base[field]) != value
+        field: value for field, value in overrides.items() if field not in base or not means(value, base[field])
     }
     if view.lock:
         overrides |= _same_size(view, overrides, root)

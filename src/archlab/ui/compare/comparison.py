@@ -26,6 +26,7 @@ from archlab.report.drawings.block import draw, side_by_side
 from archlab.report.ledger.words import numbered
 from archlab.ui.bench.workbench import View
 from archlab.ui.configs import ComparedConfigs, Variant, load
+from archlab.ui.values import shown
 
 _LONGEST = 8192
 """Maximum number of tokens of the sequence for which costs are compared."""
@@ -115,19 +116,11 @@ def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _
     changed = second.get(path)
     return Row(
         field=path,
-        values=[_text(config.get(path)) for config in flat],
+        values=[shown(config[path]) if path in config else "-" for config in flat],
         models=models if any(models) else [],
         effect="" if changed is None else _effect(first, path, changed, before, context, root),
         topic=topic_of(path, second or flat[0]),
     )
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() else f"{value:.5g}"
-    return to_yaml_line(value)
 
 
 def _effect(variant: Variant, path: str, value: Any, before: _Costs, context: int, root: Path) -> str:
