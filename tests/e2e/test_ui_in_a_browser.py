@@ -12,8 +12,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from ui_server import Laboratory, check_screen, served
 
+from archlab.config.core.yaml_text import to_yaml
 from browsers import needs_browser
 from sample_run import begun
+from tiny import MODEL, TRAIN
 
 pytestmark = needs_browser
 
@@ -199,3 +201,25 @@ def test_a_study_is_checked_started_watched_and_paused(lab: Laboratory, page: Pa
     assert (lab.folder / "studies/from-the-browser/study.yaml").is_file()
     page.goto(f"{lab.home}/studies")
     expect(page.get_by_role("row", name=re.compile("from-the-browser"))).to_contain_text("not finished")
+
+
+def test_a_study_ends_with_its_answer_and_one_more_seed_is_trained(lab: Laboratory, page: Page):
+    (lab.folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 2000)
+    (lab.folder / "base.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
+    study = {
+        "question": "Which?", "base": "base.yaml", "set": {"data.path": "text.txt"}, "budget": {"tokens": 640},
+        "seeds": 2, "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},
+    }  # fmt: skip
+    page.goto(f"{lab.home}/studies/new")
+    page.fill("#text", to_yaml(study))
+    page.fill("#name", "short")
+    page.get_by_text("Check and estimate").click()
+    page.get_by_role("button", name="Start training").click()
+    expect(page.locator("p.answer")).to_be_visible(timeout=180_000)
+    expect(page.locator("td.finished")).to_have_count(4)
+    with page.expect_navigation():
+        page.get_by_role("button", name="Train one more seed").click()
+    expect(page.locator("td.finished")).to_have_count(6, timeout=180_000)
+    expect(page.get_by_role("button", name="Train one more seed")).to_be_visible(timeout=180_000)
+    page.get_by_role("button", name="Report", exact=True).click()
+    expect(page.locator("body")).to_contain_text("not planned")
