@@ -23,6 +23,7 @@ SCREENS = [
     "/m/llama-3-8b",
     "/m/t5-small",
     "/vs/llama-3-8b/gemma-2-9b",
+    "/vs/llama-3-8b/deepseek-v3/gpt-2",
     "/models",
     "/models?heads=GQA&year=2024&x=position&y=mixers&mine=llama-3-8b",
     "/models/deepseek-v3",

@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 from archlab.cli.app import main
 from archlab.pricing.units import binary, count, si
 from archlab.ui.app import create_app
-from archlab.ui.guard import LONGEST_BODY, LONGEST_QUERY, MOST_FIELDS
+from archlab.ui.guard import LONGEST_ADDRESS, LONGEST_BODY, MOST_FIELDS
+from archlab.ui.lab.plan import MOST_ARMS
 from archlab.ui.lab.processes import StudyProcesses
 from sample_run import STEPS, begun
 
@@ -102,7 +103,8 @@ def test_a_part_of_another_site_is_refused_and_a_page_of_this_server_is_not(clie
         ("/m/" + "a" * 5_000, 404),
         ("/m/owner/name", 404),
         ("/nothing", 404),
-        (f"/m/llama-3-8b?{'a' * LONGEST_QUERY}=1", 414),
+        (f"/m/llama-3-8b?{'a' * LONGEST_ADDRESS}=1", 414),
+        ("/m/" + "a" * LONGEST_ADDRESS, 414),
         ("/m/llama-3-8b?" + "&".join(f"f{n}=1" for n in range(MOST_FIELDS + 1)), 400),
         ("/m/llama-3-8b?data.path=/etc", 422),
         ("/m/llama-3-8b?train.start=/etc", 422),
@@ -159,6 +161,36 @@ def test_a_link_that_leads_out_of_the_folder_is_not_followed(
     os.symlink(outside, "link.yaml")
     assert client.get("/m/inside.yaml").status_code == 200
     assert client.get("/m/link.yaml").status_code == 404
+
+
+@pytest.mark.parametrize("field", ["extends: {}", "start: {}", "set: {{data.path: {}}}"])
+@pytest.mark.parametrize("path", ["link", "link/secret.yaml", "../outside", "/etc"])
+def test_a_study_reads_nothing_outside_the_folder(
+    client: TestClient, tmp_path_factory: pytest.TempPathFactory, field: str, path: str
+):
+    os.symlink(tmp_path_factory.mktemp("outside"), "link")
+    rest = "question: q\nbase: tiny-llama\nbudget: {tokens: 20K}\narms: {a: {}, b: {model.norm.kind: layernorm}}\n"
+    form = {"name": "one", "text": f"{field.format(path)}\n{rest}"}
+    for address in ("/studies/plan", "/studies/start"):
+        answer = client.post(address, data=form, headers={"origin": HERE})
+        assert answer.status_code == 422
+        assert "paths below the current folder" in answer.text
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        "arms: {" + ", ".join(f"a{n}: {{model.mlp.d_ff: {n}}}" for n in range(8, 808, 8)) + "}",
+        "cross: {train.seed: [0, 1, 2, 3, 4, 5, 6, 7], train.lr: [1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3, 7e-3]}",
+    ],
+)
+def test_a_study_with_many_arms_is_refused_at_once(client: TestClient, monkeypatch: pytest.MonkeyPatch, arms: str):
+    """A form of allowed length could otherwise keep the server busy for a minute."""
+    monkeypatch.setattr("archlab.ui.lab.plan.arms", None)
+    text = f"question: q\nbase: tiny-llama\nbudget: {{tokens: 20K}}\n{arms}\n"
+    answer = client.post("/studies/plan", data={"name": "one", "text": text}, headers={"origin": HERE})
+    assert answer.status_code == 422
+    assert f"arms; allowed in the browser: up to {MOST_ARMS}" in answer.text
 
 
 def test_a_config_of_the_folder_runs_no_plug_in(client: TestClient):

@@ -238,11 +238,22 @@ def test_the_config_of_the_user_is_a_star(client: TestClient):
     assert re.search(r'role="img" aria-label="llama-3-8b: Year 2024', client.get("/models?mine=llama-3-8b&x=year").text)
 
 
-def test_the_workbench_leads_to_its_star(client: TestClient):
-    page = client.get("/m/llama-3-8b?model.n_layers=16").text
+@pytest.mark.parametrize(
+    "variant", ["llama-3-8b model.n_layers=16", "gemma-2-9b model.layers.pattern=[local, local, full]"]
+)
+def test_the_workbench_leads_to_its_star(client: TestClient, variant: str):
+    name, _, change = variant.partition(" ")
+    page = client.get(f"/m/{name}", params=[tuple(change.split("="))]).text
     link = re.search(r'href="(/models\?mine=[^"]*)"', page)
     assert link
-    assert "★ llama-3-8b model.n_layers=16" in client.get(unescape(link[1])).text
+    assert f"★ {variant}" in client.get(unescape(link[1])).text
+
+
+@pytest.mark.parametrize("conditions", ["d_ff_over_d%3E4", "year=2017|2025"])
+def test_models_of_years_with_gaps_are_saved(client: TestClient, conditions: str):
+    answer = client.get(f"/save/models?{conditions}")
+    assert answer.status_code == 200
+    assert len(listed(client.get(f"/models?{conditions}").text)) == answer.text.count('id="model-')
 
 
 # --- page of a model --------------------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def _part(row: AtlasRow) -> str:
 
 def _years(n: Mapping[int, int]) -> alt.X:
     years = [str(year) for year in range(min(n), max(n) + 1)]
-    numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in years) + "}"
+    numbers = "{" + ", ".join(f"'{year}': '{n.get(int(year), 0)}'" for year in years) + "}"
     axis = alt.Axis(
         title=None, labelAngle=0, grid=False, labelExpr=f"['’' + slice(datum.label, 2), {numbers}[datum.label]]"
     )

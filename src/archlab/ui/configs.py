@@ -52,6 +52,11 @@ class Variant(NamedTuple):
         return shlex.join([self.name, *with_effect(self.settings, command)])
 
     @property
+    def typed(self) -> str:
+        """CONFIG and its overrides as a person types them in a form, without quotes."""
+        return " ".join([self.name, *self.settings])
+
+    @property
     def title(self) -> str:
         return title_with(self.name, self.settings)
 
@@ -179,7 +184,15 @@ def path_below(name: str, root: Path) -> Path | None:
     """Return the path of an existing file or folder below `root`; None if there is none. Links may not lead outside."""
     try:
         path = real_path(root / name)
-        is_below = path.is_relative_to(real_path(root)) and path.exists()
+        is_below = stays_below(name, root) and path.exists()
     except (OSError, ValueError):  # the name is too long or contains a null byte
         return None
     return root / path.relative_to(real_path(root)) if is_below and path != real_path(root) else None
+
+
+def stays_below(name: str, root: Path) -> bool:
+    """Return whether a path, which need not exist, is `root` or below it after all links are followed."""
+    try:
+        return real_path(root / name).is_relative_to(real_path(root))
+    except (OSError, ValueError):  # the name is too long or contains a null byte
+        return False

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from archlab.config.core.trust import naming_nothing
 
-LONGEST_QUERY = 8_192
-"""Maximum length of a query in bytes."""
+LONGEST_ADDRESS = 8_192
+"""Maximum length of a path with its query, in bytes."""
 
 MOST_FIELDS = 100
 """Maximum number of fields in a query or a posted form."""
@@ -84,8 +84,8 @@ class Guard:
             return PlainTextResponse("allowed methods: GET, HEAD, POST", 405)
         if sum(len(name) + len(value) for name, value in headers.raw) > LONGEST_HEADERS:
             return PlainTextResponse(f"the headers are too long; allowed: {LONGEST_HEADERS:,} bytes", 431)
-        if len(request.url.query) > LONGEST_QUERY:
-            return PlainTextResponse(f"the query is too long; allowed: {LONGEST_QUERY:,} bytes", 414)
+        if len(request.scope["raw_path"]) + len(request.scope["query_string"]) > LONGEST_ADDRESS:
+            return PlainTextResponse(f"the address is too long; allowed: {LONGEST_ADDRESS:,} bytes", 414)
         if request.url.query.count("&") >= MOST_FIELDS:
             return PlainTextResponse(f"the query has too many fields; allowed: {MOST_FIELDS}", 400)
         if not _has_allowed_length(headers):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any, NamedTuple
@@ -23,7 +24,10 @@ from archlab.study.forecast import forecast
 from archlab.study.power import smallest_effect
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import AS_IT_STANDS, study_from_values, unloaded_study
-from archlab.ui.configs import find
+from archlab.ui.configs import find, stays_below
+
+MOST_ARMS = 50
+"""Maximum number of arms, at all sizes together. Arms of equal size are searched, which takes up to 0.1 s for each."""
 
 _WORDS = ("question", "claim", "labels")
 """Fields of a study with free text, which may contain anything."""
@@ -64,11 +68,13 @@ def checked(text: str, root: Path) -> StudyConfig:
     if "plugins" in values:
         raise UserError("plugins: a study from the browser cannot run plug-ins; use `archlab study run` in a terminal")
     for field, value in _texts({key: value for key, value in values.items() if key not in _WORDS}, ""):
-        if value.startswith(("/", "~")) or ".." in Path(value).parts:
+        if value.startswith(("/", "~")) or not stays_below(value, root):
             raise UserError(f"{field} is {value!r}; allowed in the browser: names, and paths below the current folder")
     if isinstance(base := values.get("base"), str):
         values["base"] = str(find(base, root))
     study = study_from_values(values)
+    if (n := max(len(study.arms), prod(map(len, study.cross.values()))) * max(1, len(study.sizes))) > MOST_ARMS:
+        raise UserError(f"{n} arms; allowed in the browser: up to {MOST_ARMS}; use `archlab study run` in a terminal")
     arms(study)  # a base of the folder may name plug-ins, which only the configs of the arms import
     return study
 
