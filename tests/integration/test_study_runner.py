@@ -693,7 +693,7 @@ def test_a_line_of_factors_has_no_point_if_every_seed_diverged(lab):
     summary = lab.run(arms={}, cross=PLACED)
     lost = [row for row in factor_rows(summary, pairs(summary)[0]) if row["mean"] is None]
     assert [(row["arm"], row["value"]) for row in lost] == [("post", "0")]
-    assert lost[0]["text"] == "no value at 0, 2 runs diverged"
+    assert lost[0]["text"] == "no value at train.warmup=0, 2 runs diverged"
     assert "chart-factors-0" in render(summary)
 
 
