@@ -55,6 +55,11 @@ def test_a_choice_that_the_second_model_lacks_is_removed_in_its_arm():
     assert caps == {"first": 50.0, "second": None}
 
 
+def test_a_width_that_only_the_first_model_has_is_removed_in_the_arm_of_the_second():
+    _, designed = study_of("electra-small", "bert-large")
+    assert [designed[name].config.model.embedding.width for name in ("first", "second")] == [64, None]
+
+
 def test_what_the_small_model_cannot_have_is_listed_with_the_reason():
     study, _ = study_of("llama-3-8b", "t5-small")
     assert study.notes[0] == "model.encoder is left out: the small model has no encoder"

@@ -64,10 +64,12 @@ def in_small_model(config: Config, models: Sequence[Values]) -> dict[str, Any]:
             scaled[path] = value
         elif name in _DERIVED:
             continue
+        elif name in _NEEDED and value is None:
+            scaled[path] = None
         elif same:
             scaled[path] = same[path]
         elif name in _NEEDED:
-            scaled[path] = None if value is None else _scaled(path, values, small)
+            scaled[path] = _scaled(path, values, small)
         elif path in small:
             scaled[path] = small[path]
     return scaled
