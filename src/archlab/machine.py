@@ -25,6 +25,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def total_memory() -> int:
+    """Return the bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @cache
 def keep_freed_memory() -> None:
     """Let this process keep freed memory from now on instead of returning it to the operating system.
@@ -51,10 +56,9 @@ def versions() -> dict[str, str]:
         torch = version("torch")
     except PackageNotFoundError:
         torch = "not installed"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "archlab": __version__,
         "torch": torch,
         "Python": f"{platform.python_version()} ({sys.executable})",
-        "machine": f"{platform.platform()}, {cores()} cores, {memory / 2**30:.0f} GiB",
+        "machine": f"{platform.platform()}, {cores()} cores, {total_memory() / 2**30:.0f} GiB",
     }

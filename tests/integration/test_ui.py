@@ -499,9 +499,9 @@ def test_a_study_that_another_process_trains_is_running(client: TestClient):
     assert "/studies/resume/x" in client.get("/studies/of/x").text
     with (run / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert ">training</td>" in client.get("/studies").text
+        assert ">training in another process</td>" in client.get("/studies").text
         page = client.get("/studies/of/x").text
-    assert "another process is training it" in page
+    assert "training in another process" in page
     assert "/studies/resume/x" not in page
 
 

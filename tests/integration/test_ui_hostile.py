@@ -123,3 +123,18 @@ def test_every_hostile_request_gets_a_4xx(server: Server):
 def test_an_endless_body_of_a_link_does_not_hold_the_server(server: Server):
     connection = server.send(server.request(BENCH, Transfer_Encoding="chunked") + b"1\r\nx\r\n")
     assert status(connection) == 200
+
+
+@pytest.mark.parametrize("part", [b"", b"GET /m/gpt-2 HTTP/1.1\r\nHost: 127", b"G"])
+def test_a_request_that_does_not_arrive_is_not_waited_for(server: Server, part: bytes):
+    with server.send(part) as connection:
+        assert connection.recv(1) == b""  # the socket's own limit, which raises, is later
+
+
+def test_a_connection_that_is_kept_serves_the_next_request(server: Server):
+    asked = server.request("HEAD /m/gpt-2", Connection="keep-alive")
+    with server.send(asked) as connection:
+        for _ in range(2):
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+            time.sleep(SECONDS_TO_SEND - 2)  # together more than the limit, which begins anew with each request
+            connection.sendall(asked)

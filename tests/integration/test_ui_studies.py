@@ -1,5 +1,6 @@
 """Pages of studies in `archlab ui`: they show the runs of the command line, and train one more seed."""
 
+import fcntl
 import json
 import re
 import subprocess
@@ -142,6 +143,35 @@ def test_the_list_and_the_page_agree_whether_a_study_is_finished(client: TestCli
     study.write_text(before.replace("seeds: 2", "seeds: 3"))
     assert shown() == (False, False)
     study.write_text(before)
+
+
+def test_a_finished_study_is_listed_with_its_answer(client: TestClient):
+    answer = json.loads((FOLDER / "summary.json").read_text())["answer"]
+    assert answer in unescape(client.get("/studies").text)
+
+
+def test_a_study_without_runs_prepares_or_has_not_begun(client: TestClient, processes: NoProcesses):
+    folder = Path("studies/empty")
+    folder.mkdir()
+    (folder / "study.yaml").write_text((FOLDER / "study.yaml").read_text())
+
+    def shown(words: str) -> None:
+        assert f"{folder} · {words} ·" in client.get(f"/studies/of/{folder}").text
+        assert f">{words}</td>" in client.get("/studies").text
+
+    shown("no run has begun")
+    with (folder.parent / "empty.log").open("w") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        shown("preparing in another process")
+
+
+def test_a_run_beyond_the_memory_of_the_machine_is_said_before_it_starts(client: TestClient):
+    def plan(base: str) -> str:
+        text = f"question: q\nbase: {base}\narms: {{a: {{}}, b: {{model.head.softcap: 30}}}}\nbudget: {{tokens: 20K}}\n"
+        return client.post("/studies/plan", data={"name": "big", "text": text}, headers={"origin": HERE}).text
+
+    assert "; this machine has" in plan("llama-3.1-405b")
+    assert "; this machine has" not in plan("tiny-llama")
 
 
 def test_two_servers_do_not_train_the_same_study(place: Path):

@@ -1,6 +1,5 @@
 """Device of a run: processor, dtype, speed and software versions."""
 
-import os
 import platform
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from archlab.code import commit
 from archlab.config.schema import TrainConfig
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
+from archlab.machine import total_memory
 from archlab.pricing.memory import Format
 from archlab.pricing.units import binary
 from archlab.training.code_digest import code_digest
@@ -61,7 +61,7 @@ class Device:
     def memory(self) -> int:
         if self.type == "cuda":
             return torch.cuda.get_device_properties(0).total_memory
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total_memory()
 
     def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, optimizer state)") -> None:
         """Raise UserError if the device has less than `needed` bytes of memory. Activations need additional memory."""

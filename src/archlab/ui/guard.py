@@ -29,7 +29,7 @@ LONGEST_BODY = 65_536
 """Maximum length of a posted form in bytes."""
 
 SECONDS_TO_SEND = 5.0
-"""Time in which a browser must send a form."""
+"""Time in which a browser must send the headers of a request, and again a form."""
 
 _TOO_LONG = f"the form is too long; allowed: {LONGEST_BODY:,} bytes"
 

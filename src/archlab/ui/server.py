@@ -9,10 +9,13 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from archlab.errors import UserError
 from archlab.ui.app import create_app
+from archlab.ui.guard import SECONDS_TO_SEND
 from archlab.ui.lab.processes import StudyProcesses
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -34,7 +37,13 @@ def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_bro
     if open_browser:
         webbrowser.open(link)
     config = uvicorn.Config(
-        app, http="h11", log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        app,
+        http=_Protocol,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,
     )
     server = _Server(config, app.state.stopping)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
@@ -43,6 +52,32 @@ def serve(root: Path, port: int, address: str, hosts: Sequence[str], *, open_bro
         server.run(sockets=[listening])
     finally:
         processes.stop()
+
+
+class _Protocol(H11Protocol):
+    """Protocol that closes a connection whose headers do not arrive in time."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(SECONDS_TO_SEND, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:  # the headers are complete
+            self._end_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(SECONDS_TO_SEND, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        super().connection_lost(exc)
+
+    def _end_deadline(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+        self._deadline = None
 
 
 class _Server(uvicorn.Server):

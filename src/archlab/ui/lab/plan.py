@@ -14,6 +14,7 @@ from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.evidence.pace import training_pace
 from archlab.evidence.results import committed
+from archlab.machine import total_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost
 from archlab.pricing.units import binary, count, plural, seconds
@@ -88,7 +89,9 @@ def plan(study: StudyConfig) -> Plan:
     if total.seconds is not None:
         facts.append(("Training time", f"about {seconds(total.seconds)} {pace.source}"))
     facts.append(("Smallest difference it could find", _smallest(study, designed)))
-    facts.append(("Memory of a run", f"up to {binary(max(cost(arm.config).step_memory.peak for arm in designed))}"))
+    needed = max(cost(arm.config).step_memory.peak for arm in designed)
+    too_large = f"; this machine has {binary(total_memory())}" if needed > total_memory() else ""
+    facts.append(("Memory of a run", f"up to {binary(needed)}{too_large}"))
     return Plan(study.question, [_planned(arm) for arm in designed], facts)
 
 

@@ -15,6 +15,7 @@ from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
+from archlab.study.record import read_summary
 from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
 from archlab.ui.compare.differences import DifferencesStudy
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
@@ -23,7 +24,7 @@ from archlab.ui.lab.events import live, state_or_problem
 from archlab.ui.lab.plan import Plan, checked, first_text, plan
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained_elsewhere
-from archlab.ui.lab.study_state import is_finished, study_state
+from archlab.ui.lab.study_state import has_begun, is_finished, study_state
 from archlab.ui.pages import page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
@@ -36,6 +37,8 @@ class ListedFolder(NamedTuple):
     path: str
     address: str
     question: str
+    answer: str
+    """Answer of a finished study. Empty for others."""
     status: str
 
 
@@ -125,14 +128,16 @@ class StudyScreens:
         return report
 
     def _live(self, folder: Path) -> Markup:
-        is_running = self._processes.is_running(folder)
+        is_running, is_elsewhere = self._activity(folder)
         state, problem = state_or_problem(lambda: study_state(folder) if is_study_folder(folder) else None)
         return rendered(
             "study_live",
             state=state,
             problem=problem,
             is_running=is_running,
-            is_elsewhere=not is_running and is_trained_elsewhere(folder),
+            is_elsewhere=is_elsewhere,
+            status=_status(folder, is_running, is_elsewhere, state is not None and state.is_finished),
+            has_begun=has_begun(folder),
             output=[visible(line) for line in self._processes.output(folder)],
             colors=line_colors(len(state.rows)) if state else [],
             quoted=quote(str(folder)),
@@ -148,16 +153,25 @@ class StudyScreens:
         raise UnknownNameError(f"{name}: no study folder below the current folder")
 
     def _folders(self) -> list[ListedFolder]:
-        return [
-            ListedFolder(str(folder), _address(folder), _question(folder), self._status(folder))
-            for folder in folders_with(STUDY, self._root)
-        ]
+        return [self._listed(folder) for folder in folders_with(STUDY, self._root)]
 
-    def _status(self, folder: Path) -> str:
-        if self._processes.is_running(folder) or is_trained_elsewhere(folder):
-            return "training"
+    def _listed(self, folder: Path) -> ListedFolder:
         finished, problem = state_or_problem(partial(is_finished, folder))
-        return "damaged" if problem else "finished" if finished else "not finished"
+        status = "damaged" if problem else _status(folder, *self._activity(folder), bool(finished))
+        answer = read_summary(folder).answer if status == "finished" else ""
+        return ListedFolder(str(folder), _address(folder), _question(folder), answer, status)
+
+    def _activity(self, folder: Path) -> tuple[bool, bool]:
+        """Return whether this server trains a study, and whether another process does."""
+        is_running = self._processes.is_running(folder)
+        return is_running, not is_running and is_trained_elsewhere(folder)
+
+
+def _status(folder: Path, is_running: bool, is_elsewhere: bool, is_finished: bool) -> str:
+    begun = has_begun(folder)
+    if is_running or is_elsewhere:
+        return ("training" if begun else "preparing") + (" in another process" if is_elsewhere else "")
+    return "finished" if is_finished else "not finished" if begun else "no run has begun"
 
 
 def _form(text: str, name: str, plan: Plan | None = None, problem: str = "", notes: Sequence[str] = ()) -> Response:

@@ -65,11 +65,6 @@ class StudyState(NamedTuple):
     """The study with one more seed, if it is finished and can have one."""
     note: str
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a run of the study exists."""
-        return bool(self.measure)
-
 
 class _StudyRuns(NamedTuple):
     """A study with the states of its runs."""
@@ -128,6 +123,11 @@ class _StudyRuns(NamedTuple):
 def is_finished(folder: Path) -> bool:
     """Return whether all planned runs of the study in a folder have ended. Raise UserError if it contains no study."""
     return has_summary(folder) and _StudyRuns.of(folder).is_finished
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run exists in a study folder. Before the first one, texts are downloaded and tokenized."""
+    return any(is_run_folder(run) for run in folder.glob(f"{RUNS}/*"))
 
 
 def study_state(folder: Path) -> StudyState:
