@@ -240,6 +240,13 @@ def test_an_address_without_effect_leads_to_the_shorter_one(client: TestClient):
     assert added.headers["location"] == "/m/llama-3-8b?model.attention.softcap=50"
 
 
+@pytest.mark.parametrize(("name", "most"), [("gpt-2", 10), ("llama-3-8b", 20), ("bart-base", 10)])
+def test_the_slider_ends_where_learned_positions_end(client: TestClient, name: str, most: int):
+    page = client.get(f"/m/{name}").text
+    assert re.search(r'name="context" min="\d+" max="(\d+)"', page)[1] == str(most)  # type: ignore[index]
+    assert client.get(f"/m/{name}?context={most}").status_code in (200, 303)
+
+
 def test_values_are_shown_as_people_write_them(client: TestClient):
     page = client.get("/m/llama-3-8b").text
     assert 'name="model.position.theta" value="500000"' in page
@@ -418,6 +425,14 @@ def test_configs_are_compared_only_if_they_differ(client: TestClient):
         assert client.get(f"/vs/{names}").status_code == 422
     assert client.get("/save/diff/gpt-2/llama-3-8b/gemma-2-9b").status_code == 422
     assert client.get("/save/costs/gpt-2/llama-3-8b?a.model.n_layers=6").status_code == 422
+
+
+def test_each_of_three_configs_has_the_cost_of_its_own_value(client: TestClient):
+    page = client.get("/vs/llama-3-8b/qwen3-8b/gemma-2-9b").text
+    (row,) = re.findall(r">n_layers</a>.*?</tr>", page, re.DOTALL)
+    layers = {"qwen3-8b": 36, "gemma-2-9b": 42}
+    for name, n in layers.items():  # all layers of llama-3-8b are equal, so its cache is proportional to their number
+        assert re.search(rf"{name}: [^<]*cache {re.escape(format(n / 32 - 1, '+.1%'))}", row), row
 
 
 def test_a_study_of_differences_sets_the_kinds_that_both_configs_have(client: TestClient):

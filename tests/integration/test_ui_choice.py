@@ -62,6 +62,7 @@ def picture(html: str) -> str:
         ("/choice/gqa", "n_heads=12&n_kv_heads=3"),
         ("/choice/moe", "experts=16&active=4&skew=1&capacity=1.5"),
         ("/choice/alibi", "n_heads=6"),
+        ("/choice/rmsnorm", "mean=3&eps=1"),
     ],
 )
 def test_a_link_contains_the_state_of_the_pictures(client: TestClient, path: str, changed: str):
@@ -142,7 +143,7 @@ def test_a_topic_has_the_pictures_that_can_show_it():
     assert by_name["yarn"] == by_name["rope"] == ["rotation", "rotation-products"]
     assert by_name["longrope"] == []  # its lists of factors have no slider
     assert by_name["mqa"] == ["head-sharing"]
-    assert by_name["rmsnorm"] == []
+    assert by_name["rmsnorm"] == by_name["dyt"] == ["norm"]
     assert {name for names in by_name.values() for name in names} == pictures().keys()
 
 

@@ -11,15 +11,17 @@ from archlab.config.components.activation import Activation
 from archlab.config.components.dense import GatedMLP
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import BlockNorm
 from archlab.config.components.position import Alibi, Rope
 from archlab.config.core.registry import kinds
 from archlab.errors import UserError
-from archlab.model.activations import XIELU, make_activation
+from archlab.model.activations import make_activation
 from archlab.model.mlp import inner
+from archlab.model.norms import make_norm
 from archlab.model.positions import AlibiBias, bucket
 from archlab.model.rotary import rotation
 from archlab.model.router import Router
-from archlab.report.drawings.curves import load_points, routed
+from archlab.report.drawings.curves import NORMS, load_points, norm_points, routed
 from archlab.report.drawings.knobs import Number, Word, read, starting_at
 from archlab.report.drawings.numbers import (
     ACTIVATIONS,
@@ -34,16 +36,31 @@ from archlab.report.drawings.pictures import pictures
 X = np.linspace(-20, 20, 801)
 
 
+def at_start(module: Any) -> Any:
+    """Return the module in float64, with the initial values of its parameters."""
+    with torch.no_grad():
+        for parameter, value in getattr(module, "constants", {}).items():
+            getattr(module, parameter).fill_(value)
+    return module.double()
+
+
 @pytest.mark.parametrize("name", [*kinds(Activation)])
 def test_an_activation_is_that_of_the_model(name: str):
-    module = make_activation(name)
-    if isinstance(module, XIELU):
-        with torch.no_grad():
-            for parameter, value in module.constants.items():
-                getattr(module, parameter).fill_(value)
-    expected = module.double()(torch.from_numpy(X)).detach().numpy()
+    expected = at_start(make_activation(name))(torch.from_numpy(X)).detach().numpy()
     # xIELU's constants are stored in float32.
     np.testing.assert_allclose(ACTIVATIONS[name](X), expected, rtol=1e-6 if name == "xielu" else 1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_a_norm_is_that_of_the_model(kind: str):
+    settings = {"eps": 0.01, "share": 0.3, "alpha": 0.7}
+    norm = kinds(BlockNorm)[kind].model_validate({name: settings[name] for name in NORMS[kind]})
+    points = norm_points(norm, mean=0.4, spread=0.5, largest=3)
+    before, after = ([point["y"] for point in points if str(point["line"]).startswith(w)] for w in ("before", "after"))
+    expected = at_start(make_norm(norm, len(before)))(torch.tensor(before, dtype=torch.float64)).detach().numpy()
+    np.testing.assert_allclose(
+        after, expected, rtol=1e-6 if kind in ("dyt", "scalenorm") else 1e-12
+    )  # float32 parameters
 
 
 def data_of(chart: Any) -> list[dict[str, Any]]:

@@ -130,6 +130,12 @@ class Cost(Displayed, Base):
         return "decoding" in self.work
 
 
+def n_learned_positions(model: ModelConfig) -> int | None:
+    """Return the number of tokens at which learned positions end, in the shorter of two stacks. Return None if
+    positions are not learned."""
+    return min((stack.max_seq_len for stack in stacks(model) if isinstance(stack.position, Learned)), default=None)
+
+
 def cost(
     config: Config,
     batch: int = 1,

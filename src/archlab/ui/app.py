@@ -88,7 +88,6 @@ def _workbench(root: Path, request: Request) -> Response:
         view=screen.view,
         lines=bench.finding_lines,
         locks=bench.LOCKS,
-        max_powers=bench.MAX_POWERS,
     )
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer

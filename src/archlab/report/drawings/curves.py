@@ -7,7 +7,9 @@ import altair as alt
 import numpy as np
 
 from archlab.config.components.activation import activation_named, name_of_mlp
+from archlab.config.components.norm import BlockNorm
 from archlab.config.components.position import T5, Alibi, Rope
+from archlab.config.core.registry import kinds
 from archlab.errors import UserError
 from archlab.report.charts.marks import DASHED, HEIGHT, ON_A_PHONE, chart_of, crosshair, dash_turns, layered
 from archlab.report.drawings.numbers import (
@@ -16,6 +18,7 @@ from archlab.report.drawings.numbers import (
     chosen_experts,
     frequencies,
     mean_products,
+    normalized,
     t5_buckets,
 )
 
@@ -120,6 +123,42 @@ def one_activation(activation: str, mlp: str, reach: float, clamp: float = 0, up
     return lines(points, _x("W x"), vertical, description)
 
 
+NORMS: Mapping[str, Sequence[str]] = {
+    "layernorm": ("eps",),
+    "rmsnorm": ("eps",),
+    "prmsnorm": ("eps", "share"),
+    "scalenorm": (),
+    "dyt": ("alpha",),
+}
+"""Kinds of norms that are drawn, with their parameters in the picture."""
+
+_N_FEATURES = 32
+
+
+def norm_points(norm: BlockNorm, mean: float, spread: float, largest: float) -> list[dict[str, float | str]]:
+    """Return the features of a vector before and after a norm.
+
+    The features are random numbers with the given mean and standard deviation. `largest` is added to one of them.
+    """
+    x = np.random.default_rng(0).standard_normal(_N_FEATURES)
+    x = mean + spread * (x - x.mean()) / x.std()
+    x[_N_FEATURES // 3] += largest
+    at = np.arange(1, _N_FEATURES + 1)
+    return [*_curve("before", at, x), *_curve(f"after {norm.display_name}", at, normalized(norm, x))]
+
+
+def one_norm(norm: str, mean: float, spread: float, largest: float, **settings: float) -> alt.LayerChart:
+    """Draw the features of one vector before and after the norm of the kind `norm`."""
+    made = kinds(BlockNorm)[norm].model_validate({name: settings[name] for name in NORMS[norm]})
+    points = norm_points(made, mean, spread, largest)
+    after = np.array([point["y"] for point in points[_N_FEATURES:]], float)
+    description = (
+        f"A vector of {_N_FEATURES} features before and after {made.display_name}, whose learned parameters have their "
+        f"initial values. After it, the mean is {after.mean():.2f} and the RMS {np.sqrt(np.mean(after**2)):.2f}."
+    )
+    return lines(points, _x("feature"), alt.Y("y:Q").axis(title="value", tickCount=6), description)
+
+
 _PAIRS_SHOWN = 6
 
 
@@ -199,17 +238,17 @@ def product_points(ropes: Mapping[str, Rope], width: int, farthest: int) -> list
     ]
 
 
-def rotated_products(head_dim: int, farthest: int, against: float, **settings: Any) -> alt.LayerChart:
+def rotated_products(head_dim: int, farthest: int, times: float, **settings: Any) -> alt.LayerChart:
     """Draw the mean product of a query and an identical key over their distance. It falls more slowly if theta is
     larger.
 
-    `against` is another theta to compare with. `settings` are those of `rope_of`.
+    A second curve has theta multiplied by `times`. `settings` are those of `rope_of`.
     """
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
     y = alt.Y("y:Q").axis(title="q·k as a share of that at distance 0", tickCount=5)
     rope = rope_of(**settings)
     _n_turned(rope, head_dim)
-    ropes = [rope, rope_of(rope.theta), rope_of(against)]
+    ropes = [rope, rope_of(rope.theta), rope_of(times * rope.theta)]
     named = {_in_words(one, head_dim): one for one in ropes}
     description = (
         "Expected product of a random query and an identical key under RoPE over their distance, in a head with "

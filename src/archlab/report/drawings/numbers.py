@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import scipy  # loads its parts on first use
 
+from archlab.config.components import norm as norms
 from archlab.config.components import position as schema
 from archlab.config.components.position import Alibi, Rope
 
@@ -49,6 +50,23 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "xielu": _xielu,
 }
 """Function of each built-in activation. Learned parameters have their initial values."""
+
+
+def normalized(norm: norms.BlockNorm, x: Array) -> Array:
+    """Return the result of a norm over the features of one vector. Learned parameters have their initial values."""
+    match norm:
+        case norms.LayerNorm():
+            return (x - x.mean()) / np.sqrt(x.var() + norm.eps)
+        case norms.RMSNorm():
+            return x / np.sqrt(np.mean(x**2) + norm.eps)
+        case norms.PartialRMSNorm():
+            return x / np.sqrt(np.mean(x[: norm.n_first(len(x))] ** 2) + norm.eps)
+        case norms.ScaleNorm():
+            return math.sqrt(len(x)) * x / max(np.linalg.norm(x), norm.eps)
+        case norms.DynamicTanh():
+            return np.tanh(norm.alpha * x)
+        case _:
+            return x
 
 
 def frequencies(rope: Rope, width: int, length: int) -> tuple[Array, float]:

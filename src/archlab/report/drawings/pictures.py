@@ -45,11 +45,25 @@ class Drawing:
         return self.draw(**{knob.name: knob.default for knob in self.knobs} | values)
 
 
+def _norms_with(parameter: str) -> Mapping[str, Sequence[str]]:
+    return {"norm": [kind for kind, parameters in curves.NORMS.items() if parameter in parameters]}
+
+
 _REACH = Number("reach", "Range of x", 4, 1, 10)
 _ACTIVATION = Word("activation", "Activation", "silu", tuple(ACTIVATIONS), field="model.mlp.activation")
 _MLP = Word("mlp", "MLP", "plain", ("plain", "gated"), field="model.mlp.kind")
 _CLAMP = Number("clamp", "Limit of the inputs (0: none)", 0, 0, 10, 0.5, "model.mlp.clamp", {"mlp": ("gated",)})
 _OFFSET = Number("up_offset", "Offset of V x", 0, 0, 2, 0.1, "model.mlp.up_offset", {"mlp": ("gated",)})
+
+_NORM: tuple[Knob, ...] = (
+    Word("norm", "Norm", "layernorm", tuple(curves.NORMS), "model.norm.kind"),
+    Number("mean", "Mean of the features", 1, -5, 5, 0.1),
+    Number("spread", "Standard deviation of the features", 2, 0.001, 10, 0),
+    Number("largest", "Added to one feature", 6, 0, 50, 0.5),
+    Number("eps", "Epsilon", 1e-5, 1e-12, 1, 0, "model.norm.eps", _norms_with("eps")),
+    Number("share", "Share in the mean square", 0.0625, 0.01, 1, 0.01, "model.norm.share", _norms_with("share")),
+    Number("alpha", "Alpha", 0.5, 0.05, 2, 0.05, "model.norm.alpha", _norms_with("alpha")),
+)
 
 _POSITION = "model.position"
 _SCALINGS = ("none", "linear", "dynamic", "llama3", "yarn", "proportional")
@@ -67,7 +81,7 @@ _ROPE: tuple[Knob, ...] = (
 )
 _TOKENS = Number("tokens", "Positions shown", 128, 16, 4096, 16)
 _FARTHEST = Number("farthest", "Longest distance", 8192, 64, 1_048_576, 0)
-_AGAINST = Number("against", "Theta to compare with", 500_000, 100, 100_000_000, 0)
+_TIMES = Number("times", "Second theta, as a multiple of theta", 50, 0.01, 1000, 0)
 
 _N_HEADS = Number("n_heads", "Query heads", 8, 1, 128, 1, "model.attention.n_heads")
 _FEW_HEADS = _N_HEADS._replace(label="Heads", high=16)
@@ -123,8 +137,9 @@ def pictures() -> Mapping[str, Drawing]:
         "mask-encoder": Drawing(encoder_visibility, (_LENGTH,)),
         "activations": Drawing(curves.activation_curves, (_REACH,)),
         "activation": Drawing(curves.one_activation, (_ACTIVATION, _MLP, _CLAMP, _OFFSET, _REACH)),
+        "norm": Drawing(curves.one_norm, _NORM),
         "rotation": Drawing(curves.rotations, (*_ROPE, _TOKENS)),
-        "rotation-products": Drawing(curves.rotated_products, (*_ROPE, _FARTHEST, _AGAINST)),
+        "rotation-products": Drawing(curves.rotated_products, (*_ROPE, _FARTHEST, _TIMES)),
         "alibi": Drawing(curves.alibi_biases, (_FEW_HEADS, _MAX_BIAS, _DISTANCE)),
         "t5": Drawing(curves.t5_bias_buckets, _T5),
         "head-sharing": Drawing(head_sharing, _HEADS),

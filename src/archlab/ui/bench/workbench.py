@@ -18,7 +18,7 @@ from archlab.evidence.claims import cited
 from archlab.exchange.configs import read_named_config
 from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.pass_time import ideal
-from archlab.pricing.summary import Cost, cost, room
+from archlab.pricing.summary import Cost, cost, n_learned_positions, room
 from archlab.pricing.units import binary, count, length, plural, si
 from archlab.pricing.work import PassName
 from archlab.report.check import sentences
@@ -38,7 +38,7 @@ LOCKS: Mapping[str, str] = {"model.mlp.d_ff": "hidden width", "model.n_layers": 
 """Fields that can be adjusted to keep the number of parameters."""
 
 MAX_POWERS: Mapping[str, int] = {"context": 20, "batch": 10}
-"""Largest value of each slider, as a power of two."""
+"""Largest value of each slider, as a power of two. Learned positions may end earlier."""
 
 _SETTINGS = (*MAX_POWERS, "hardware", "lock")
 """Names in a query that are not fields."""
@@ -138,6 +138,8 @@ class Workbench:
     choices: Mapping[str, list[FieldInput]]
     others: list[FieldInput]
     context: int
+    max_powers: Mapping[str, int]
+    """Largest value of each slider, as a power of two."""
     commands: list[str]
     devices: list[str]
 
@@ -188,6 +190,7 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
         choices=main_choices(values, overrides),
         others=other_choices(values, overrides),
         context=context,
+        max_powers={**MAX_POWERS, "context": _max_context_power(shape.config)},
         commands=_commands(view, context),
         devices=list(devices()),
     )
@@ -257,6 +260,11 @@ def _commands(view: View, context: int) -> list[str]:
         f"archlab draw {variant.arguments_of('draw')} --out diagram.svg",
         f"archlab show {variant.arguments}",
     ]
+
+
+def _max_context_power(config: Config) -> int:
+    longest = n_learned_positions(config.model)
+    return MAX_POWERS["context"] if longest is None else min(MAX_POWERS["context"], longest.bit_length() - 1)
 
 
 def _power(name: str, text: str) -> int:

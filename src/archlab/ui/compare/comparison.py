@@ -42,8 +42,9 @@ class Row(NamedTuple):
     values: list[str]
     models: list[str]
     """Number of published models with each value. Empty for fields that are not counted."""
-    effect: str
-    """Effect on the cost of the first config if only this field takes the second config's value."""
+    effects: list[tuple[str, str]]
+    """Effect on the cost of the first config if only this field takes the value of another config. Before each effect
+    stand the titles of the configs that have this value."""
     topic: str
     """Topic that explains the field, or the field."""
 
@@ -96,7 +97,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, variants[0], costs[0], context, root))
+        groups.setdefault(section, []).append(_row(path, flat, variants, costs[0], context, root))
     titles = [variant.title for variant in variants]
     return Comparison(
         compared,
@@ -109,24 +110,34 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     )
 
 
-def _row(path: str, flat: Sequence[Mapping[str, Any]], first: Variant, before: _Costs, context: int, root: Path) -> Row:
+def _row(
+    path: str,
+    flat: Sequence[Mapping[str, Any]],
+    variants: Sequence[Variant],
+    before: _Costs,
+    context: int,
+    root: Path,
+) -> Row:
     written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
     models = [str(n_models(path, value) or "") for value in written]
-    second = next((config for config in flat[1:] if path in config and config[path] != flat[0].get(path)), {})
-    changed = second.get(path)
+    changed = [i for i, config in enumerate(flat) if path in config and config[path] != flat[0].get(path)]
+    titles: dict[str, list[str]] = {}
+    for i in changed:
+        titles.setdefault(to_yaml_line(flat[i][path]), []).append(variants[i].title)
+    effects = {value: _effect(variants[0], path, value, before, context, root) for value in titles}
     return Row(
         field=path,
         values=[shown(config[path]) if path in config else "-" for config in flat],
         models=models if any(models) else [],
-        effect="" if changed is None else _effect(first, path, changed, before, context, root),
-        topic=topic_of(path, second or flat[0]),
+        effects=[(" and ".join(titles[value]), effect) for value, effect in effects.items() if effect],
+        topic=topic_of(path, flat[changed[0]] if changed else flat[0]),
     )
 
 
-def _effect(variant: Variant, path: str, value: Any, before: _Costs, context: int, root: Path) -> str:
+def _effect(variant: Variant, path: str, value: str, before: _Costs, context: int, root: Path) -> str:
     """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes."""
     try:
-        overrides = {**variant.overrides, path: to_yaml_line(value)}
+        overrides = {**variant.overrides, path: value}
         after = _costs(load(variant._replace(overrides=overrides), root).config, context)
     except UserError:
         return "only together with other choices"
