@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from archlab.config.layers import layer_configs
 from archlab.config.parallel import ParallelConfig
@@ -13,6 +14,7 @@ from archlab.model.layer import make_component
 from archlab.training.checks import check_dealt, check_divided, check_shares
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device
+from archlab.training.shard import _evenly_divided
 from archlab.training.world import _check_devices, divided
 
 TINY = ("model.d_model=32", "model.attention.n_heads=4", "model.n_layers=1")
@@ -129,3 +131,12 @@ def test_compiling_shared_components_is_refused():
     config = load_config("tiny-llama", "parallel.tensor=2", "train.compile=true")
     with pytest.raises(ConfigError, match=r"train\.compile  true, but parallel\.tensor, expert or context"):
         is_compiled(config, resolve_train(config), Device("cpu", torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "axis"), [((64, 24, 2048), 8, 0), ((64, 24, 2048), 1024, 2), ((100, 64), 32, 1), ((6,), 4, None)]
+)
+def test_a_tensor_is_divided_along_an_axis_without_padding(shape, size, axis):
+    """Along the axis of 64 experts, only 64 of 1,024 processes would have a part. Padding would fill the others."""
+    placement = _evenly_divided(size, nn.Parameter(torch.empty(shape, device="meta")))
+    assert (placement and placement.dim) == axis

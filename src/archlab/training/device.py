@@ -47,8 +47,12 @@ class Device:
         return "bfloat16" if self.dtype is torch.bfloat16 else "float32"
 
     def autocast(self) -> torch.autocast:
-        """Return a context manager in which matrix products use `dtype`."""
-        return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
+        """Return a context manager in which matrix products use `dtype`.
+
+        Each product converts its weights itself. torch's cache would keep the converted weights of all layers until the
+        context ends, even those of recomputed layers.
+        """
+        return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16, cache_enabled=False)
 
     def peak_flops(self, seconds: float = 0) -> float:
         """Measure the FLOPs per second of a large matrix product in `dtype`, with the current number of threads.

@@ -23,6 +23,7 @@ from archlab.training.device import Device
 from archlab.training.loss import Routers, backward_through_head
 from archlab.training.optim import set_rate
 from archlab.training.schedule import learning_rate
+from archlab.training.shard import sum_over_replicas
 from archlab.training.teacher import Teacher
 from archlab.training.world import ALONE, World
 
@@ -77,7 +78,9 @@ def update(
     totals, routers = torch.zeros(3, device=device.type), Routers(model, world)
     windows_per_row = max(len(batch.tokens) // train.rows, 1)  # above 1 if windows are shorter than seq_len
     rows = train.micro_batch_tokens // train.seq_len * windows_per_row
-    for index, micro_batch, share in _micro_batches(batch, rows, world):
+    micro_batches = list(_micro_batches(batch, rows, world))
+    for index, micro_batch, share in micro_batches:
+        sum_over_replicas(model, world, is_last=index == micro_batches[-1][0])
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
         part = world.context_group.shard(micro_batch.tokens.shape[1]) if world.context_group else None
