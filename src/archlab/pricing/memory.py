@@ -170,26 +170,28 @@ def step_memory(
     """
     layers = layer_passes(model, model_pass)
     fixed = training_memory(parameters(model), optimizer or AdamW(), added_parameters(model, lora))
-    head = 0 if lora else _head_bytes(model)
+    head = 0 if lora else head_bytes(model)
     logits = logits_bytes(model, model_pass, device_type, head)
     outer = bytes_before(model, model_pass) + bytes_after(model, model_pass)
     kept = round(saved_bytes(layers, recompute=False, lora=lora).waiting + outer)
     inputs, rest = (round(n_bytes) for n_bytes in saved_bytes(layers, recompute=True, lora=lora))
     outer = round(outer)
     gradients = head if micro_batches == 1 else fixed.gradients
-    # Matrix products in 16 bits keep a converted copy of their weights.
-    converted = model_pass.bytes_each * parameters(model).total if model_pass.bytes_each < FLOAT32_BYTES else 0
-    always_allocated = fixed.weights + fixed.optimizer + converted
+    # Matrix products in 16 bits keep a converted copy of their weights until their backward pass.
+    per_weight = model_pass.bytes_each if model_pass.bytes_each < FLOAT32_BYTES else 0
+    largest = per_weight * max(layer.parameters_per_device(1) for layer, _, _ in layers)
+    of_head, converted = per_weight * head_bytes(model) // FLOAT32_BYTES, per_weight * parameters(model).total
+    always_allocated = fixed.weights + fixed.optimizer
     # Cross-attention of all layers adds to the gradient of the encoder's output.
     of_source = model_pass.of_source.rows * model.d_model * FLOAT32_BYTES
-    last_layer = gradients + inputs + rest + outer + of_source
-    first_layer = fixed.gradients + rest + outer + of_source
-    recomputed_peak = max(gradients + logits + inputs + outer, last_layer, first_layer)
+    last_layer = gradients + inputs + rest + outer + of_source + largest
+    first_layer = fixed.gradients + rest + outer + of_source + largest
+    recomputed_peak = max(gradients + logits + inputs + outer + of_head, last_layer, first_layer)
     return StepMemory(
         activations=kept,
         recomputed_activations=inputs + rest + outer,
         logits=logits,
-        peak=max(always_allocated + gradients + logits + kept, fixed.total),
+        peak=max(always_allocated + converted + gradients + logits + kept, fixed.total),
         recomputed_peak=max(always_allocated + recomputed_peak, fixed.total),
     )
 
@@ -200,13 +202,14 @@ def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str, head: i
     If the loss processes the logits in several chunks, the accumulated gradient of the head's matrix is included.
     `head` is the number of its bytes: 0 if the head is frozen, and None if it is trained.
     """
-    head = _head_bytes(model) if head is None else head
+    head = head_bytes(model) if head is None else head
     rows = min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
     kept = LOGITS_HELD + bool(model.head.softcap)  # tanh keeps its output for its gradient
     return kept * rows * model.vocab_size * FLOAT32_BYTES + (head if rows < model_pass.rows else 0)
 
 
-def _head_bytes(model: ModelConfig) -> int:
+def head_bytes(model: ModelConfig) -> int:
+    """Return the bytes of the head's output matrix in float32, which are also those of its gradient."""
     return model.vocab_size * (model.embedding.width or model.d_model) * FLOAT32_BYTES
 
 

@@ -27,6 +27,7 @@ from archlab.pricing.memory import (
     bytes_after,
     bytes_before,
     bytes_saved_by_optimizer,
+    head_bytes,
     layer_passes,
     logits_bytes,
     saved_bytes,
@@ -261,37 +262,61 @@ def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_St
 
 
 def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
-    """Return the bytes that one device of a stage needs, by purpose.
+    """Return the bytes that one device of a stage needs, by purpose, at the moment when it needs the most."""
+    return max(_moments(stage, parallel, batch, recompute), key=lambda memory: sum(memory.values()))
+
+
+def _moments(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> Iterator[dict[str, int]]:
+    """Yield the bytes by purpose at four moments of a micro-batch.
+
+    The first moment is in the loss, and the second in the backward pass of a layer. The third is at the end of the
+    backward pass of the layer before it, and the last at the end of the whole backward pass. Both layers are as large
+    as the largest layer.
 
     Early stages store the activations of more micro-batches than late stages: they start new micro-batches before the
     backward passes of previous ones return to them.
+
+    Matrix products keep a bfloat16 copy of their weights until their backward pass, or in a recomputed layer only
+    during its backward pass. The bytes of gathered layers are those of complete weights and gradients in float32, as
+    opposed to shards. The weights are those of the current layer, of the next layer, and of everything outside the
+    layers. The gradient of a layer is still being reduced while that of the layer before it is computed. The gradient
+    outside the layers waits until the end. The gradient of a tied head is then added to that of the embedding.
     """
-    t, own = parallel.tensor, stage.parameters_per_device(parallel.tensor)
+    t, outside = parallel.tensor, stage.outside_layers / parallel.tensor
+    own = stage.parameters_per_device(t)
+    largest = max(layer.parameters_per_device(t) for layer in stage.layers)
+    head = head_bytes(stage.model) / t if stage.is_last else 0
     model_pass = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.n_micro_batches)
     waiting, in_use = saved_bytes(stage.layer_passes(model_pass), recompute=recompute)
-    before = bytes_before(stage.model, model_pass) * begun if stage.is_first else 0
+    before = bytes_before(stage.model, model_pass) if stage.is_first else 0
     after = bytes_after(stage.model, model_pass) if stage.is_last else 0
-    return {
-        "weights, gradients, averages": math.ceil(
-            (BYTES_PER_PARAMETER * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
-        ),
-        "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * own) if parallel.shard == 1 else 0,
-        "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
-        "activations": math.ceil((waiting * begun + in_use + before + after) / t),
-        "logits": math.ceil(logits_bytes(stage.model, model_pass, "cuda") / t) if stage.is_last else 0,
-    }
+    kept = (waiting + before) * begun + after
 
+    def moment(
+        copied: float, weights: float, gradient_bytes: float, activations: float, logits: float = 0
+    ) -> dict[str, int]:
+        return {
+            "weights, gradients, averages": math.ceil(
+                (BYTES_PER_PARAMETER * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
+            ),
+            "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * copied),
+            "gathered layers": math.ceil(FLOAT32_BYTES * weights + gradient_bytes) if parallel.replicas > 1 else 0,
+            "activations": math.ceil(activations / t),
+            "logits": math.ceil(logits / t),
+        }
 
-def _gathered(stage: _Stage, tensor: int) -> int:
-    """Return the bytes of complete weights and gradients, as opposed to shards, that a device stores at the same time.
-
-    The weights are those of the current layer, of the next layer, and of everything outside the layers. There is one
-    gradient at a time; the largest is counted.
-    """
-    largest = max(layer.parameters_per_device(tensor) for layer in stage.layers)
-    outside_layers = stage.outside_layers / tensor
-    return math.ceil(BYTES_PER_WEIGHT * (2 * largest + outside_layers) + FLOAT32_BYTES * max(largest, outside_layers))
+    in_layers = 0 if recompute else own - outside
+    logits = logits_bytes(stage.model, model_pass, "cuda") if stage.is_last else 0
+    yield moment(in_layers + head / FLOAT32_BYTES, outside, 0, kept, logits)
+    n_layers, layer_bytes = stage.layers.total(), FLOAT32_BYTES * largest
+    gathered = outside + min(2, n_layers) * largest
+    yield moment(max(in_layers, largest), gathered, layer_bytes + head, kept + in_use)
+    if n_layers > 1:
+        left = kept + in_use - waiting / n_layers
+        yield moment(max(in_layers - 2 * largest, 0), gathered, 2 * layer_bytes + head, left)
+    added = head if stage.is_first and stage.model.head.tied else 0
+    yield moment(0, outside, FLOAT32_BYTES * outside + added, (waiting + before) * (begun - 1) + before)
 
 
 def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device: Hardware, recompute: bool) -> int:
@@ -327,8 +352,8 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
 
     - shard: The weights of a layer are gathered for each use (forward and backward pass) and freed after it. Weights
       outside the layers are gathered once and kept until their backward pass. Gradients are reduced after each
-      micro-batch. Recomputation does not gather weights again, because the backward pass of the layer needs them
-      anyway.
+      micro-batch. All are sent in float32. Recomputation does not gather weights again, because the backward pass of
+      the layer needs them anyway.
     - replicate: Replicas average their gradients once per step.
     - tensor: Devices gather the residual stream before each group of branches and scatter it after the group: in the
       forward pass, in the backward pass, and in a recomputation.
@@ -337,10 +362,7 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.parameters_per_device(t) for stage in stages)
-    per_parameter = 2 * BYTES_PER_WEIGHT + FLOAT32_BYTES
-    gathered = max(
-        per_parameter * stage.parameters_per_device(t) - BYTES_PER_WEIGHT * stage.outside_layers / t for stage in stages
-    )
+    gathered = FLOAT32_BYTES * max(3 * stage.parameters_per_device(t) - stage.outside_layers / t for stage in stages)
     stream = batch.texts * batch.tokens * stages[0].model.d_model * BYTES_PER_WEIGHT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
