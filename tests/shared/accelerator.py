@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 CUDA = torch.device("cuda", 0)
+BRACKETS = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_, torch.ops.aten._index_put_impl_)
 
 
 class FakeCuda(Tensor):
@@ -92,15 +93,17 @@ class Accelerator(TorchDispatchMode):
 
 def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the contents of its tensors. Raise RuntimeError if it mixes devices."""
+    if op is torch.ops.prim.device.default:
+        return torch.device("meta")  # for torch's C++ code, which does not know `cuda` in a CPU build
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     on_cuda = any(isinstance(x, FakeCuda) for x in tensors)
     moves = op in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
-    # torch allows numbers and indices on the CPU.
+    # torch allows numbers on the CPU, and indices in brackets.
     on_cpu = [x for x in tensors if not isinstance(x, FakeCuda) and x.ndim]
-    if on_cuda and on_cpu and not moves and "index" not in str(op):
+    if on_cuda and on_cpu and not moves and op.overloadpacket not in BRACKETS:
         raise RuntimeError(f"{op}: tensors on cuda and on the cpu: {[x.shape for x in on_cpu]}")
     if (wanted := kwargs.get("device")) is not None:
-        on_cuda = torch.device(wanted).type == "cuda"
+        on_cuda = torch.device(wanted).type != "cpu"
         kwargs["device"] = "cpu"
     out = op(*tree_map(content_of, args), **tree_map(content_of, kwargs))
     if moves and op is torch.ops.aten.copy_.default:
