@@ -36,6 +36,14 @@ def forward(model: Decoder, config: Config, device: Device) -> Tensor:
         return model.eval()(grid.tokens(2).to(device.type), prefix=None if prefix is None else prefix.to(device.type))
 
 
+def packed(model: Decoder, config: Config, device: Device) -> Tensor:
+    """Return the logits of packed documents or, if tokens see both sides, of texts with padding after them."""
+    if sees_as(config.model, "two_sided"):
+        return model.eval()(grid.tokens(2).to(device.type), lengths=torch.tensor([26, 9]).to(device.type)).detach()
+    documents = (torch.arange(26) > 10).long().expand(2, -1)
+    return model.eval()(grid.tokens(2).to(device.type), documents=documents.to(device.type)).detach()
+
+
 def decoded(model: Decoder, config: Config, device: Device) -> Tensor:
     return generate(
         model.eval(), grid.tokens(2, 9), 3, 0.8, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.2, seed=1,
@@ -66,7 +74,7 @@ def config_of(overrides: tuple[str, ...]) -> Config:
     return build_config(grid.BASE, (*overrides, *TRAINING))
 
 
-@pytest.mark.parametrize("use", [forward, decoded, trained])
+@pytest.mark.parametrize("use", [forward, packed, decoded, trained])
 @pytest.mark.parametrize("overrides", CHOICES, ids=range(len(CHOICES)))
 @pytest.mark.slow
 def test_every_choice_is_on_the_device(overrides: tuple[str, ...], use: Callable[..., Tensor]) -> None:
@@ -89,6 +97,18 @@ def test_every_choice_is_on_the_device(overrides: tuple[str, ...], use: Callable
 @pytest.mark.slow
 def test_every_kind_of_training_is_on_the_device(overrides: tuple[str, ...]) -> None:
     assert_equal_there(trained, config_of(overrides))
+
+
+@pytest.mark.slow
+def test_an_encoder_is_on_the_device() -> None:
+    config = config_of(("model.encoder.n_layers=1", "model.position=t5"))
+
+    def read(model: Decoder, _: Config, device: Device) -> Tensor:
+        source, lengths = (x.to(device.type) for x in (grid.tokens(2, 11), torch.tensor([11, 4])))
+        written = generate(model.eval(), grid.tokens(2, 1), 3, source=source, source_lengths=lengths)
+        return model(written, source=source, source_lengths=lengths).detach()
+
+    assert_equal_there(read, config)
 
 
 @pytest.mark.parametrize("use", [forward, decoded])
