@@ -18,7 +18,8 @@ import archlab
 from archlab.errors import UserError
 from archlab.evidence.results import identified, read_results, record, results_name
 from archlab.files import write_atomic
-from archlab.study.record import StudySummary, load_study
+from archlab.study.record import StudySummary
+from archlab.study.summary_file import load_study
 
 RESULTS = Path(archlab.__file__).parent / "evidence" / "results"
 

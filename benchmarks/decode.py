@@ -70,7 +70,7 @@ def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int
 def long(attention: str, format_: str, context: int) -> Round:
     """Return a round of decoding steps after `context` tokens."""
     from archlab.exchange.configs import load_config
-    from archlab.infer.generate import Session
+    from archlab.infer.session import Session
     from archlab.model.decoder import Decoder
 
     size = ("model.d_model=1024", "model.n_layers=4", f"model.max_seq_len={context + 4096}")

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.beams import beam_search
-    from archlab.infer.generate import Session, generate, left_pad
+    from archlab.infer.generate import generate
     from archlab.infer.load import from_pretrained, load_tokenizer
+    from archlab.infer.session import Session, left_pad
     from archlab.model.attention import MultiHeadAttention
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from archlab.report.run.watched import load_run
     from archlab.report.study.run_study import run_study
     from archlab.study.outcomes.schema import Outcome, register_outcome
-    from archlab.study.record import load_study
+    from archlab.study.summary_file import load_study
     from archlab.training.train import train
 
 __all__ = [
@@ -103,7 +104,7 @@ _HOME = {
     "Position": "archlab.config.components.position",
     "Projection": "archlab.model.projection",
     "Schedule": "archlab.config.optimizer",
-    "Session": "archlab.infer.generate",
+    "Session": "archlab.infer.session",
     "StateTensor": "archlab.config.components.component",
     "Task": "archlab.config.tasks",
     "Transduction": "archlab.config.tasks.transduction",
@@ -117,10 +118,10 @@ _HOME = {
     "generate": "archlab.infer.generate",
     "implements": "archlab.config.core.registry",
     "ledger": "archlab.evidence.ledger",
-    "left_pad": "archlab.infer.generate",
+    "left_pad": "archlab.infer.session",
     "load_config": "archlab.exchange.configs",
     "load_run": "archlab.report.run.watched",
-    "load_study": "archlab.study.record",
+    "load_study": "archlab.study.summary_file",
     "load_tokenizer": "archlab.infer.load",
     "register_mixer": "archlab.config.register",
     "register_mlp": "archlab.config.register",

@@ -41,10 +41,11 @@ from archlab.study.formatting import amount
 from archlab.study.plan import fold_warnings
 from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
-from archlab.study.record import Curve, StudySummary, load_study
+from archlab.study.record import Curve, StudySummary
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
+from archlab.study.summary_file import load_study
 from archlab.training import code_digest as code_digest_module
 from archlab.training import compiling
 from archlab.training.callback import Callback

@@ -17,8 +17,8 @@ import archlab
 from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.infer.beams import beam_search
-from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
+from archlab.infer.session import Session, left_pad
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
 

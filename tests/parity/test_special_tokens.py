@@ -25,10 +25,10 @@ from archlab.digests import write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.gguf.write import save_gguf
 from archlab.hf.special_tokens import SpecialTokens, complete_from
-from archlab.infer.generate import Session
 from archlab.infer.import_export import export_gguf, export_model, import_model
 from archlab.infer.load import load_codec
 from archlab.infer.score import score
+from archlab.infer.session import Session
 from archlab.infer.text import stream_text
 from tests.parity.tiny import Case, tiny_model
 

@@ -6,7 +6,7 @@ import torch
 from archlab.config.optimizer import AdamW, Muon
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.infer.generate import Session
+from archlab.infer.session import Session
 from archlab.model.decoder import Decoder
 from archlab.pricing.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.pricing.params import parameters

@@ -28,8 +28,9 @@ from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer import text as codec
 from archlab.infer import text as text_module
 from archlab.infer.beams import beam_search
-from archlab.infer.generate import Session, generate
+from archlab.infer.generate import generate
 from archlab.infer.sampling import Sampling
+from archlab.infer.session import Session
 from archlab.infer.stop_strings import StopStrings
 from archlab.infer.text import PublishedCodec, RunCodec, best_text, stream_text
 from archlab.model.decoder import Decoder

@@ -18,8 +18,8 @@ from archlab.config.layers import sees_as
 from archlab.config.pieces import rows_at_once
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
+from archlab.infer.session import Session, left_pad
 from archlab.infer.stop_strings import StopStrings
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.infer.generate import Session, tokens_of
 from archlab.infer.sampling import excluded_tokens, forced_tokens
+from archlab.infer.session import Session, tokens_of
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs, check_ids, check_tensors
 

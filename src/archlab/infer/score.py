@@ -19,9 +19,9 @@ from archlab.data.training_data import TrainingData
 from archlab.errors import UserError, at
 from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
 from archlab.hf.folder import download, has_weights
-from archlab.infer.generate import NOT_FINITE
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
+from archlab.infer.session import NOT_FINITE
 from archlab.model.decoder import Decoder
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.device import Device, choose_device

@@ -18,7 +18,7 @@ from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.clock import Part, clocked, time_by_kind
-from archlab.infer.generate import Session
+from archlab.infer.session import Session
 from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products

@@ -17,8 +17,8 @@ from archlab.data.spelling import byte_of_name, bytes_of_name, not_spelled, spel
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer.beams import ALPHA, beam_search
-from archlab.infer.generate import Session, room_after
 from archlab.infer.sampling import Sampling
+from archlab.infer.session import Session, room_after
 from archlab.infer.stop_strings import StopStrings
 from archlab.model.decoder import Decoder
 

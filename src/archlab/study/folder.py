@@ -25,9 +25,10 @@ from archlab.files import STUDY, TEMPORARY, disk_errors, make_folder, refuse_lin
 from archlab.pricing.units import plural
 from archlab.study.arm import Arm
 from archlab.study.formatting import listed
-from archlab.study.record import StudySummary, has_summary, read_summary
+from archlab.study.record import StudySummary
 from archlab.study.schema import Seeds, StudyConfig
 from archlab.study.study_file import is_study_folder, read_study_folder
+from archlab.study.summary_file import has_summary, read_summary
 from archlab.training.code_digest import code_digest
 from archlab.training.run_folder import RunFolder
 

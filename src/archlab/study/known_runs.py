@@ -13,7 +13,7 @@ from archlab.config.identity import config_hash, resolved
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.study.arm import Arm
-from archlab.study.record import has_summary, read_summary
+from archlab.study.summary_file import has_summary, read_summary
 
 _FILE = "runs.json"
 _REMEDY = "delete it, and `archlab study run` writes it again"

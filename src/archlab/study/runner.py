@@ -31,10 +31,11 @@ from archlab.study.known_runs import KnownRuns, NamedRun, write_known_runs
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
 from archlab.study.plan import StudyPlan, TuningResult, tune
-from archlab.study.record import StudySummary, has_summary, write_summary
+from archlab.study.record import StudySummary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.study.stats import seeds_in_all
+from archlab.study.summary_file import has_summary, write_summary
 from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 

@@ -38,7 +38,8 @@ from archlab.study.formatting import (
     verdict,
     with_unit,
 )
-from archlab.study.record import StudySummary, csv_of_runs
+from archlab.study.record import StudySummary
+from archlab.study.summary_file import csv_of_runs
 
 
 class _Other(NamedTuple):

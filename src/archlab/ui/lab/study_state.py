@@ -13,9 +13,9 @@ from archlab.report.run.watched import Watched, watch
 from archlab.study.arm import Arm
 from archlab.study.design import arms
 from archlab.study.known_runs import KnownRuns, known_runs
-from archlab.study.record import has_summary, read_summary
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study, study_path
+from archlab.study.summary_file import has_summary, read_summary
 from archlab.ui.lab.curves import Chart, chart, held_out
 from archlab.ui.lab.load import machine_load
 
