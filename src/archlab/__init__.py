@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.beams import beam_search
+    from archlab.infer.convert import convert
+    from archlab.infer.evaluate import evaluate
     from archlab.infer.generate import generate
+    from archlab.infer.inspect import inspect
     from archlab.infer.load import from_pretrained, load_tokenizer
     from archlab.infer.session import Session, left_pad
     from archlab.model.attention import MultiHeadAttention
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from archlab.report.explain import explain
     from archlab.report.run.watched import load_run
     from archlab.report.study.run_study import run_study
+    from archlab.sizing.propose import propose
     from archlab.study.outcomes.schema import Outcome, register_outcome
     from archlab.study.summary_file import load_study
     from archlab.training.train import train
@@ -65,19 +69,23 @@ __all__ = [
     "__version__",
     "beam_search",
     "check",
+    "convert",
     "cost",
     "diff",
     "draw",
+    "evaluate",
     "explain",
     "from_pretrained",
     "generate",
     "implements",
+    "inspect",
     "ledger",
     "left_pad",
     "load_config",
     "load_run",
     "load_study",
     "load_tokenizer",
+    "propose",
     "register_mixer",
     "register_mlp",
     "register_optimizer",
@@ -110,19 +118,23 @@ _HOME = {
     "Transduction": "archlab.config.tasks.transduction",
     "beam_search": "archlab.infer.beams",
     "check": "archlab.report.check",
+    "convert": "archlab.infer.convert",
     "cost": "archlab.pricing.comparison",
     "diff": "archlab.config.identity",
     "draw": "archlab.report.drawings.figure",
+    "evaluate": "archlab.infer.evaluate",
     "explain": "archlab.report.explain",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "implements": "archlab.config.core.registry",
+    "inspect": "archlab.infer.inspect",
     "ledger": "archlab.evidence.ledger",
     "left_pad": "archlab.infer.session",
     "load_config": "archlab.exchange.configs",
     "load_run": "archlab.report.run.watched",
     "load_study": "archlab.study.summary_file",
     "load_tokenizer": "archlab.infer.load",
+    "propose": "archlab.sizing.propose",
     "register_mixer": "archlab.config.register",
     "register_mlp": "archlab.config.register",
     "register_optimizer": "archlab.config.register",

@@ -13,7 +13,7 @@ from archlab.cli import app
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.exchange.configs import load_config
-from archlab.infer.convert import convert_model
+from archlab.infer.convert import convert
 from archlab.training.run_folder import RunFolder
 from tiny import TRAIN
 
@@ -191,7 +191,7 @@ def test_a_start_in_bfloat16_may_be_gone_when_the_run_is_extended(tmp_path, text
 def test_an_exact_change_of_weights_in_bfloat16_does_not_change_the_logits(tmp_path):
     """The logits are compared in float32, so a pass in 16 bits does not look like a change of the weights."""
     as_bfloat16(model_of(True), tmp_path / "hf")
-    converted = convert_model(str(tmp_path / "hf"), ["model.head.tied=false"], tmp_path / "untied")
+    converted = convert(tmp_path / "hf", "model.head.tied=false", out=tmp_path / "untied")
     assert converted.difference.largest < 1e-6
     written = load_file(tmp_path / "untied" / "model.safetensors")
     assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
@@ -203,7 +203,7 @@ def test_weights_of_several_dtypes_are_written_without_rounding(tmp_path):
     stored = load_file(tmp_path / "hf" / "model.safetensors")
     stored["model.norm.weight"] = torch.rand(SIZES["hidden_size"])
     save_file(stored, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
-    converted = convert_model(str(tmp_path / "hf"), ["model.head.tied=false"], tmp_path / "untied")
+    converted = convert(tmp_path / "hf", "model.head.tied=false", out=tmp_path / "untied")
     assert converted.difference.largest < 1e-6
     written = load_file(tmp_path / "untied" / "model.safetensors")
     assert torch.equal(written["model.norm.weight"], stored["model.norm.weight"])

@@ -19,7 +19,7 @@ from archlab.pricing.summary import cost
 from archlab.report.cost.tables import of_one
 from archlab.review.findings import findings
 from archlab.review.shape_rule import Case
-from archlab.sizing.propose import SizeRequest, propose
+from archlab.sizing.propose import propose
 from archlab.sizing.resize import at_width, resized
 
 ENCODER = "model.encoder={n_layers: 3, mlp.d_ff: 48, cross: {n_kv_heads: 1}}"
@@ -91,7 +91,7 @@ def test_sizes_are_refused():
     with pytest.raises(
         UserError, match=r"the model cannot be scaled; allowed: .*, and an encoder, if any, with as many layers"
     ):
-        propose(SizeRequest("llama-3-8b", params=10**9, overrides=["model.encoder.n_layers=2"]))
+        propose("llama-3-8b", "model.encoder.n_layers=2", params=10**9)
 
 
 def test_an_inspection_describes_the_encoder():

@@ -15,7 +15,7 @@ from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.review.findings import warnings
 from archlab.sizing.family import FamilyMember
-from archlab.sizing.propose import SizeRequest, propose
+from archlab.sizing.propose import propose
 from archlab.sizing.scale import ScalableModel
 
 ATLAS = entries()
@@ -41,7 +41,7 @@ def test_dense_models_of_any_size(like, size):
     """The size is within 1%, ratios are close to those of the family, and shapes run well on hardware unless the
     family's own do not."""
     vocabulary = ("model.vocab_size=8192",) if size < 500e6 else ()
-    found = propose(SizeRequest(like, params=int(size), overrides=vocabulary))
+    found = propose(like, *vocabulary, params=int(size))
     assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
     for member in found.family:
         assert 0.35 < found.model.ff_ratio / member.ff_ratio < 2.9
@@ -60,7 +60,7 @@ def test_dense_models_of_any_size(like, size):
 )  # fmt: skip
 def test_the_size_of_a_preset_gives_the_preset(name):
     size = parameters(SHAPES[name]).total
-    proposed = propose(SizeRequest(name, params=size))
+    proposed = propose(name, params=size)
     assert shape(proposed.model.config.model) == shape(SHAPES[name])
     assert proposed.nearest.preset == name
 
@@ -69,7 +69,7 @@ def test_the_size_of_a_preset_gives_the_preset(name):
     ("like", "size"), [("t5-small", 20e6), ("transformer", 65e6), ("t5-v1.1-xxl", 3e9), ("mt5", 1e9)]
 )
 def test_an_encoder_decoder_keeps_as_many_layers_in_both_stacks(like, size):
-    model = propose(SizeRequest(like, params=int(size))).model.config.model
+    model = propose(like, params=int(size)).model.config.model
     assert parameters(model).total == pytest.approx(size, rel=0.01)
     assert model.encoder.n_layers == model.n_layers
     assert layer_configs(encoder_of(model))[0].mlp.d_ff == model.mlp.d_ff
@@ -84,7 +84,7 @@ def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
 
     The 128,256 rows of Llama 3 would be a larger share of 1B. Of 8B they are a smaller share than in other models.
     """
-    found = propose(SizeRequest(like, params=int(size)))
+    found = propose(like, params=int(size))
     assert found.model.config.model.head.tied == ties
     assert (found.untied is not None) == ties
     assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
@@ -94,7 +94,7 @@ def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
 
 
 def test_the_person_decides_about_the_head(capsys):
-    found = propose(SizeRequest("llama-3", params=10**9, overrides=("model.head={tied: false}",)))
+    found = propose("llama-3", "model.head={tied: false}", params=10**9)
     assert not found.model.config.model.head.tied
     assert app.main(["size", "--params", "1B", "--like", "llama-3", "model.head.tied=false"]) == 0
     untied = " ".join(capsys.readouterr().out.replace("#", "").split())
@@ -106,7 +106,7 @@ def test_the_person_decides_about_the_head(capsys):
 
 def test_between_two_sizes_of_a_family():
     """Checked by hand: qwen3's 8B has d / layers 113.8, its 32B has 80, and its 14B is not in the atlas."""
-    found = propose(SizeRequest("qwen3", params=16_000_000_000))
+    found = propose("qwen3", params=16_000_000_000)
     assert [member.name for member in found.family] == ["qwen3-8b", "qwen3-32b"]
     assert 80 < found.model.aspect < 114
     assert 3 < found.model.ff_ratio < 5
@@ -115,9 +115,9 @@ def test_between_two_sizes_of_a_family():
 
 def test_flops():
     """Chinchilla: C = 6 N * 20 N."""
-    found = propose(SizeRequest("llama-3", flops=1e21))
+    found = propose("llama-3", flops=1e21)
     assert found.model.counted.total == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
-    mixture = propose(SizeRequest("deepseek-v2", flops=1e21)).model.counted
+    mixture = propose("deepseek-v2", flops=1e21).model.counted
     assert mixture.active == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
     assert mixture.total > 2 * mixture.active
 
@@ -128,7 +128,7 @@ def test_flops():
 @pytest.mark.slow
 def test_memory(like, context):
     memory = 16 * 2**30
-    model = propose(SizeRequest(like, memory=memory, context=context)).model.config.model
+    model = propose(like, memory=memory, context=context).model.config.model
     used = 2 * parameters(model).total + kv_cache_bytes(model, context)
     assert 0.95 * memory <= used <= memory
     assert model.max_seq_len >= context
@@ -139,7 +139,7 @@ def test_memory(like, context):
     [("qwen3", 30e9, 3e9), ("deepseek-v2", 60e9, 6e9), ("mixtral", 60e9, 17e9), ("qwen3", None, 1e9)],
 )
 def test_mixtures(like, params, active):
-    found = propose(SizeRequest(like, params=params and int(params), active=int(active)))
+    found = propose(like, params=params and int(params), active=int(active))
     experts = [layer.mlp for layer in layer_configs(found.model.config.model) if layer.mlp.kind == "moe"]
     theirs = [layer.mlp for layer in layer_configs(SHAPES[found.base]) if layer.mlp.kind == "moe"]
     assert (experts[-1].experts, experts[-1].active) == (theirs[-1].experts, theirs[-1].active)
@@ -149,7 +149,7 @@ def test_mixtures(like, params, active):
 
 
 def test_layers_that_differ_keep_their_proportion():
-    model = propose(SizeRequest("deepseek-v3", params=100_000_000_000)).model.config.model
+    model = propose("deepseek-v3", params=100_000_000_000).model.config.model
     kinds = [layer.mlp.kind for layer in layer_configs(model)]
     assert kinds == sorted(kinds), "gated ones first, then moe"
     assert kinds.count("gated") / len(kinds) == pytest.approx(3 / 61, abs=0.03)
@@ -159,7 +159,7 @@ def test_layers_that_differ_keep_their_proportion():
 
 @pytest.mark.parametrize(("languages", "vocabulary"), [(None, 32_000), (1, 32_000), (2, 100_352), (50, 151_936)])
 def test_the_vocabulary_is_the_familys_unless_the_languages_ask_for_another(languages, vocabulary):
-    found = propose(SizeRequest("llama-2", params=3_000_000_000, languages=languages))
+    found = propose("llama-2", params=3_000_000_000, languages=languages)
     assert found.model.config.model.vocab_size == vocabulary
     assert found.model.counted.total == pytest.approx(3e9, rel=0.01)
 
@@ -214,7 +214,7 @@ def test_encoders_grow_without_a_cache_and_next_to_encoders(capsys):
 @pytest.mark.parametrize("size", [20e6, 50e6, 300e6, 2e9])
 def test_heads_have_d_model_dimensions_together_if_those_of_the_family_have(like: str, size: float):
     """50M like ELECTRA once had 8 heads of 64 at d_model 448."""
-    found = propose(SizeRequest(like, params=int(size), overrides=["model.vocab_size=8192"]))
+    found = propose(like, "model.vocab_size=8192", params=int(size))
     assert all(member.n_heads * member.head_dim == member.d_model for member in found.family)
     assert found.model.n_heads * found.model.head_dim == found.model.d_model
     assert found.model.head_dim % 8 == 0
@@ -288,4 +288,4 @@ def test_refusals(arguments, said, capsys):
 
 def test_a_size_below_every_shape_is_refused_in_python_too():
     with pytest.raises(UserError, match="no shape with the proportions of tiny-llama has 1 parameters"):
-        propose(SizeRequest("tiny-llama", params=1))
+        propose("tiny-llama", params=1)

@@ -26,7 +26,7 @@ _SEES = {
 
 
 class Inspection(Base):
-    """Result of an inspection. Fields that could not be read are empty, and `problems` gives the reasons."""
+    """Content of a model folder. Fields that could not be read are empty, and `problems` gives the reasons."""
 
     model_type: str | None
     architecture: str | None
@@ -42,11 +42,12 @@ class Inspection(Base):
 
     @property
     def loads(self) -> bool:
+        """Whether archlab can load the model."""
         return not self.problems
 
 
-def inspect(folder: Path) -> Inspection:
-    """Inspect a model folder. The content of tensors is not read, with a few exceptions (see `check_hf`)."""
+def inspect_published(folder: Path) -> Inspection:
+    """Inspect a Hugging Face folder. The content of tensors is not read, with a few exceptions (see `check_hf`)."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
     known = FAMILIES.get(model_type) if isinstance(model_type, str) else None

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from archlab.cli.arguments import AtLeastOne, ConfigName, ConfigOrOverride, Flag, WholeNumber, split_overrides
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.effects import check_effect
 from archlab.progress import doing
 
 if TYPE_CHECKING:
@@ -47,48 +46,41 @@ def evaluate(
     json
         Print JSON: an object, or a list if there are several models.
     """
-    from archlab.infer.paired import interval
-    from archlab.infer.score import score_all
+    from archlab.infer.evaluate import evaluate as evaluated
 
     sources, overrides = split_overrides(config, more)
-    check_effect(overrides, "eval")
     with doing("scoring held-out text"):
-        models = score_all(sources, overrides, tokens, int8=int8)
-    scores = [model.score for model in models]
-    first = scores[0]
-    if len(scores) == 1:
+        evaluations = evaluated(*sources, overrides=overrides, tokens=tokens, int8=int8)
+    first = evaluations[0].score
+    if len(evaluations) == 1:
         if json:
             print_json(first.model_dump())
         else:
             _print_score(first)
         return
-    intervals = [interval(models[0].windows, model.windows) for model in models]
     if json:
-        print_json(
-            [
-                {"config": source, **scored.model_dump(), "difference": scored.value - first.value, "interval": ends}
-                for source, scored, ends in zip(sources, scores, intervals, strict=True)
-            ]
-        )
+        print_json([evaluation.data for evaluation in evaluations])
         return
     heading, form = _COLUMNS[first.measure]
     rows = [
         (
-            source,
-            _state(scored),
-            format(scored.value, form),
-            format(scored.value - first.value, f"+{form}") if number else "",
-            f"[{', '.join(format(end, form) for end in ends)}]" if number and ends else "",
+            each.source,
+            _state(each.score),
+            format(each.score.value, form),
+            format(each.difference, f"+{form}") if number else "",
+            f"[{', '.join(format(end, form) for end in each.interval)}]" if number and each.interval else "",
         )
-        for number, (source, scored, ends) in enumerate(zip(sources, scores, intervals, strict=True))
+        for number, each in enumerate(evaluations)
     ]
     columns = ("model", "weights", heading, "difference", "95% interval")
     print_table(columns, rows, right=columns[2:])
     print(f"data: {first.corpus}")
-    are_equal = len({_amount(scored) for scored in scores}) == 1
-    for source, scored in [("", first)] if are_equal else zip(sources, scores, strict=True):
-        print(f"{source}{': ' if source else ''}{_amount(scored)}")
-    n_windows = len(models[0].windows.weights)
+    if len({_amount(each.score) for each in evaluations}) == 1:
+        print(_amount(first))
+    else:
+        for each in evaluations:
+            print(f"{each.source}: {_amount(each.score)}")
+    n_windows = evaluations[0].windows
     print(f"95% interval: covers the choice of the {n_windows:,} windows, not the seeds of training")
 
 

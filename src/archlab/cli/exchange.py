@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from archlab.atlas.inspect import Inspection, inspect
+from archlab.atlas.inspect import Inspection
 from archlab.cli.arguments import Flag, FolderName, Override
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
-from archlab.exchange.configs import find_folder, is_run_folder
 from archlab.exchange.gguf.write import Format
-from archlab.infer.convert import convert_model
+from archlab.infer.convert import convert as convert_model
 from archlab.infer.import_export import export_gguf, export_model, import_model
-from archlab.infer.load import inspect_run
+from archlab.infer.inspect import inspect
 from archlab.progress import doing
 
 
@@ -89,7 +88,7 @@ def convert(model: FolderName, /, *overrides: Override, out: Path) -> None:
         The folder to write, in the form of MODEL: a run folder, or a Hugging Face folder.
     """
     with doing(f"converting {model}"):
-        converted = convert_model(model, overrides, out)
+        converted = convert_model(model, *overrides, out=out)
     print_table(("tensors", "where they come from"), converted.tensors)
     print_table(("change", "effect", "detail"), converted.changes)
     print(converted.difference)
@@ -111,8 +110,7 @@ def inspect_folder(folder: FolderName, /, *, json: Flag = False) -> int:
     json
         Print JSON.
     """
-    home = find_folder(folder)
-    inspection = inspect_run(home) if is_run_folder(home) else inspect(home)
+    inspection = inspect(folder)
     if json:
         print_json(inspection.model_dump(mode="json") | {"loads": inspection.loads})
     else:

@@ -9,7 +9,7 @@ from archlab.errors import UserError
 from archlab.files import make_folder, write_atomic
 from archlab.pricing.hardware import load_hardware
 from archlab.sizing.proposal_yaml import as_yaml
-from archlab.sizing.propose import SizeRequest, propose
+from archlab.sizing.propose import propose
 
 
 @long_output
@@ -60,8 +60,17 @@ def run(
     if hardware is not None:
         devices = load_hardware(hardware)
         memory = min(memory or sys.maxsize, devices.memory * devices.count)
-    request = SizeRequest(like, params, active, flops, memory, context, languages, overrides)
-    text = as_yaml(request, propose(request))
+    proposal = propose(
+        like,
+        *overrides,
+        params=params,
+        active=active,
+        flops=flops,
+        memory=memory,
+        context=context,
+        languages=languages,
+    )
+    text = as_yaml(proposal)
     if out is None:
         sys.stdout.write(text)
     else:

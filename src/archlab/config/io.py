@@ -151,8 +151,12 @@ def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
     return merge(merge({}, raw, schema), expand(change), schema)
 
 
-def override_texts(override: str | Mapping[str, Any]) -> list[str]:
-    """Return an override as strings such as `model.d_model=64`: one for each key of a mapping."""
+def override_texts(*overrides: str | Mapping[str, Any]) -> list[str]:
+    """Return overrides as strings such as `model.d_model=64`: one for each key of a mapping."""
+    return [text for override in overrides for text in _texts_of(override)]
+
+
+def _texts_of(override: str | Mapping[str, Any]) -> list[str]:
     if isinstance(override, str):
         return [override]
     try:

@@ -131,7 +131,7 @@ def load_config(source: str | Path, *overrides: str | Mapping[str, Any]) -> Conf
     >>> config.model.attention.n_kv_heads, config.train.lr
     (4, 0.0003)
     """
-    texts = [text for override in overrides for text in override_texts(override)]
+    texts = override_texts(*overrides)
     return build_config(read_named_config(source, texts), texts, str(source))
 
 

@@ -1,15 +1,17 @@
 """Conversion of a trained model to another architecture, without training."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from archlab.config.effects import check_effect
+from archlab.config.io import override_texts
 from archlab.config.schema import Config
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
@@ -43,15 +45,25 @@ class Converted:
     """Form in which the model was written: the name of a model family, or `a run folder`."""
 
 
-def convert_model(source: str, overrides: Sequence[str], out: Path) -> Converted:
-    """Write the model of a folder or hub id with other values of some fields, in the form of the source.
+def convert(source: str | Path, *overrides: str | Mapping[str, Any], out: str | Path) -> Converted:
+    """Write a trained model with other values of some fields, in the form of the source. Nothing is trained.
+
+    - `source`: a run folder, a Hugging Face folder or a hub id.
+    - `overrides`: fields of the model to change, as in `archlab.load_config`. Also `train.start_layers` and
+      `train.seed`.
+    - `out`: the folder to write, which must be new or empty.
 
     Raise UserError if a field is not one of the model, or if the weights cannot become this model.
+
+    >>> converted = archlab.convert("runs/a", {"model.attention.n_kv_heads": 1}, out="runs/b")
+    >>> converted.form, [name for name, effect, detail in converted.changes]
+    ('a run folder', ['fewer key/value heads'])
     """
-    check_effect(overrides, "convert")
+    texts, out = override_texts(*overrides), Path(out)
+    check_effect(texts, "convert")
     check_new(out)
-    start = open_start(source)
-    config = load_config(str(start.folder), f"train.start={start.folder}", *overrides)
+    start = open_start(str(source))
+    config = load_config(str(start.folder), f"train.start={start.folder}", *texts)
     made = planned(start, config, partial(_open_batches, config))
     of_run = ("start", "start_layers", "lora", "teacher")
     config = config.model_copy(update={"train": config.train.model_copy(update=dict.fromkeys(of_run))})

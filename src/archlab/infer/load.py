@@ -2,22 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
-from archlab.atlas.inspect import Inspection, choices
-from archlab.atlas.tricks import tricks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.tasks import Task
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, is_run_folder, load_config
 from archlab.exchange.load import load_hf, read_origin
-from archlab.families.registry import FAMILIES
 from archlab.files import parse_object
 from archlab.hf.folder import TOKENIZER, companions
 from archlab.hf.imported import Imported, imported
@@ -172,34 +168,3 @@ def _reads_pairs(run: Path) -> bool:
     config = load_config(run)
     is_known = config.train.objective.needs_pairs or config.data.pairs is not None
     return is_known or RunFolder(run).environment().get("pairs", False)  # a data folder may be gone
-
-
-def inspect_run(folder: Path) -> Inspection:
-    """Inspect a run folder. To find problems, load everything that text generation needs, including the weights."""
-    result = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
-    try:
-        config = load_config(folder)
-        result = result.model_copy(update={"choices": choices(config.model), "unusual": tricks(config)})
-        if record := imported(folder):
-            family = FAMILIES.get(record.family)
-            architecture = family.architecture if family else None
-            result = result.model_copy(update={"model_type": record.family, "architecture": architecture})
-        steps, _ = load_run(folder)
-        return result.model_copy(update={"trained": _trained(folder, steps)})
-    except UserError as error:
-        return result.model_copy(update={"trained": _trained(folder, None), "problems": [str(error)]})
-
-
-def _trained(folder: Path, steps: int | None) -> str:
-    ended = None
-    with suppress(UserError):
-        ended = RunFolder(folder).summary()
-    if ended and ended.status == "finished":
-        return f"{ended.steps:,} steps, finished: {ended.result}"
-    if ended:
-        return f"diverged after {ended.steps:,} steps"
-    if steps is None:
-        return "unknown"
-    record = imported(folder)
-    origin = f"; as published in {record.source}" if record and record.source else "; as published"
-    return f"{steps:,} steps, not finished" if steps else f"not yet{origin}"

@@ -20,22 +20,22 @@ from archlab.sizing.propose import Proposal, SizeRequest, served_bytes
 _WIDTH = 78
 
 
-def as_yaml(request: SizeRequest, proposal: Proposal) -> str:
+def as_yaml(proposal: Proposal) -> str:
     """Return the proposal as YAML, with comments at the top.
 
     The config extends the closest preset of the family and contains only the fields that differ from the preset.
     """
-    comments = "".join(f"# {line}".rstrip() + "\n" for line in _comments(request, proposal))
+    comments = "".join(f"# {line}".rstrip() + "\n" for line in _comments(proposal))
     return comments + to_yaml({"base": proposal.base, **proposal.change})
 
 
-def _comments(request: SizeRequest, proposal: Proposal) -> Iterator[str]:
+def _comments(proposal: Proposal) -> Iterator[str]:
     for sentence in (
         _size(proposal.model),
         f"proportions follow {' and '.join(member.name for member in proposal.family)}",
         f"closest published model: {proposal.nearest.about.name}",
-        _serving(request, proposal.model),
-        _training(request, proposal.model),
+        _serving(proposal.request, proposal.model),
+        _training(proposal.request, proposal.model),
         *_about_this_size(proposal),
         *(f"check: {text}" for text in notes_and_warnings(proposal.model.config)),
     ):

@@ -1,12 +1,13 @@
 """Proposal of a config for a requested size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from archlab.atlas.models import PublishedModel, entries
 from archlab.config.core.merge import Raw, expand
-from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.io import build_config, overlay, override_texts, parse_overrides
 from archlab.config.problems import Problem, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -44,6 +45,7 @@ class SizeRequest:
 class Proposal:
     """Proposed config and its origin."""
 
+    request: SizeRequest
     model: FamilyMember
     base: str
     """Name of the preset that the config extends."""
@@ -58,9 +60,41 @@ class Proposal:
     None unless the proposal ties the head because this fraction is too large.
     """
 
+    @property
+    def config(self) -> Config:
+        return self.model.config
 
-def propose(request: SizeRequest) -> Proposal:
-    """Propose a config for a request. Raise UserError if the request has no size, or if no shape fits."""
+
+def propose(
+    like: str = "llama-3",
+    *overrides: str | Mapping[str, Any],
+    params: int | None = None,
+    active: int | None = None,
+    flops: float | None = None,
+    memory: int | None = None,
+    context: int | None = None,
+    languages: int | None = None,
+) -> Proposal:
+    """Propose a model shape with the proportions of a published family. The size is met within 1%.
+
+    The first of `params` (or `active`), `flops` and `memory` that is set determines the size.
+
+    - `like`: a family or a preset. Families have names such as llama-3, qwen3 or deepseek-v2.
+    - `overrides`: fields that differ from the family. They have the form of those of `archlab.load_config`.
+    - `params`: number of parameters.
+    - `active`: number of active parameters per token, alone or with `params`.
+    - `flops`: FLOPs of the training run. The size follows the Chinchilla rule (Hoffmann 2022).
+    - `memory`: bytes for the weights and the KV cache of one sequence, in bfloat16.
+    - `context`: sequence length for serving. None means that of the family.
+    - `languages`: number of languages in the text, which determines the vocabulary size. None means that of the family.
+
+    Raise UserError if no size is set, if no shape fits, or if the family is unknown.
+
+    >>> proposal = archlab.propose("llama-3", params=10**9)
+    >>> proposal.base, archlab.cost(proposal.config).parameters.total
+    ('llama-3-8b', 1000400896)
+    """
+    request = SizeRequest(like, params, active, flops, memory, context, languages, override_texts(*overrides))
     atlas = entries()
     if request.params or request.active:
         target = TargetSize(request.params or request.active or 0, request.active if request.params else None)
@@ -80,7 +114,7 @@ def propose(request: SizeRequest) -> Proposal:
         raise UserError("no size is set; use --params, --active, --flops or --memory, as in --params 1B")
     model = FamilyMember("proposed", result.config)
     nearest = nearest_published(model, atlas)
-    return Proposal(model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
+    return Proposal(request, model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
 
 
 @dataclass(frozen=True)
