@@ -15,8 +15,8 @@ from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
-from archlab.study.record import read_summary
 from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
+from archlab.study.summary_file import read_summary
 from archlab.ui.compare.differences import DifferencesStudy
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
