@@ -136,5 +136,5 @@ def test_a_connection_that_is_kept_serves_the_next_request(server: Server):
     with server.send(asked) as connection:
         for _ in range(2):
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
-            time.sleep(SECONDS_TO_SEND - 2)  # together more than the limit, which begins anew with each request
+            time.sleep(SECONDS_TO_SEND - 2)  # together more than the limit, which starts again with each request
             connection.sendall(asked)
