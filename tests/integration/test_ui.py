@@ -233,6 +233,17 @@ def test_numbers_are_those_of_the_command_line(client: TestClient, capsys: pytes
     assert f"archlab cost llama-3-8b {change} --context 16384 --batch 8 --hardware h100" in commands_of(page)
 
 
+@pytest.mark.parametrize(
+    "model", ["llama-3-8b", "gpt-2", "falcon-7b", "mixtral-8x7b", "deepseek-v3", "t5-11b", "qwen3-next-80b-a3b"]
+)
+def test_a_box_has_the_same_name_in_the_table_as_in_the_diagram(client: TestClient, model: str):
+    page = client.get(f"/m/{model}").text
+    in_diagram = set(re.findall(r'<g class="box (?:attention|mlp|mixer)"[^>]*>.*?<text class="bold"[^>]*>(.*?)<', page))
+    in_table = set(re.findall(r'<tr data-key="[^"]*/[^"]*"><th scope="row">(.*?), ', page))
+    assert in_diagram
+    assert in_diagram <= in_table
+
+
 def test_an_address_without_effect_leads_to_the_shorter_one(client: TestClient):
     answer = client.get("/m/llama-3-8b?model.attention.n_kv_heads=8&model.mlp.d_ff=8192&context=13")
     assert (answer.status_code, answer.headers["location"]) == (303, "/m/llama-3-8b?model.mlp.d_ff=8192")
