@@ -347,6 +347,25 @@ def test_a_screen_saves_the_page_that_its_command_writes(client: TestClient, scr
     assert "sandbox" in saved.headers["content-security-policy"]
 
 
+def test_a_printed_command_reads_a_file_whose_name_looks_like_an_option(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+):
+    for name in ("-dash.yaml", "--out.yaml"):
+        assert main(["show", "gpt-2"]) == 0
+        Path(name).write_text(capsys.readouterr().out)
+    for screen in (
+        "/m/-dash.yaml?model.n_layers=6",
+        "/vs/-dash.yaml/gpt-2",
+        "/vs/-dash.yaml/--out.yaml?b.model.n_layers=6",
+        "/choice/rmsnorm?in=-dash.yaml&model.n_layers=6",
+    ):
+        blocks = client.get(screen).text.split('<pre class="commands">')[1:]
+        commands = [command for block in blocks for command in commands_of(f'<pre class="commands">{block}')]
+        assert any("./-dash.yaml" in command for command in commands), screen
+        for command in commands:
+            assert main(shlex.split(command)[1:]) == 0, command
+
+
 def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsys: pytest.CaptureFixture[str]):
     change = "model.attention.n_kv_heads=2"
     page = client.get(f"/m/llama-3-8b?{change}").text

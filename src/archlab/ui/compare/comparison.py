@@ -1,7 +1,6 @@
 """Comparison of two or three configs: the choices that differ, what each costs, who makes it, and what is known about
 it."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from archlab.config.core.text import command_line
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import diff, flatten, resolved
 from archlab.config.schema import Config
@@ -192,13 +192,15 @@ def _commands(variants: Sequence[Variant], context: int) -> list[str]:
     """Return the commands that print the differences from the first config, and the costs."""
     first, *others = variants
     diffs = [
-        shlex.join(["archlab", "diff", first.name, other.name, *_changes("a", first), *_changes("b", other)])
+        command_line(
+            "diff", first.name, other.name, options=[*_changes("a", first), *_changes("b", other), "--model-only"]
+        )
         for other in others
     ]
-    diffs = [f"{command} --model-only" for command in diffs]
+    options = ["--context", str(context)]
     if any(variant.overrides for variant in variants):  # `archlab cost` would change the fields of all configs
-        return diffs + [f"archlab cost {variant.arguments_of('cost')} --context {context}" for variant in variants]
-    return [*diffs, f"archlab cost {' '.join(variant.arguments for variant in variants)} --context {context}"]
+        return diffs + [variant.command("cost", *options) for variant in variants]
+    return [*diffs, command_line("cost", *(variant.name for variant in variants), options=options)]
 
 
 def _changes(side: str, variant: Variant) -> list[str]:
