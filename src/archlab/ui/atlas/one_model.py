@@ -125,9 +125,12 @@ def _choices(row: AtlasRow) -> list[Fact]:
         if (option := choice.of(row)) == NOTHING:
             continue
         doubt = " (unverified)" if choice.doubted and row.about.doubts(choice.doubted) else ""
-        n = sum(choice.of(other) == option for other in everything)
+        with_option = [other for other in everything if choice.of(other) == option]
+        n_doubted = sum(bool(choice.doubted and other.about.doubts(choice.doubted)) for other in with_option)
+        text = f"{len(with_option) - n_doubted} of {len(everything)} models"
+        text += f", {n_doubted} more unverified" if n_doubted else ""
         address = ModelsView((conditions_of(choice)[option],)).address
-        facts.append(Fact(choice.title, option + doubt, f"{n} of {len(everything)} models", address))
+        facts.append(Fact(choice.title, option + doubt, text, address))
     return facts
 
 
@@ -140,7 +143,8 @@ def _numbers(row: AtlasRow) -> list[Fact]:
         below = sum(float(other) < float(value) for other in known)
         equal = sum(other == value for other in known) - 1
         doubt = " (unverified)" if row.about.doubts(f"about.{field}") else ""
-        text = f"above {below} of {len(known) - 1} others" + (f", equal to {equal}" if equal else "")
+        others = "others" if len(known) == len(published_rows()) else "others that state it"
+        text = f"above {below} of {len(known) - 1} {others}" + (f", equal to {equal}" if equal else "")
         address = ModelsView(x="year" if field == X else X, y=field, mine=row.preset).address
         facts.append(Fact(label, _exact(field, value) + doubt, text, address))
     return facts
