@@ -31,7 +31,7 @@ from archlab.study.known_runs import KnownRuns, NamedRun, write_known_runs
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
 from archlab.study.plan import StudyPlan, TuningResult, tune
-from archlab.study.record import StudySummary, has_summary, write_summary
+from archlab.study.record import StudySummary, has_summary, kept_name, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.study.stats import seeds_in_all
@@ -222,7 +222,8 @@ class Study:
         warnings = tuned.warnings
         if (planned := planned_seeds(self.folder)) is not None:
             warnings = [*warnings, *added_later(self._seeds(tuned, planned), seeds)]
-        summary = summarize_study(self.name, plan, ended, runs, all_ended, self.folder, reasons, tuned.points, warnings)
+        name = kept_name(self.folder) or self.name
+        summary = summarize_study(name, plan, ended, runs, all_ended, self.folder, reasons, tuned.points, warnings)
         write_summary(self.folder, summary)
         return summary
 
