@@ -272,6 +272,18 @@ def test_values_are_shown_as_people_write_them(client: TestClient):
     assert {"none", "500,000", "163,840"} <= set(models.split())
 
 
+def test_values_that_follow_from_others_are_marked_and_long_ones_folded(client: TestClient):
+    page = html.unescape(client.get("/vs/gemma-2-9b/deepseek-v3").text)
+    assert "59.867, from sqrt_d_model" in page
+    assert re.search(r">256, derived <small>", page)
+    assert re.search(r"<span>128(?! *,) *<small>", page), "the config of DeepSeek-V3 sets v_dim"
+    assert "layers.sparse<" not in page
+    for path in ("/vs/gemma-2-9b/deepseek-v3", "/models/deepseek-v3"):
+        text = re.sub(r"<details class=\"value\"><summary>.*?</summary>.*?</details>", "", client.get(path).text)
+        assert "[dense, dense, dense" not in text
+        assert "[dense, dense, dense" in client.get(path).text
+
+
 def test_a_wrong_value_is_one_message_and_the_page_stays(client: TestClient):
     answer = client.get("/m/llama-3-8b?model.attention.n_kv_heads=7", headers={"HX-Request": "true"})
     assert "7 does not divide n_heads = 32" in answer.text
@@ -376,7 +388,8 @@ def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsy
     assert main(["diff", "llama-3-8b", "gemma-2-9b", f"a.{change}", "--model-only", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["model.attention.n_kv_heads"] == [2, 8]
-    assert {f">{field.removeprefix('model.')}</a>" in compared for field in printed} == {True}
+    for field, values in printed.items():  # an empty section is no choice
+        assert (f">{field.removeprefix('model.')}</a>" in compared) == ({} not in values), field
     alike = client.get(f"/vs/llama-3-8b/gemma-2-9b?b.{change}&a.{change}").text
     assert ">attention.n_kv_heads</a>" not in alike
     assert f"/m/llama-3-8b?{change}" in links_of(compared)

@@ -26,7 +26,7 @@ from archlab.report.drawings.block import draw, side_by_side
 from archlab.report.ledger.words import numbered
 from archlab.ui.bench.workbench import View
 from archlab.ui.configs import ComparedConfigs, Variant, load
-from archlab.ui.values import shown
+from archlab.ui.values import shown_fields
 
 _LONGEST = 8192
 """Maximum number of tokens of the sequence for which costs are compared."""
@@ -91,13 +91,15 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     configs = [load(variant, root).config for variant in variants]
     first, *others = configs
     flat = [flatten(resolved(config)) for config in configs]
-    fields = dict.fromkeys(path for other in others for path in diff(first, other, model_only=True))
+    to_read = [shown_fields(config) for config in configs]
+    differing = dict.fromkeys(path for other in others for path in diff(first, other, model_only=True))
+    fields = {path: None for path in differing if any(path in values for values in to_read)}
     context = compared_context(configs)
     costs = [_costs(config, context) for config in configs]
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, variants, costs[0], context, root))
+        groups.setdefault(section, []).append(_row(path, flat, to_read, variants, costs[0], context, root))
     titles = [variant.title for variant in variants]
     return Comparison(
         compared,
@@ -113,6 +115,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
 def _row(
     path: str,
     flat: Sequence[Mapping[str, Any]],
+    to_read: Sequence[Mapping[str, str]],
     variants: Sequence[Variant],
     before: _Costs,
     context: int,
@@ -127,7 +130,7 @@ def _row(
     effects = {value: _effect(variants[0], path, value, before, context, root) for value in titles}
     return Row(
         field=path,
-        values=[shown(config[path]) if path in config else "-" for config in flat],
+        values=[values.get(path, "-") for values in to_read],
         models=models if any(models) else [],
         effects=[(" and ".join(titles[value]), effect) for value, effect in effects.items() if effect],
         topic=topic_of(path, flat[changed[0]] if changed else flat[0]),
