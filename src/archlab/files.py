@@ -142,7 +142,7 @@ def _kind_of_file(mode: int) -> str:
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Within the block, replace an OSError about a full disk, a read-only disk or missing permissions with a UserError
-    that names the path."""
+    that names the path. Replace any OSError about a temporary file, too, because the user does not know its name."""
     try:
         yield
     except OSError as error:
@@ -155,7 +155,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EFBIG,
             errno.ENOTDIR,
             errno.ELOOP,
-        ):
+        ) or TEMPORARY in str(error.filename):
             raise UserError(f"{path}: cannot write: {error.strerror}") from error
         raise
 

@@ -64,9 +64,12 @@ def check_screen(page: Page, address: str, scheme: str) -> None:
         page.goto(address)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(PICTURES_THAT_LEAVE_THEIR_PLACE) == []
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true })")
         found = Axe().run(page).response["violations"]
         serious = {
-            rule["id"]: rule["nodes"][0]["html"][:200] for rule in found if rule["impact"] in ("serious", "critical")
+            rule["id"]: rule["nodes"][0]["html"][:200]
+            for rule in found
+            if rule["impact"] in ("serious", "critical") or rule["id"] == "empty-table-header"
         }
         assert serious == {}
 

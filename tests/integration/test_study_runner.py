@@ -936,6 +936,7 @@ def test_a_study_folder_holds_its_base(lab):
     name, study = read_study(str(lab.folder / "out"))
     again = Study(name, study, lab.folder / "out").read()
     assert [arm.values for arm in again.arms] == [arm.values for arm in first.arms]
+    assert (name, again.name) == ("out", first.name)
 
 
 def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):

@@ -233,6 +233,17 @@ def test_numbers_are_those_of_the_command_line(client: TestClient, capsys: pytes
     assert f"archlab cost llama-3-8b {change} --context 16384 --batch 8 --hardware h100" in commands_of(page)
 
 
+@pytest.mark.parametrize(
+    "model", ["llama-3-8b", "gpt-2", "falcon-7b", "mixtral-8x7b", "deepseek-v3", "t5-11b", "qwen3-next-80b-a3b"]
+)
+def test_a_box_has_the_same_name_in_the_table_as_in_the_diagram(client: TestClient, model: str):
+    page = client.get(f"/m/{model}").text
+    in_diagram = set(re.findall(r'<g class="box (?:attention|mlp|mixer)"[^>]*>.*?<text class="bold"[^>]*>(.*?)<', page))
+    in_table = set(re.findall(r'<tr data-key="[^"]*/[^"]*"><th scope="row">(.*?), ', page))
+    assert in_diagram
+    assert in_diagram <= in_table
+
+
 def test_an_address_without_effect_leads_to_the_shorter_one(client: TestClient):
     answer = client.get("/m/llama-3-8b?model.attention.n_kv_heads=8&model.mlp.d_ff=8192&context=13")
     assert (answer.status_code, answer.headers["location"]) == (303, "/m/llama-3-8b?model.mlp.d_ff=8192")
@@ -259,6 +270,18 @@ def test_values_are_shown_as_people_write_them(client: TestClient):
     models = re.sub(r"<.*?>", " ", client.get("/models/deepseek-v3").text + client.get("/vs/gpt-2/llama-3-8b").text)
     assert not {"{}", "null", "500000.0", "1000000.0"} & set(models.split())
     assert {"none", "500,000", "163,840"} <= set(models.split())
+
+
+def test_values_that_follow_from_others_are_marked_and_long_ones_folded(client: TestClient):
+    page = html.unescape(client.get("/vs/gemma-2-9b/deepseek-v3").text)
+    assert "59.867, from sqrt_d_model" in page
+    assert re.search(r">256, derived <small>", page)
+    assert re.search(r"<span>128(?! *,) *<small>", page), "the config of DeepSeek-V3 sets v_dim"
+    assert "layers.sparse<" not in page
+    for path in ("/vs/gemma-2-9b/deepseek-v3", "/models/deepseek-v3"):
+        text = re.sub(r"<details class=\"value\"><summary>.*?</summary>.*?</details>", "", client.get(path).text)
+        assert "[dense, dense, dense" not in text
+        assert "[dense, dense, dense" in client.get(path).text
 
 
 def test_a_wrong_value_is_one_message_and_the_page_stays(client: TestClient):
@@ -336,6 +359,25 @@ def test_a_screen_saves_the_page_that_its_command_writes(client: TestClient, scr
     assert "sandbox" in saved.headers["content-security-policy"]
 
 
+def test_a_printed_command_reads_a_file_whose_name_looks_like_an_option(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+):
+    for name in ("-dash.yaml", "--out.yaml"):
+        assert main(["show", "gpt-2"]) == 0
+        Path(name).write_text(capsys.readouterr().out)
+    for screen in (
+        "/m/-dash.yaml?model.n_layers=6",
+        "/vs/-dash.yaml/gpt-2",
+        "/vs/-dash.yaml/--out.yaml?b.model.n_layers=6",
+        "/choice/rmsnorm?in=-dash.yaml&model.n_layers=6",
+    ):
+        blocks = client.get(screen).text.split('<pre class="commands">')[1:]
+        commands = [command for block in blocks for command in commands_of(f'<pre class="commands">{block}')]
+        assert any("./-dash.yaml" in command for command in commands), screen
+        for command in commands:
+            assert main(shlex.split(command)[1:]) == 0, command
+
+
 def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsys: pytest.CaptureFixture[str]):
     change = "model.attention.n_kv_heads=2"
     page = client.get(f"/m/llama-3-8b?{change}").text
@@ -346,7 +388,8 @@ def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsy
     assert main(["diff", "llama-3-8b", "gemma-2-9b", f"a.{change}", "--model-only", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["model.attention.n_kv_heads"] == [2, 8]
-    assert {f">{field.removeprefix('model.')}</a>" in compared for field in printed} == {True}
+    for field, values in printed.items():  # an empty section is no choice
+        assert (f">{field.removeprefix('model.')}</a>" in compared) == ({} not in values), field
     alike = client.get(f"/vs/llama-3-8b/gemma-2-9b?b.{change}&a.{change}").text
     assert ">attention.n_kv_heads</a>" not in alike
     assert f"/m/llama-3-8b?{change}" in links_of(compared)

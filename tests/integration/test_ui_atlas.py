@@ -278,7 +278,9 @@ def test_the_page_has_the_facts_of_the_command(client: TestClient, capsys: pytes
     assert facts_shown["Layers"] == str(row["n_layers"])
     assert facts_shown["Width (d_model)"] == f"{row['d_model']:,}"
     assert facts_shown.get("Query and KV heads", NOTHING) == row["heads"]
-    assert sum(other.norm == row["norm"] for other in ROWS) == int(re.findall(r">(\d+) of \d+ models<", page)[0])
+    assert sum(other.norm == row["norm"] for other in ROWS) == sum(
+        map(int, re.findall(r">(\d+) of \d+ models(?:, (\d+) more unverified)?<", page)[0])
+    )
     assert "archlab-drawing" in page
 
 
@@ -315,3 +317,41 @@ def test_the_screens_do_not_load_torch():
         "model_page('llama-3-8b'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "choice", "field", "value"),
+    [
+        ("rope", "Positions", "model.position.kind", "rope"),
+        ("rmsnorm", "Norm", "model.norm.kind", "rmsnorm"),
+        ("pre-norm", "Place of the norm", "model.norm.placement", "pre"),
+    ],
+)
+def test_all_screens_count_the_models_with_a_choice_alike(
+    client: TestClient, topic: str, choice: str, field: str, value: str
+):
+    """The page of a model counts those that make the choice in all layers, and says so."""
+
+    def words(path: str) -> str:
+        return unescape(re.sub(r"\s+", " ", re.sub("<.*?>", " ", client.get(path).text)))
+
+    used = re.search(
+        r"Used by (\d+) of archlab's (\d+) models(?:, (\d+) of them only in some layers)?", words(f"/choice/{topic}")
+    )
+    assert used
+    model = words("/models/llama-3-8b")
+    assert re.search(rf"{field} {value} verified {used[1]} ", model)
+    found = re.search(rf" {choice} \S+ (\d+) of (\d+) models(?:, (\d+) more unverified)?", model)
+    assert found
+    assert (int(found[1]), found[2]) == (int(used[1]) - int(used[3] or 0), used[2])
+    changed = words(f"/vs/llama-3-8b/{'gpt-2' if field == 'model.norm.kind' else 'transformer-base'}")
+    assert f" {value} ({used[1]}) " in changed
+    selected = re.search(r"(\d+) of \d+ models", words(f"/models?{choice_condition(client, choice)}"))
+    assert selected
+    assert int(selected[1]) == int(found[1]) + int(found[3] or 0)
+
+
+def choice_condition(client: TestClient, choice: str) -> str:
+    """Return the condition to which a choice on the page of Llama 3 8B leads."""
+    row = client.get("/models/llama-3-8b").text.partition(f'<th scope="row">{choice}</th>')[2]
+    return unescape(re.findall(r'href="/models\?(.*?)"', row)[0])

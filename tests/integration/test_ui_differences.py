@@ -60,6 +60,15 @@ def test_a_width_that_only_the_first_model_has_is_removed_in_the_arm_of_the_seco
     assert [designed[name].config.model.embedding.width for name in ("first", "second")] == [64, None]
 
 
+def test_two_models_that_see_both_sides_train_with_their_objective():
+    study, designed = study_of("modernbert-base", "roberta-base")
+    for arm in designed.values():
+        assert arm.config.model.attention.visibility == "two_sided"
+        assert (arm.config.train.objective.kind, arm.config.train.objective.rate) == ("masked", 0.3)
+        assert arm.config.data.reserve == ("mask",)
+    assert not any("visibility" in note for note in study.notes)
+
+
 def test_what_the_small_model_cannot_have_is_listed_with_the_reason():
     study, _ = study_of("llama-3-8b", "t5-small")
     assert study.notes[0] == "model.encoder is left out: the small model has no encoder"

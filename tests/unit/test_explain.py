@@ -427,7 +427,7 @@ def test_models_with_unpublished_values_are_not_counted():
 @pytest.mark.parametrize(
     ("name", "counted"),
     [
-        ("rope-pairing", "13 of archlab's 125 models (pairing=interleaved): "),
+        ("rope-pairing", "13 of archlab's 125 models (pairing=interleaved), 3 of them only in some layers: "),
         ("embedding-scale", "(scale!=1): "),
         ("rmsnorm", "85 of archlab's 125 models: "),
         ("dropout", "20 of the 35 models for which this is known: "),

@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +104,12 @@ def test_a_link_to_no_file_stays(tmp_path, target, what):
     with pytest.raises(UserError, match=f"{what}; allowed: a regular file"):
         write_atomic(tmp_path / "link", "a page")
     assert (tmp_path / "link").is_symlink()
+
+
+def test_a_message_names_the_file_and_not_the_temporary_one(tmp_path):
+    """Nobody can create a file in /proc, not even root, and a name of 250 characters is too long with a prefix."""
+    for path in (Path("/proc/page.html"), tmp_path / ("a" * 250), tmp_path / "missing" / "page.html"):
+        with pytest.raises(UserError, match="cannot write") as error:
+            write_atomic(path, "a page")
+        assert str(error.value).startswith(f"{path}: ")
+        assert TEMPORARY not in str(error.value)

@@ -74,7 +74,10 @@ def test_the_page_begins_with_what_was_trained_and_how_well(pair, page, tmp_path
     (new,) = watch([begun(tmp_path / "new", steps=0)])
     assert run_page.answer(new) == "not begun after 0 of 32K training tokens."
     parameters = sum(p.numel() for p in Decoder(new.config.model).parameters())
-    assert run_page.title([new]) == f"new, {parameters / 1000:.3g}K parameters"
+    model = new.config.model
+    config = f"{model.n_layers} layers of {model.d_model}, {parameters / 1000:.3g}K parameters"
+    assert run_page.title([new]) == f"new: {config}"
+    assert run_page.title(pair[:1]) == f"first: {config}, 3.000 bits per byte"
 
 
 def test_asking_who_trains_keeps_nobody_from_it(tmp_path):

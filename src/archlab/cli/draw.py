@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from archlab.cli.arguments import ConfigName, Override, load_shape
-from archlab.config.core.text import note
+from archlab.config.core.text import command_line, note
 from archlab.config.effects import check_effect
 from archlab.errors import UserError
 
@@ -36,8 +36,8 @@ def run(
         mlp,attention. `cross` is the cross-attention of a model with an encoder.
     """
     if more_configs := [text for text in overrides if "=" not in text]:
-        pair = f"{config} {more_configs[0]}"
-        raise UserError(f"draw takes one config; for two side by side, type: archlab diff {pair} --html pair.html")
+        side_by_side = command_line("diff", config, more_configs[0], options=["--html", "pair.html"])
+        raise UserError(f"draw takes one config; for two side by side, type: {side_by_side}")
     if out.suffix.lower() not in (".svg", ".png", ".pdf"):
         raise UserError(f"--out is {out}; allowed: a file name that ends in .svg, .png or .pdf")
     if out.is_dir():

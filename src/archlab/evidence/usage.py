@@ -32,7 +32,9 @@ class Usage(Base):
     """Published models that make a certain choice."""
 
     models: list[str]
-    """Preset names of the models that make the choice, ordered by year."""
+    """Preset names of the models that make the choice in at least one layer, ordered by year."""
+    partly: list[str]
+    """Those of `models` that have also layers without the choice."""
     uncertain: list[str]
     """Preset names of models that make the choice according to an unverified field. They are not in `models`."""
     known: int
@@ -50,19 +52,22 @@ def usage(conditions: Sequence[str]) -> Usage:
     """
     parsed = [_parse(text) for text in conditions]
     fields = [condition.path.removeprefix("model.") for condition in parsed]
-    models, uncertain, years = list[str](), list[str](), Counter[int]()
+    models, partly, uncertain, years = list[str](), list[str](), list[str](), Counter[int]()
     known = [entry for entry in _entries() if all(_is_known(x.path, entry) for x in parsed)]
     for entry in known:
-        if not any(_holds(parsed, entry, layer) for layer in _layers()[entry.preset]):
+        made = [_holds(parsed, entry, layer) for layer in _layers()[entry.preset]]
+        if not any(made):
             continue
         if entry.about.doubts(*fields):
             uncertain.append(entry.preset)
         else:
             models.append(entry.preset)
+            partly += [] if all(made) else [entry.preset]
             years[entry.about.year] += 1
     known_per_year = Counter(entry.about.year for entry in known)
     return Usage(
         models=models,
+        partly=partly,
         uncertain=uncertain,
         known=len(known),
         by_year={year: (years[year], n) for year, n in sorted(known_per_year.items())},
@@ -84,10 +89,12 @@ def makes_choice(conditions: Sequence[str], config: Config) -> bool:
 
 @cache
 def values(path: str) -> dict[str, list[str]]:
-    """Map each value of a field to the presets of the published models that use it. The most frequent value comes
-    first."""
+    """Map each value of a field to the presets of the published models that use it in at least one layer, without those
+    for which the field is unverified, as in `usage`. The most frequent value comes first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():
+        if entry.about.doubts(path.removeprefix("model.")):
+            continue
         for value in dict.fromkeys(_text(_value(path, entry, layer)) for layer in _layers()[entry.preset]):
             if value is not None:
                 found.setdefault(value, []).append(entry.preset)
@@ -95,8 +102,8 @@ def values(path: str) -> dict[str, list[str]]:
 
 
 def n_models(path: str, text: str) -> int | None:
-    """Return the number of published models with this value of a field. Return None if no model has it, or if the
-    field is the pattern of the layers, which is not counted."""
+    """Return the number of published models with this value of a field, counted as in `usage`. Return None if no model
+    has it, or if the field is the pattern of the layers, which is not counted."""
     found = {} if path.endswith(".pattern") else values(path)
     return len(found[text]) if text in found else None
 
@@ -166,7 +173,7 @@ _MOST_NAMES = 4
 
 
 def in_words(used: Usage, counted: str = "") -> str:
-    """Return text such as `14 of archlab's 107 models: mistral-7b-v0.1, ...`.
+    """Return text such as `14 of archlab's 107 models, 9 of them only in some layers: mistral-7b-v0.1, ...`.
 
     The text names up to four models, spread evenly from the first to the last year. `counted` is the setting that they
     have, if it should be shown.
@@ -175,7 +182,9 @@ def in_words(used: Usage, counted: str = "") -> str:
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
     is_complete = used.known == len(_entries())
     of = f"archlab's {used.known} models" if is_complete else f"the {used.known} models for which this is known"
-    return f"{n} of {of}{counted and f' ({counted})'}{named}"
+    few = "" if len(used.partly) == n else f"{len(used.partly)} of them "
+    partly = f", {few}only in some layers" if used.partly else ""
+    return f"{n} of {of}{counted and f' ({counted})'}{partly}{named}"
 
 
 def _spread(models: Sequence[str]) -> Iterator[str]:

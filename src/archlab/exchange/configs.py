@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from archlab.config.about import About
 from archlab.config.core.merge import Raw, expand, merge
-from archlab.config.core.text import note_once
+from archlab.config.core.text import command_line, note_once
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.io import (
     all_that_begin,
@@ -64,7 +64,9 @@ def source_kind(source: str | Path) -> ConfigKind | None:
     """
     path = Path(source)
     if is_gguf(path):
-        raise UserError(f"{path}: is a GGUF file; make a run folder of it: archlab import {path} --out FOLDER")
+        raise UserError(
+            f"{path}: is a GGUF file; make a run folder of it: {command_line('import', str(path))} --out FOLDER"
+        )
     if path.is_dir():
         return "Hugging Face folder" if is_hf_folder(path) else "run folder" if (path / RUN_CONFIG).is_file() else None
     if path.exists():

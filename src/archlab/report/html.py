@@ -1,7 +1,6 @@
 """Rendering of all pages. A template, its values and its charts become one HTML file that loads no other files."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup, escape
 
-from archlab.config.core.text import visible
+from archlab.config.core.text import command_line, visible
 from archlab.data.file_cache import cached
 from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
 from archlab.report.formulas import typeset
@@ -108,7 +107,7 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
     )
     environment.globals |= {
         "colors": _in_pairs(_DISTINCT),
-        "command": _command,
+        "command": command_line,
         "in_terminal": in_terminal,
         "inline": inlined,
         "sentence": sentence,
@@ -117,11 +116,6 @@ def _environment(packages: tuple[str, ...] = ("archlab.report",)) -> jinja2.Envi
         "with_code": with_code,
     }
     return environment
-
-
-def _command(*words: str) -> str:
-    """Return a command as it is typed in a shell, with quotes around words that need them."""
-    return shlex.join(words)
 
 
 def _printed(value: object) -> object:

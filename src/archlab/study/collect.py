@@ -1,11 +1,10 @@
 """Collect the results of a study's runs in a summary."""
 
-import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from archlab.config.core.text import visible
+from archlab.config.core.text import command_line, visible
 from archlab.config.identity import resolved
 from archlab.config.io import studies
 from archlab.config.training import resolve_train
@@ -150,7 +149,7 @@ def summarize_study(
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),
         environment=next((run.environment for run in all_ended if run.environment), {}),
         seconds=sum(map(_seconds, all_ended)),
-        command=f"archlab study run {shlex.quote(name if _comes_with_archlab(name, study) else visible(str(folder)))}",
+        command=command_line("study run", name if _comes_with_archlab(name, study) else visible(str(folder))),
         study={**study.model_dump(mode="json", exclude_defaults=True), "base": visible(study.base)},
     )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from archlab.config.core.base import Base
-from archlab.config.core.text import Shown
+from archlab.config.core.text import Shown, command_line
 from archlab.config.identity import config_hash, resolved
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
@@ -55,7 +55,9 @@ def known_runs(folder: Path, arms: Sequence[Arm]) -> KnownRuns:
     except ValueError:
         raise UserError(f"{file} is damaged; {_REMEDY}") from None
     if runs.arms != _digest(arms):
-        raise UserError(f"{folder}: its arms have changed; `archlab study run {folder}` trains the missing runs")
+        raise UserError(
+            f"{folder}: its arms have changed; `{command_line('study run', str(folder))}` trains the missing runs"
+        )
     return runs
 
 

@@ -35,7 +35,7 @@ from archlab.study.record import StudySummary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.study.stats import seeds_in_all
-from archlab.study.summary_file import has_summary, write_summary
+from archlab.study.summary_file import has_summary, kept_name, write_summary
 from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 
@@ -223,7 +223,8 @@ class Study:
         warnings = tuned.warnings
         if (planned := planned_seeds(self.folder)) is not None:
             warnings = [*warnings, *added_later(self._seeds(tuned, planned), seeds)]
-        summary = summarize_study(self.name, plan, ended, runs, all_ended, self.folder, reasons, tuned.points, warnings)
+        name = kept_name(self.folder) or self.name
+        summary = summarize_study(name, plan, ended, runs, all_ended, self.folder, reasons, tuned.points, warnings)
         write_summary(self.folder, summary)
         return summary
 

@@ -29,6 +29,15 @@ def has_summary(folder: Path) -> bool:
     return (folder / _FILE).is_file()
 
 
+def kept_name(folder: Path) -> str | None:
+    """Return the name of the study that a folder's summary is about. A study keeps its name if its folder has another
+    one. Return None if there is no readable summary."""
+    try:
+        return read_summary(folder).name if has_summary(folder) else None
+    except UserError:
+        return None
+
+
 def write_summary(folder: Path, summary: StudySummary) -> None:
     """Write the summary and the table of runs into a study's folder, replacing older versions."""
     # json can write the name of a file that is not UTF-8; pydantic cannot.

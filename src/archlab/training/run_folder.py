@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from archlab.config.core.merge import expand, merge
 from archlab.config.core.plugins import copies
+from archlab.config.core.text import command_line
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml, to_yaml_line
 from archlab.config.identity import NO_EFFECT_ON_RESULT, diff
@@ -146,10 +147,11 @@ class RunFolder(RunFiles):
     def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
         """Raise UserError if the run began with another version of a plug-in. Called before any plug-in is loaded."""
         if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
+            command = command_line("train", str(self.path), options=["--out", str(self.path)])
             raise UserError(
                 f"{self.path}: the plug-in that defines {changed[0]} has changed since the run began, so the losses "
                 "would not be the same. Choose another folder with --out. If the folder has a copy of the file, you "
-                f"can continue with it: archlab train {self.path} --out {self.path}"
+                f"can continue with it: {command}"
             )
 
     def _has_model(self) -> bool:

@@ -1,6 +1,5 @@
 """The config that a URL names: a published model or a file of the folder, and the fields that its query changes."""
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from archlab.config.effects import with_effect
+from archlab.config.core.text import command_line
+from archlab.config.effects import READ_FIELDS, with_effect
 from archlab.config.io import find_preset, presets
 from archlab.config.problems import nearest
 from archlab.errors import UserError
@@ -42,14 +42,10 @@ class Variant(NamedTuple):
         """Changed fields in the form `key=value`."""
         return [f"{field}={value}" for field, value in self.overrides.items()]
 
-    @property
-    def arguments(self) -> str:
-        """CONFIG and its overrides, as arguments of a command."""
-        return shlex.join([self.name, *self.settings])
-
-    def arguments_of(self, command: str) -> str:
-        """CONFIG and those of its overrides that have an effect on a command, as its arguments."""
-        return shlex.join([self.name, *with_effect(self.settings, command)])
+    def command(self, command: str, *options: str) -> str:
+        """Return a command about the config, with those of its overrides that have an effect on the command."""
+        settings = with_effect(self.settings, command) if command in READ_FIELDS else self.settings
+        return command_line(command, self.name, options=[*settings, *options])
 
     @property
     def typed(self) -> str:

@@ -3,13 +3,15 @@
 from typing import Any
 
 from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
+from archlab.config.identity import flatten, resolved
+from archlab.config.schema import Config
 from archlab.errors import UserError
 
 
 def shown(value: Any) -> str:
-    """Return a value to read, such as `500,000`. Null and an empty section are `none`."""
+    """Return a value to read, such as `500,000`. Null is `none`."""
     match value:
-        case None | {} if not value:
+        case None:
             return "none"
         case bool() | str():
             return to_yaml_line(value)
@@ -19,6 +21,25 @@ def shown(value: Any) -> str:
             return f"{value:.5g}"
         case _:
             return to_yaml_line(value)
+
+
+def shown_fields(config: Config) -> dict[str, str]:
+    """Return each field of a resolved config with its value to read, without empty sections. A value that follows from
+    other fields is marked, as in `59.867, from sqrt_d_model` and `128, derived`."""
+    written = flatten(config.model_dump(mode="json"))
+
+    def origin(path: str, value: Any) -> str:
+        match written.get(path, value):
+            case str() as rule if rule != value:
+                return f", from {rule}"
+            case None if value is not None:
+                return ", derived"
+            case _:
+                return ""
+
+    return {
+        path: shown(value) + origin(path, value) for path, value in flatten(resolved(config)).items() if value != {}
+    }
 
 
 def typed(value: Any) -> str:

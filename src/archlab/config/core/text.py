@@ -1,12 +1,13 @@
 """Types of text fields, and the display of text in terminals, web pages and images."""
 
 import re
+import shlex
 import shutil
 import sys
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -28,6 +29,16 @@ _NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r
 def visible(text: str) -> str:
     r"""Return the text with each character that cannot be displayed replaced by its code point, such as `\u001b`."""
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def command_line(command: str, *files: str, options: Iterable[str] = ()) -> str:
+    """Return a command of archlab as it is typed in a shell, with quotes around words that need them.
+
+    `command` may have several words, as in `study run`. A file whose name begins with `-` is written as `./-name`,
+    because the command would take it for an option.
+    """
+    names = (f"./{name}" if name.startswith("-") else name for name in files)
+    return shlex.join(["archlab", *command.split(), *names, *options])
 
 
 def in_notebook() -> bool:

@@ -12,7 +12,7 @@ from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.files import write_page
 from archlab.pricing.params import parameters
-from archlab.pricing.units import count, seconds
+from archlab.pricing.units import count, plural, seconds
 from archlab.report.charts.palette import MODES, colors
 from archlab.report.html import render_page
 from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
@@ -74,10 +74,12 @@ def charts_of(runs: Sequence[Watched]) -> tuple[dict[str, alt.LayerChart | None]
 
 
 def title(runs: Sequence[Watched]) -> str:
-    """Return the name and size of a run, or the names of several runs."""
+    """Return the name, config, size and answer of a run, or the names of several runs."""
     names = [run.name for run in runs]
     if len(runs) == 1:
-        return f"{names[0]}, {count(parameters(runs[0].config.model).total)} parameters"
+        (run,), model = runs, runs[0].config.model
+        size = f"{plural(model.n_layers, 'layer')} of {model.d_model:,}, {count(parameters(model).total)} parameters"
+        return ", ".join([f"{run.name}: {size}", *([] if run.held_out is None else [_held_out(run, run.held_out)])])
     return f"{len(names)} runs: {', '.join(names)}" if len(names) <= _MOST_NAMES else f"{len(names)} runs"
 
 
@@ -90,9 +92,13 @@ def answer(run: Watched) -> str:
     tokens = f"{count(run.steps * run.settings.batch_tokens)} of {count(run.settings.tokens)} training tokens"
     if run.held_out is None:
         return f"{run.status} after {tokens}."
+    return f"{_held_out(run, run.held_out)} on held-out data after {tokens} ({run.status})."
+
+
+def _held_out(run: Watched, score: float) -> str:
+    """Return the score on held-out data with its unit."""
     value = HELD_OUT[run.measure]
-    unit = "right answers" if value.unit == "share" else value.unit
-    return f"{value.text(run.held_out)} {unit} on held-out data after {tokens} ({run.status})."
+    return f"{value.text(score)} {'right answers' if value.unit == 'share' else value.unit}"
 
 
 def facts(runs: Sequence[Watched]) -> list[tuple[str, str]]:

@@ -1,9 +1,8 @@
 """Page of a published model: its facts with their sources, how sure each of them is, and its diagram."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -17,6 +16,7 @@ from archlab.config.about import About
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import find_preset, presets
+from archlab.config.schema import Config
 from archlab.evidence.look_up import topic_of
 from archlab.evidence.usage import n_models
 from archlab.exchange.configs import hint_for
@@ -26,7 +26,7 @@ from archlab.ui.atlas.bars import conditions_of
 from archlab.ui.atlas.published import published, published_rows
 from archlab.ui.atlas.view import ModelsView, X
 from archlab.ui.configs import UnknownNameError
-from archlab.ui.values import shown
+from archlab.ui.values import shown_fields
 
 
 class NotInAtlasError(Exception):
@@ -112,7 +112,7 @@ def _page(name: str) -> ModelPage:
         diagram=Markup(block_diagram(config, about.name, remark=about.part)),
         choices=_choices(row),
         numbers=_numbers(row),
-        settings=_settings(flatten(resolved(config)), about),
+        settings=_settings(config, about),
         relatives=[other for other in published_rows() if other.family == row.family and other != row],
         commands=commands if about.buildable else commands[:2],
     )
@@ -125,9 +125,12 @@ def _choices(row: AtlasRow) -> list[Fact]:
         if (option := choice.of(row)) == NOTHING:
             continue
         doubt = " (unverified)" if choice.doubted and row.about.doubts(choice.doubted) else ""
-        n = sum(choice.of(other) == option for other in everything)
+        with_option = [other for other in everything if choice.of(other) == option]
+        n_doubted = sum(bool(choice.doubted and other.about.doubts(choice.doubted)) for other in with_option)
+        text = f"{len(with_option) - n_doubted} of {len(everything)} models"
+        text += f", {n_doubted} more unverified" if n_doubted else ""
         address = ModelsView((conditions_of(choice)[option],)).address
-        facts.append(Fact(choice.title, option + doubt, f"{n} of {len(everything)} models", address))
+        facts.append(Fact(choice.title, option + doubt, text, address))
     return facts
 
 
@@ -140,7 +143,8 @@ def _numbers(row: AtlasRow) -> list[Fact]:
         below = sum(float(other) < float(value) for other in known)
         equal = sum(other == value for other in known) - 1
         doubt = " (unverified)" if row.about.doubts(f"about.{field}") else ""
-        text = f"above {below} of {len(known) - 1} others" + (f", equal to {equal}" if equal else "")
+        others = "others" if len(known) == len(published_rows()) else "others that state it"
+        text = f"above {below} of {len(known) - 1} {others}" + (f", equal to {equal}" if equal else "")
         address = ModelsView(x="year" if field == X else X, y=field, mine=row.preset).address
         facts.append(Fact(label, _exact(field, value) + doubt, text, address))
     return facts
@@ -151,12 +155,13 @@ def _exact(field: str, value: Value) -> str:
     return f"{value:,}" if is_short else value_text(field, value)
 
 
-def _settings(values: Mapping[str, Any], about: About) -> list[Setting]:
+def _settings(config: Config, about: About) -> list[Setting]:
     settings: list[Setting] = []
-    for path, value in values.items():
+    values = flatten(resolved(config))
+    for path, text in shown_fields(config).items():
         if not path.startswith("model."):
             continue
-        text = to_yaml_line(value)
+        n = n_models(path, to_yaml_line(values[path]))
         doubted = about.doubts(path.removeprefix("model."))
-        settings.append(Setting(path, shown(value), str(n_models(path, text) or ""), doubted, topic_of(path, values)))
+        settings.append(Setting(path, text, str(n or ""), doubted, topic_of(path, values)))
     return settings

@@ -11,6 +11,7 @@ from archlab.pricing.params import before_head
 from archlab.pricing.summary import Cost
 from archlab.pricing.units import count, plural
 from archlab.pricing.work import forward
+from archlab.report.drawings.words import component_words
 
 
 class PartFacts(NamedTuple):
@@ -78,11 +79,10 @@ def _key(cost: BranchCost) -> str:
 
 
 def _name(cost: BranchCost) -> str:
-    name = cost.branch.component.display_name
+    """Return the name of the component in the diagram, such as `Grouped-query attention`, and the number of layers."""
     kind = "" if cost.layer.kind == "layer" else f"{cost.layer.kind} "
     stack = "encoder " if cost.is_encoder else ""
-    cross = "cross-attention: " if cost.branch.site.reads_source else ""
-    return f"{cross}{name}, {plural(cost.n_layers, f'{stack}{kind}layer')}"
+    return f"{component_words(cost.branch).title}, {plural(cost.n_layers, f'{stack}{kind}layer')}"
 
 
 def _shapes(cost: BranchCost) -> str:

@@ -253,12 +253,12 @@ def _quantities(costs: Cost, device: Hardware) -> list[Quantity]:
 
 
 def _commands(view: View, context: int) -> list[str]:
-    variant, batch = view.variant, f" --batch {view.batch}" if view.batch > 1 else ""
+    variant, batch = view.variant, ["--batch", str(view.batch)] if view.batch > 1 else []
     return [
-        f"archlab cost {variant.arguments_of('cost')} --context {context}{batch} --hardware {view.device}",
-        f"archlab check {variant.arguments}",
-        f"archlab draw {variant.arguments_of('draw')} --out diagram.svg",
-        f"archlab show {variant.arguments}",
+        variant.command("cost", "--context", str(context), *batch, "--hardware", view.device),
+        variant.command("check"),
+        variant.command("draw", "--out", "diagram.svg"),
+        variant.command("show"),
     ]
 
 

@@ -1,11 +1,11 @@
 """One topic or field: its explanation, as on a page of the lecture."""
 
-import shlex
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from archlab.config.core.text import command_line
 from archlab.errors import UserError
 from archlab.evidence.claims import claims
 from archlab.evidence.field_help import FieldHelp
@@ -40,7 +40,7 @@ class Explained(NamedTuple):
 @lru_cache(_MOST_KEPT)
 def explain(text: str) -> Explained:
     """Return the explanation of a topic, a chapter or a field. Raise UnknownNameError if the word is unknown."""
-    command = shlex.join(["archlab", "explain", text])
+    command = command_line("explain", text)
     try:
         found = look_up(text)
     except UserError as error:

@@ -84,7 +84,7 @@ def choice_cost(topic: Topic, opened: OpenModel, root: Path) -> ChoiceCost | Non
         return None
     is_made = makes_choice(conditions, opened.config)
     changes = _unchosen(topic) if is_made else topic.fields
-    name, context = opened.view.variant.arguments, length(opened.context)
+    name, context = opened.view.variant.typed, length(opened.context)
     settings = [f"{path}={to_yaml_line(value)}" for path, value in changes.items()]
     headings = ["with it, as it is" if is_made else "as it is", "without it" if is_made else "with it"]
     without_numbers = partial(ChoiceCost, name, is_made, context, [], [])
@@ -100,8 +100,7 @@ def choice_cost(topic: Topic, opened: OpenModel, root: Path) -> ChoiceCost | Non
     if makes_choice(conditions, changed) == is_made:
         return without_numbers(problem="It is set for each kind of layer, so one change cannot show it.")
     costs = dict(zip(headings, (price(config, opened.context) for config in (opened.config, changed)), strict=True))
-    arguments = Variant(opened.view.name, overrides).arguments_of("cost")
-    command = f"archlab cost {arguments} --context {opened.context}"
+    command = Variant(opened.view.name, overrides).command("cost", "--context", str(opened.context))
     return ChoiceCost(name, is_made, context, headings, price_rows(costs), settings, command=command)
 
 

@@ -1,7 +1,6 @@
 """Comparison of two or three configs: the choices that differ, what each costs, who makes it, and what is known about
 it."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from archlab.config.core.text import command_line
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import diff, flatten, resolved
 from archlab.config.schema import Config
@@ -26,7 +26,7 @@ from archlab.report.drawings.block import draw, side_by_side
 from archlab.report.ledger.words import numbered
 from archlab.ui.bench.workbench import View
 from archlab.ui.configs import ComparedConfigs, Variant, load
-from archlab.ui.values import shown
+from archlab.ui.values import shown_fields
 
 _LONGEST = 8192
 """Maximum number of tokens of the sequence for which costs are compared."""
@@ -91,13 +91,15 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     configs = [load(variant, root).config for variant in variants]
     first, *others = configs
     flat = [flatten(resolved(config)) for config in configs]
-    fields = dict.fromkeys(path for other in others for path in diff(first, other, model_only=True))
+    to_read = [shown_fields(config) for config in configs]
+    differing = dict.fromkeys(path for other in others for path in diff(first, other, model_only=True))
+    fields = {path: None for path in differing if any(path in values for values in to_read)}
     context = compared_context(configs)
     costs = [_costs(config, context) for config in configs]
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, variants, costs[0], context, root))
+        groups.setdefault(section, []).append(_row(path, flat, to_read, variants, costs[0], context, root))
     titles = [variant.title for variant in variants]
     return Comparison(
         compared,
@@ -113,6 +115,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
 def _row(
     path: str,
     flat: Sequence[Mapping[str, Any]],
+    to_read: Sequence[Mapping[str, str]],
     variants: Sequence[Variant],
     before: _Costs,
     context: int,
@@ -127,7 +130,7 @@ def _row(
     effects = {value: _effect(variants[0], path, value, before, context, root) for value in titles}
     return Row(
         field=path,
-        values=[shown(config[path]) if path in config else "-" for config in flat],
+        values=[values.get(path, "-") for values in to_read],
         models=models if any(models) else [],
         effects=[(" and ".join(titles[value]), effect) for value, effect in effects.items() if effect],
         topic=topic_of(path, flat[changed[0]] if changed else flat[0]),
@@ -192,13 +195,15 @@ def _commands(variants: Sequence[Variant], context: int) -> list[str]:
     """Return the commands that print the differences from the first config, and the costs."""
     first, *others = variants
     diffs = [
-        shlex.join(["archlab", "diff", first.name, other.name, *_changes("a", first), *_changes("b", other)])
+        command_line(
+            "diff", first.name, other.name, options=[*_changes("a", first), *_changes("b", other), "--model-only"]
+        )
         for other in others
     ]
-    diffs = [f"{command} --model-only" for command in diffs]
+    options = ["--context", str(context)]
     if any(variant.overrides for variant in variants):  # `archlab cost` would change the fields of all configs
-        return diffs + [f"archlab cost {variant.arguments_of('cost')} --context {context}" for variant in variants]
-    return [*diffs, f"archlab cost {' '.join(variant.arguments for variant in variants)} --context {context}"]
+        return diffs + [variant.command("cost", *options) for variant in variants]
+    return [*diffs, command_line("cost", *(variant.name for variant in variants), options=options)]
 
 
 def _changes(side: str, variant: Variant) -> list[str]:

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 from archlab.config.core.merge import Raw
 from archlab.config.identity import flatten, resolved
+from archlab.config.layers import sees_as
 from archlab.config.problems import ConfigError, Problem, is_under
+from archlab.config.reserve import MASK
+from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.study.authoring import comment, template
 from archlab.study.design import arms
@@ -35,7 +38,8 @@ def differences_study(compared: ComparedConfigs, root: Path) -> DifferencesStudy
     """Return a study of the differences of two configs on a model that trains on a laptop.
 
     The first arm makes all choices of the first config in which they differ, and the last one all those of the second.
-    Between them is an arm for each section. Sizes are those of the small model (`in_small_model`). A kind that both
+    If both see both sides, all arms do, and they train with the first config's objective. Between them is an arm for
+    each section. Sizes are those of the small model (`in_small_model`). A kind that both
     configs have is set in all arms if fields of its part differ. Differences that the small model cannot have are left
     out. Raise UserError if none is left.
     """
@@ -44,6 +48,7 @@ def differences_study(compared: ComparedConfigs, root: Path) -> DifferencesStudy
     before = in_small_model(first, [small])
     after = in_small_model(second, [small, before])
     draft = _Draft.of([variant.title for variant in compared.variants], small, before, after)
+    draft.shared |= _both_sides(first, second)
     draft.leave_out_impossible()
     text = template(StudyConfig.model_validate(draft.study()).model_dump(mode="json", exclude_unset=True))
     return DifferencesStudy("\n".join([*map(comment, draft.notes), text]), draft.notes)
@@ -144,6 +149,14 @@ class _Draft:
             "arms": {"first": {}, **others},
             "labels": {name: label for name, label in labels.items() if name == "first" or name in others},
         }
+
+
+def _both_sides(first: Config, second: Config) -> Raw:
+    """Return the values with which all arms see both sides and learn to fill gaps, if both configs do so."""
+    if not all(sees_as(config.model, "two_sided") for config in (first, second)):
+        return {}
+    objective = flatten(first.train.objective.model_dump(mode="json"), "train.objective.")
+    return {"model.attention.visibility": "two_sided", "data.reserve": [MASK], **objective}
 
 
 def _sets(path: str, value: Any, below: Mapping[str, Any]) -> bool:
