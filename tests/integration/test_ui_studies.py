@@ -14,7 +14,9 @@ from starlette.testclient import TestClient
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
+from archlab.study.study_file import library_values
 from archlab.ui.app import create_app
+from archlab.ui.lab.plan import checked, first_text
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import is_trained_elsewhere
 from tiny import MODEL, TRAIN
@@ -127,6 +129,11 @@ def test_the_form_and_the_command_predict_the_same_time(client: TestClient, caps
     (time,) = re.findall(r"one after another: (about .*?)\. Start-up", shown)
     page = client.post("/studies/plan", data={"name": "same", "text": text}, headers={"origin": HERE}).text
     assert time in " ".join(unescape(page).split())
+
+
+@pytest.mark.parametrize("name", ["gates", "encoder-decoder", "hybrid-recall", "late-qk-norm"])
+def test_the_form_of_a_study_that_comes_with_archlab_can_be_checked(name: str):
+    assert checked(first_text(name, "smoke"), Path()).question == library_values(name)["question"]
 
 
 def test_the_list_and_the_page_agree_whether_a_study_is_finished(client: TestClient):

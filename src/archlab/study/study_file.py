@@ -263,8 +263,8 @@ def unloaded_study(name: str, scale: str) -> StudyConfig:
     """Return the study with this name that comes with archlab, without importing its plug-ins, because they load torch.
     Its arms can be built only if it has no plug-ins."""
     raw = library_values(name, scale)
-    study = _validated({**raw, "plugins": []}, name)
-    return study.model_copy(update={"plugins": tuple(plugins_of(raw))})
+    study = _validated({field: value for field, value in raw.items() if field != "plugins"}, name)
+    return study.model_copy(update={"plugins": tuple(plugins)}) if (plugins := plugins_of(raw)) else study
 
 
 def library_values(name: str, scale: str = AS_IT_STANDS) -> Raw:
