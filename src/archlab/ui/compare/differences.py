@@ -38,10 +38,10 @@ def differences_study(compared: ComparedConfigs, root: Path) -> DifferencesStudy
     """Return a study of the differences of two configs on a model that trains on a laptop.
 
     The first arm makes all choices of the first config in which they differ, and the last one all those of the second.
-    If both see both sides, all arms do, and they train with the first config's objective. Between them is an arm for
-    each section. Sizes are those of the small model (`in_small_model`). A kind that both
-    configs have is set in all arms if fields of its part differ. Differences that the small model cannot have are left
-    out. Raise UserError if none is left.
+    Between them is an arm for each section. If both configs see both sides, all arms do, and they train with the first
+    config's objective. Sizes are those of the small model (`in_small_model`). A kind that both configs have is set in
+    all arms if fields of its part differ. Differences that the small model cannot have are left out. Raise UserError if
+    none is left.
     """
     small = flatten(resolved(load(Variant(SMALL, {}), root).config))
     first, second = (load(variant, root).config for variant in compared.pair())
