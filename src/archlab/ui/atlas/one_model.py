@@ -25,7 +25,7 @@ from archlab.ui.atlas.axes import NUMBERS, value_text
 from archlab.ui.atlas.bars import conditions_of
 from archlab.ui.atlas.published import published, published_rows
 from archlab.ui.atlas.view import ModelsView, X
-from archlab.ui.configs import UnknownNameError
+from archlab.ui.configs import ComparedConfigs, UnknownNameError, Variant
 from archlab.ui.values import shown_fields
 
 
@@ -75,6 +75,11 @@ class ModelPage:
     relatives: list[AtlasRow]
     """Other sizes of the family."""
     commands: list[str]
+
+    @property
+    def compared(self) -> ComparedConfigs:
+        """The model, for a comparison with another one."""
+        return ComparedConfigs((Variant(self.name, {}),))
 
 
 def model_page(name: str) -> ModelPage:
