@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median, stdev
 from typing import Any, NamedTuple
 
-from archlab.config.core.yaml_text import parse_yaml, to_yaml, to_yaml_line
+from archlab.config.core.yaml_text import parse_yaml, to_yaml
 from archlab.config.io import studies
 from archlab.config.problems import nearest
 from archlab.config.training import resolve_train
@@ -26,6 +26,7 @@ from archlab.study.power import smallest_effect
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import AS_IT_STANDS, study_from_values, unloaded_study
 from archlab.ui.configs import find, stays_below
+from archlab.ui.values import typed
 
 MOST_ARMS = 50
 """Maximum number of arms, at all sizes together. Arms of equal size are searched, which takes up to 0.1 s for each."""
@@ -96,7 +97,7 @@ def plan(study: StudyConfig) -> Plan:
 
 
 def _planned(arm: Arm) -> PlannedArm:
-    changes = ", ".join(f"{path}: {to_yaml_line(value)}" for path, value in {**arm.overrides, **arm.adjusted}.items())
+    changes = ", ".join(f"{path}: {typed(value)}" for path, value in {**arm.overrides, **arm.adjusted}.items())
     n = parameters(arm.config.model).total
     return PlannedArm(arm.label, changes or "nothing", count(n), count(resolve_train(arm.config).trained))
 
