@@ -283,11 +283,11 @@ def test_the_cost_is_that_of_the_two_configs(client: TestClient, path: str, firs
     ("path", "words"),
     [
         ("/choice/rmsnorm?in=llama-3-8b", "llama-3-8b makes this choice. Without it: model.norm.kind=layernorm"),
-        ("/choice/qkv-bias?in=llama-3-8b", "There is no difference in three digits"),
+        ("/choice/qkv-bias?in=llama-3-8b", "The first three digits of all costs stay the same"),
         ("/choice/mla?in=llama-3-8b", "does not make this choice. It needs a size for kv_rank"),
         ("/choice/sliding-window?in=gemma-2-9b", "makes this choice. It is set for each kind of layer"),
         ("/choice/sandwich-norm?in=gpt-2-xl", "does not make this choice."),
-        ("/choice/warm-up?in=llama-3-8b", "This is not a choice about the model"),
+        ("/choice/warm-up?in=llama-3-8b", "This choice is not about the model, so it has no cost of its own."),
     ],
 )
 def test_a_number_that_would_mislead_is_not_shown(client: TestClient, path: str, words: str):

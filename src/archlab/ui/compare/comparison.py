@@ -43,8 +43,8 @@ class Row(NamedTuple):
     models: list[str]
     """Number of published models with each value. Empty for fields that are not counted."""
     effects: list[tuple[str, str]]
-    """Effect on the cost of the first config if only this field takes the value of another config. Before each effect
-    stand the titles of the configs that have this value."""
+    """Titles of the configs that have another value than the first one, and the effect on the cost of the first config
+    if only this field takes that value."""
     topic: str
     """Topic that explains the field, or the field."""
 
