@@ -129,7 +129,7 @@ def test_a_dot_leads_to_the_page_of_its_model_and_on_to_the_workbench_and_compar
     expect(page).to_have_url(f"{lab.home}/models/gemma-2-9b")
     expect(page.get_by_role("heading", level=1)).to_have_text("Gemma 2 9B")
     expect(page.locator(".diagram svg")).to_be_visible()
-    page.get_by_role("link", name=re.compile("^[0-9]+ of [0-9]+ models$")).first.click()
+    page.get_by_role("link", name=re.compile("^[0-9]+ of [0-9]+ models")).first.click()
     expect(page).to_have_url(f"{lab.home}/models?norm=RMSNorm")
     page.go_back()
     page.get_by_text("Open in the workbench").click()

@@ -81,8 +81,9 @@ document.addEventListener("htmx:beforeRequest", ({ detail }) => {
 let waiting;
 function showWaiting(event) {
   const link = event.target.closest?.("a[href]");
+  const address = link && new URL(link.getAttribute("href"), location).href;  // `href` of a link in a chart is no string
   const leaves = event.type === "submit" ? !event.target.matches("[hx-get]")
-    : link && !link.matches("[download], [data-copy], [target]") && link.href.split("#")[0] !== location.href.split("#")[0];
+    : link && !link.matches("[download], [data-copy], [target]") && address.split("#")[0] !== location.href.split("#")[0];
   if (event.defaultPrevented || !leaves || event.ctrlKey || event.metaKey || event.shiftKey) return;
   waiting = setTimeout(() => { document.getElementById("waiting").textContent = "Computing …"; }, 300);
 }
