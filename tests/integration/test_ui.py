@@ -478,6 +478,19 @@ def test_each_of_three_configs_has_the_cost_of_its_own_value(client: TestClient)
         assert re.search(rf"{name}: [^<]*cache {re.escape(format(n / 32 - 1, '+.1%'))}", row), row
 
 
+def test_a_kind_is_priced_with_the_sizes_of_its_model(client: TestClient, capsys: pytest.CaptureFixture[str]):
+    """The default sizes of a mixture are those of neither model."""
+    page = client.get("/vs/llama-3-8b/mixtral-8x7b").text
+    (row,) = re.findall(r">mlp.kind</a>.*?</tr>", page, re.DOTALL)
+
+    def total(*overrides: str) -> int:
+        assert main(["cost", "llama-3-8b", *overrides, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["parameters"]["total"]
+
+    ratio = total("model.mlp={kind: moe, experts: 8, active: 2, d_ff: 14336}") / total()
+    assert f"with all of mlp: parameters {ratio - 1:+.1%}" in row
+
+
 def test_a_study_of_differences_sets_the_kinds_that_both_configs_have(client: TestClient):
     """Both models have a norm of queries and keys, with another offset. The small model has none."""
     study = client.get("/study/qwen3-8b/gemma-3-1b?b.model.block.parallel=none&b.model.layers=null").text

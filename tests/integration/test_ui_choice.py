@@ -227,6 +227,14 @@ def test_the_search_finds_claims(client: TestClient):
     assert f'id="{anchor}"' in client.get(path).text
 
 
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [("atention", "Attention"), ("rmsnrom", "RMSNorm"), ("moe router", "Mixture of experts"), ("激活函数", "Activations"), ("swiglu vs geglu", "GEGLU")],
+)  # fmt: skip
+def test_the_search_knows_several_words_other_spellings_and_chapters(client: TestClient, text: str, title: str):
+    assert title in re.findall(r">([^<>]+)</a>", client.get(f"/search?q={text}").text.partition("results")[2])
+
+
 def test_the_search_finds_studies_and_runs_of_the_folder(client: TestClient, tmp_path: Path):
     for folder, file in (("studies/my-norms", "study.yaml"), ("runs/my-norms-first", "metrics.jsonl")):
         (tmp_path / folder).mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Search over everything by name: choices, models, fields, claims, studies and runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from archlab.config.io import facts, presets, studies
 from archlab.evidence.claims import claims
 from archlab.evidence.field_help import field_help
 from archlab.evidence.look_up import plain
-from archlab.evidence.topics import topics
+from archlab.evidence.topics import chapters, topics
 from archlab.evidence.words import spellings
 from archlab.files import STUDY
 from archlab.training.run_files import METRICS
@@ -18,6 +19,12 @@ from archlab.ui.configs import folders_with
 
 _MOST_RESULTS = 20
 """Maximum number of places that the search lists."""
+
+_SHORTEST_PART = 2
+"""Length of the shortest word of a text that is searched for alone."""
+
+_LIKENESS = 0.75
+"""Likeness from 0 to 1 that a word needs, so that it counts as another spelling."""
 
 
 class Result(NamedTuple):
@@ -28,37 +35,62 @@ class Result(NamedTuple):
     address: str
 
 
+_Place = tuple[Result, list[str]]
+"""Place, and its names and other words for it, normalized with `plain`."""
+
+
 def search(text: str, root: Path) -> list[Result]:
-    """Return the places whose name or another word for them contains the text, the best ones first. Studies and runs
-    below the folder `root` are places, too."""
-    wanted = plain(text)
-    if not wanted:
-        return []
-    ranked = [
-        (min(_rank(word, wanted) for word in words), result)
-        for result, words in (*_places(), *_places_below(root))
-        if any(wanted in word for word in words)
+    """Return the places whose name or another word for them contains the text, the best ones first. If there are none,
+    return those that contain some of its words, or a word that is spelled nearly like one of them.
+
+    Studies and runs below the folder `root` are places, too.
+    """
+    places = [*_places(), *_places_below(root)]
+    typed = [part for word in text.split() if len(part := plain(word)) >= _SHORTEST_PART]
+    return (_containing([plain(text)], places) or _containing(typed, places) or _spelled_nearly(typed, places))[
+        :_MOST_RESULTS
     ]
-    return [result for _, result in sorted(ranked, key=lambda pair: pair[0])[:_MOST_RESULTS]]
 
 
-def _rank(word: str, wanted: str) -> tuple[int, int]:
-    kind = 0 if word == wanted else 1 if word.startswith(wanted) else 2 if wanted in word else 3
-    return kind, len(word)
+def _containing(parts: Sequence[str], places: Iterable[_Place]) -> list[Result]:
+    """Return the places whose words contain a part. Those with the most parts come first."""
+    ranked = [(_rank(parts, words), result) for result, words in places]
+    return [result for _, result in sorted((pair for pair in ranked if pair[0]), key=lambda pair: pair[0])]
+
+
+def _rank(parts: Sequence[str], words: Sequence[str]) -> tuple[int, ...]:
+    """Return a number that is lower for more parts, and the distance of the word that is nearest to its part. The tuple
+    is empty if no word contains a part."""
+    near = [
+        min(found) for part in parts if (found := [_distance(word, part) for word in words if part and part in word])
+    ]
+    return (-len(near), *min(near)) if near else ()
+
+
+def _distance(word: str, part: str) -> tuple[int, int]:
+    return 0 if word == part else 1 if word.startswith(part) else 2, len(word)
+
+
+def _spelled_nearly(typed: Sequence[str], places: Sequence[_Place]) -> list[Result]:
+    words = {word for _, words in places for word in words}
+    near = [close for part in typed for close in get_close_matches(part, words, cutoff=_LIKENESS)]
+    return [result for word in dict.fromkeys(near) for result, words in places if word in words]
 
 
 @cache
-def _places() -> list[tuple[Result, list[str]]]:
+def _places() -> list[_Place]:
     return [(result, [plain(word) for word in words]) for result, words in _named_places()]
 
 
-def _places_below(root: Path) -> Iterator[tuple[Result, list[str]]]:
+def _places_below(root: Path) -> Iterator[_Place]:
     for file, kind, screen_of in ((STUDY, "your study", "/studies/of"), (METRICS, "your run", "/runs/of")):
         for folder in folders_with(file, root):
             yield Result(str(folder), kind, f"{screen_of}/{quote(str(folder))}"), [plain(str(folder))]
 
 
-def _named_places() -> Iterator[tuple[Result, list[str]]]:
+def _named_places() -> Iterator[_Place]:
+    for name, chapter in chapters().items():
+        yield Result(chapter.title, "chapter", f"/choice/{quote(name)}"), [name, chapter.title, *chapter.aliases]
     for name, topic in topics():
         words = [name, topic.title, *topic.aliases, *spellings().get(name, ())]
         yield Result(topic.title, "choice", f"/choice/{quote(name)}"), words

@@ -11,7 +11,6 @@ reports an error, PyYAML's own parser parses the text again, because its error m
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +47,8 @@ _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
 """Regular expressions of plain scalars and their conversions (YAML 1.2.2, section 10.3.2). Any other plain scalar is
 a string."""
 
+
+_TOO_DEEP = f"values are nested more than {MOST_DEPTH} deep"
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -142,7 +143,7 @@ class _Builder:
         if self._size > MOST_VALUES:
             raise self._error_at(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
         if depth + node.height > MOST_DEPTH:
-            raise self._error_at(event, f"values are nested more than {MOST_DEPTH} deep")
+            raise self._error_at(event, _TOO_DEEP)
         return node
 
     def _alias(self, event: ev.AliasEvent) -> _Node:
@@ -215,8 +216,15 @@ class _Builder:
 
 def parse_yaml(text: str, source: str) -> Any:
     """Return the value of a YAML text. If the text is not valid, raise a UserError that names `source` and the line."""
-    with suppress(yaml.YAMLError, ValueError, OverflowError):
+    try:
         return _Builder(text, source, _FAST).document()
+    except yaml.MarkedYAMLError as error:
+        # PyYAML's own parser would take seconds: the square of the depth.
+        if error.problem and "maximum nesting depth" in error.problem and error.problem_mark:
+            line = error.problem_mark.line + 1
+            raise UserError(f"{source}, line {line}: {_TOO_DEEP}") from None
+    except (yaml.YAMLError, ValueError, OverflowError):
+        pass
     try:
         return _Builder(text, source, yaml.SafeLoader).document()
     except yaml.reader.ReaderError as error:

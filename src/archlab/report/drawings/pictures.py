@@ -61,7 +61,7 @@ _NORM: tuple[Knob, ...] = (
     Number("spread", "Standard deviation of the features", 2, 0.001, 10, 0),
     Number("largest", "Added to one feature", 6, 0, 50, 0.5),
     Number("eps", "Epsilon", 1e-5, 1e-12, 1, 0, "model.norm.eps", _norms_with("eps")),
-    Number("share", "Share in the mean square", 0.0625, 0.01, 1, 0.01, "model.norm.share", _norms_with("share")),
+    Number("share", "Share in the mean square", 0.0625, 0.01, 0.99, 0.01, "model.norm.share", _norms_with("share")),
     Number("alpha", "Alpha", 0.5, 0.05, 2, 0.05, "model.norm.alpha", _norms_with("alpha")),
 )
 
@@ -71,7 +71,7 @@ _SCALED, _STRETCHED, _PARTIAL = ({"scaling": kinds} for kinds in (_SCALINGS[1:5]
 _ROPE: tuple[Knob, ...] = (
     Number("theta", "Theta", 10_000, 100, 100_000_000, 0, f"{_POSITION}.theta"),
     Number("head_dim", "Head dimension", 64, 8, 256, 2, "model.attention.head_dim"),
-    Number("fraction", "Share of turned dimensions", 1.0, 0.05, 1, 0.05, f"{_POSITION}.fraction"),
+    Number("fraction", "Share of turned dimensions", 1.0, 0.0625, 1, 0.0625, f"{_POSITION}.fraction"),
     Word("scaling", "Scaling", "none", _SCALINGS, f"{_POSITION}.scaling.kind"),
     Number("factor", "Factor of the scaling", 4.0, 1, 64, 0.5, f"{_POSITION}.scaling.factor", _SCALED),
     Number(
@@ -105,8 +105,11 @@ _VISIBILITY = Word("visibility", "Direction", "causal", ("causal", "prefix", "tw
 _WINDOW = Number("window", "Window (0: none)", 0, 0, 32, 1, "model.attention.window", if_larger=4)
 _NARROW = Number("window", "Window", 4, 1, 32)
 _STRIDE = Number("stride", "Stride", 4, 2, 16)
-_NO_STRIDE = Number("stride", "Stride beyond the window (0: none)", 0, 0, 16, 2, "model.attention.stride", if_larger=4)
-_GLOBALS = Number("global_tokens", "Global tokens", 0, 0, 8, 1, "model.attention.global_tokens")
+_WINDOWED = {"window": range(1, 33)}
+_NO_STRIDE = Number(
+    "stride", "Stride beyond the window (0: none)", 0, 0, 16, 2, "model.attention.stride", _WINDOWED, if_larger=4
+)
+_GLOBALS = Number("global_tokens", "Global tokens", 0, 0, 8, 1, "model.attention.global_tokens", _WINDOWED)
 _BLOCK = Number("size", "Size of a block", 4, 1, 16)
 _SUMMARY = Number("summary", "Keys of earlier blocks", 1, 0, 8)
 

@@ -124,29 +124,39 @@ def _row(
     written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
     models = [str(n_models(path, value) or "") for value in written]
     changed = [i for i, config in enumerate(flat) if path in config and config[path] != flat[0].get(path)]
-    titles: dict[str, list[str]] = {}
+    titles: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for i in changed:
-        titles.setdefault(to_yaml_line(flat[i][path]), []).append(variants[i].title)
-    effects = {value: _effect(variants[0], path, value, before, context, root) for value in titles}
+        titles.setdefault(_choice(path, flat[i]), []).append(variants[i].title)
+    effects = {choice: _effect(variants[0], dict(choice), before, context, root) for choice in titles}
     return Row(
         field=path,
         values=[values.get(path, "-") for values in to_read],
         models=models if any(models) else [],
-        effects=[(" and ".join(titles[value]), effect) for value, effect in effects.items() if effect],
+        effects=[(" and ".join(titles[choice]), effect) for choice, effect in effects.items() if effect],
         topic=topic_of(path, flat[changed[0]] if changed else flat[0]),
     )
 
 
-def _effect(variant: Variant, path: str, value: str, before: _Costs, context: int, root: Path) -> str:
+def _choice(path: str, config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the fields, with their values, that make the choice `path` of a config. A kind comes with all fields of
+    its section, because their defaults may be far from the sizes of the config."""
+    section, dot, name = path.rpartition(".")
+    fields = [field for field in config if field.startswith(section + dot)] if name == "kind" else [path]
+    return tuple((field, to_yaml_line(config[field])) for field in fields)
+
+
+def _effect(variant: Variant, choice: Mapping[str, str], before: _Costs, context: int, root: Path) -> str:
     """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes."""
     try:
-        overrides = {**variant.overrides, path: value}
+        overrides = {**variant.overrides, **choice}
         after = _costs(load(variant._replace(overrides=overrides), root).config, context)
     except UserError:
         return "only together with other choices"
     labels = ("parameters", "cache", "FLOPs")
     ratios = {label: new / old - 1 for label, old, new in zip(labels, before, after, strict=True) if old}
-    return ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
+    changed = ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
+    section = next(iter(choice)).split(".")[-2]
+    return f"with all of {section}: {changed}" if changed and len(choice) > 1 else changed
 
 
 def compared_context(configs: Sequence[Config]) -> int:

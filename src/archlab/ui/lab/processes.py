@@ -8,10 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+from archlab.config.core.text import note
 from archlab.errors import UserError
-
-_SECONDS_TO_SAVE = 60.0
-"""Time that a process has to write its checkpoints when the server stops."""
 
 _SHOWN = 20
 """Number of lines of a process's output that the page shows."""
@@ -70,15 +68,14 @@ class StudyProcesses:
             return []
 
     def stop(self) -> None:
-        """Stop all processes and wait until they have saved."""
-        running = [process for process in self._processes.values() if process.poll() is None]
-        for process in running:
+        """Stop all processes and wait until they have saved. If the wait is interrupted, they save and end alone."""
+        running = {folder: process for folder, process in self._processes.items() if process.poll() is None}
+        if running:
+            note(f"saving {', '.join(map(str, running))}; this can take a minute")
+        for process in running.values():
             process.send_signal(signal.SIGTERM)
-        for process in running:
-            try:
-                process.wait(_SECONDS_TO_SAVE)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        for process in running.values():
+            process.wait()
 
 
 def log_of(folder: Path) -> Path:

@@ -37,6 +37,13 @@ function prepare() {
   document.querySelector(".diagram svg")?.setAttribute("role", "group");
 }
 
+// Return to the config before the latest change. A refused value has changed no config. Where the browser tells, the
+// first screen stays open.
+function undo() {
+  if (document.getElementById("problem").textContent) location.reload();
+  else if (globalThis.navigation?.canGoBack !== false) history.back();
+}
+
 // "/" moves to the search, Escape closes its results.
 document.addEventListener("keydown", (event) => {
   const search = document.getElementById("search"), typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
@@ -46,7 +53,7 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("pointerover", showPart);
 document.addEventListener("focusin", showPart);
 document.addEventListener("click", async (event) => {
-  if (event.target.id === "undo") history.back();
+  if (event.target.id === "undo") undo();
   const link = event.target.closest?.("[data-copy]");
   if (!link) return;
   event.preventDefault();
@@ -67,6 +74,11 @@ document.addEventListener("input", ({ target }) => {
   if (target !== slider) slider.value = isLog ? Math.log10(number.value) : number.value;
   else number.value = isLog ? Number((10 ** slider.value).toPrecision(2)) : slider.value;
 });
+// The name of a field and its value are sent together.
+document.addEventListener("change", (event) => {
+  const typed = ["add", "value"].map((id) => document.getElementById(id));
+  if (typed.includes(event.target) && typed.some((input) => !input.value)) event.stopPropagation();
+}, true);
 // A slider that was never moved follows the model, so its value does not belong in the link.
 document.addEventListener("htmx:configRequest", (event) => {
   for (const slider of document.querySelectorAll("input[data-follows]"))
