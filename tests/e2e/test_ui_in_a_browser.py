@@ -80,6 +80,24 @@ def test_a_changed_choice_changes_diagram_numbers_and_link(lab: Laboratory, page
     expect(cache).to_have_text("1 GiB")
 
 
+def test_any_field_is_set_by_its_name_and_a_refused_value_is_undone_alone(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/gpt-2")
+    page.get_by_label("Field", exact=True).fill("model.head.softcap")
+    page.keyboard.press("Tab")
+    page.keyboard.type("30")
+    page.keyboard.press("Tab")
+    page.wait_for_url("**/m/gpt-2?model.head.softcap=30")
+    page.fill("#model-n_layers", "-3")
+    page.press("#model-n_layers", "Tab")
+    expect(page.get_by_role("alert")).to_contain_text("-3")
+    page.click("#undo")
+    expect(page.get_by_role("alert")).to_have_text("")
+    expect(page.locator("#model-n_layers")).to_have_value("12")
+    expect(page).to_have_url(f"{lab.home}/m/gpt-2?model.head.softcap=30")
+    page.click("#undo")
+    expect(page).to_have_url(f"{lab.home}/m/gpt-2")
+
+
 def test_a_box_tells_its_numbers_by_pointer_and_by_keyboard(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/m/llama-3-8b")
     box = page.locator(".diagram .box", has_text="SwiGLU")

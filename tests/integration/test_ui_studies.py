@@ -172,6 +172,18 @@ def test_a_study_without_runs_prepares_or_has_not_begun(client: TestClient, proc
         shown("preparing in another process")
 
 
+def test_a_study_whose_folder_was_moved_away_can_still_be_paused(
+    client: TestClient, processes: NoProcesses, monkeypatch: pytest.MonkeyPatch
+):
+    folder = Path("studies/moved")
+    monkeypatch.setattr(processes, "_processes", {folder: None})
+    monkeypatch.setattr(processes, "is_running", lambda which: which == folder)
+    assert "/studies/pause/studies/moved" in client.get(f"/studies/of/{folder}").text
+    row = re.search(r"studies/moved</a>.*?</tr>", client.get("/studies").text, re.DOTALL)
+    assert row
+    assert ">preparing</td>" in row[0]
+
+
 def test_a_run_beyond_the_memory_of_the_machine_is_said_before_it_starts(client: TestClient):
     def plan(base: str) -> str:
         text = f"question: q\nbase: {base}\narms: {{a: {{}}, b: {{model.head.softcap: 30}}}}\nbudget: {{tokens: 20K}}\n"

@@ -128,11 +128,16 @@ def _row(
     for i in changed:
         titles.setdefault(_choice(path, flat[i]), []).append(variants[i].title)
     effects = {choice: _effect(variants[0], dict(choice), before, context, root) for choice in titles}
+    impossible = "only together with other choices" if path in flat[0] else ""  # a new field comes with its kind
     return Row(
         field=path,
         values=[values.get(path, "-") for values in to_read],
         models=models if any(models) else [],
-        effects=[(" and ".join(titles[choice]), effect) for choice, effect in effects.items() if effect],
+        effects=[
+            (" and ".join(titles[choice]), text)
+            for choice, effect in effects.items()
+            if (text := impossible if effect is None else effect)
+        ],
         topic=topic_of(path, flat[changed[0]] if changed else flat[0]),
     )
 
@@ -145,13 +150,14 @@ def _choice(path: str, config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]
     return tuple((field, to_yaml_line(config[field])) for field in fields)
 
 
-def _effect(variant: Variant, choice: Mapping[str, str], before: _Costs, context: int, root: Path) -> str:
-    """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes."""
+def _effect(variant: Variant, choice: Mapping[str, str], before: _Costs, context: int, root: Path) -> str | None:
+    """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes. Return None if the
+    config cannot make the choice alone."""
     try:
         overrides = {**variant.overrides, **choice}
         after = _costs(load(variant._replace(overrides=overrides), root).config, context)
     except UserError:
-        return "only together with other choices"
+        return None
     labels = ("parameters", "cache", "FLOPs")
     ratios = {label: new / old - 1 for label, old, new in zip(labels, before, after, strict=True) if old}
     changed = ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)

@@ -153,11 +153,14 @@ class StudyScreens:
         raise UnknownNameError(f"{name}: no study folder below the current folder")
 
     def _folders(self) -> list[ListedFolder]:
-        return [self._listed(folder) for folder in folders_with(STUDY, self._root)]
+        found = dict.fromkeys([*folders_with(STUDY, self._root), *self._processes.running()])
+        return [self._listed(folder) for folder in found]
 
     def _listed(self, folder: Path) -> ListedFolder:
         finished, problem = state_or_problem(partial(is_finished, folder))
-        status = "damaged" if problem else _status(folder, *self._activity(folder), bool(finished))
+        is_running, is_elsewhere = self._activity(folder)
+        is_damaged = problem and not is_running  # a process may train in a folder that was moved or is not made yet
+        status = "damaged" if is_damaged else _status(folder, is_running, is_elsewhere, bool(finished))
         answer = read_summary(folder).answer if status == "finished" else ""
         return ListedFolder(str(folder), _address(folder), _question(folder), answer, status)
 
