@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from archlab.config.tasks.transduction import Transduction
     from archlab.data.prepare_data import prepare_data
     from archlab.evidence.ledger import ledger
-    from archlab.evidence.studies import list_studies, plan_study
+    from archlab.evidence.studies import list_studies
+    from archlab.evidence.study_plan import plan_study
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.families.registry import list_families
@@ -180,7 +181,7 @@ _HOME = {
     "load_study": "archlab.study.summary_file",
     "load_tokenizer": "archlab.infer.load",
     "measure_hardware": "archlab.infer.measure",
-    "plan_study": "archlab.evidence.studies",
+    "plan_study": "archlab.evidence.study_plan",
     "prepare_data": "archlab.data.prepare_data",
     "probe": "archlab.infer.probe",
     "profile": "archlab.infer.speed",

@@ -23,7 +23,7 @@ from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
     from archlab.evidence.claims import Claim
-    from archlab.evidence.studies import PlannedStudy
+    from archlab.evidence.study_plan import PlannedStudy
     from archlab.study.schema import StudyConfig
 
 app = verb_with_subcommands("study")
@@ -184,7 +184,7 @@ def show(study: StudyName, /, *, scale: str | None = None, yaml: Flag = False) -
     yaml
         Print the study as YAML, to save, change and run it. Studies that it extends are merged into the YAML.
     """
-    from archlab.evidence.studies import plan_study
+    from archlab.evidence.study_plan import plan_study
     from archlab.study.folder import describe_text
     from archlab.study.study_file import read_study
 

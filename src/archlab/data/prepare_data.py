@@ -33,16 +33,16 @@ def prepare_data(
       Hugging Face hub.
     - `out`: the data folder to write. A config names it in `data.path`.
     - `vocab_size`: vocabulary size of the byte-level BPE that is trained on the text. None means 2048.
-    - `tokenizer`: a tokenizer.json, or its folder, to use instead of training one.
-    - `held_out`: fraction of the text that is held out for evaluation, from 0 to 1.
+    - `tokenizer`: a tokenizer.json, or its folder. None means to train one.
+    - `held_out`: fraction of the text that is held out for evaluation. `data.fold` selects which part it is.
     - `field`: field of a record that contains the text. `meta.body` is a field of a nested record. None means `text`.
     - `template`: text that combines several fields, such as `{title}: {meta.body}`.
     - `skip_invalid`: whether to leave out records and files that cannot be read. The manifest counts them.
     - `workers`: number of threads or processes that tokenize. None means one per core.
     - `reserve`: special tokens to add for the training objective, such as `mask` or `sentinels:100`.
-      Names are a sequence, or a text with commas; also in `pairs` and `chat`.
+      Names are a sequence, or a text with commas.
     - `pairs`: two fields with a source and its target, such as `en,de`.
-    - `seq_len`: length of the windows (`train.seq_len`), into which each pair or conversation must fit. None means that
+    - `seq_len`: length of the windows (`train.seq_len`). Each pair or conversation must fit into one. None means that
       they may have any length.
     - `chat`: a field with a list of messages, or two fields with a prompt and its response. It needs a `tokenizer` with
       a chat template.

@@ -94,9 +94,9 @@ def decoding_speed(
 
     - `batch`: number of sequences that are decoded in parallel.
     - `context`: number of tokens in each sequence before the first generated token.
-    - `steps`: number of measured steps, after two warm-up steps.
+    - `steps`: number of measured steps. Two warm-up steps come before them.
     - `dtype`: dtype of the weights and the cache.
-    - `compiled`: whether to compile a decoding step into one graph, which takes up to a minute.
+    - `compiled`: whether to compile a decoding step into one graph. Compiling takes up to a minute.
 
     Raise UserError if the model cannot decode, or if it does not fit into memory.
 
