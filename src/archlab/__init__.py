@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from archlab.version import __version__
 
 if TYPE_CHECKING:
+    from archlab.atlas.list_presets import list_presets
     from archlab.config.components.activation import Activation
     from archlab.config.components.component import MLP, Attention, Component, Mixer, StateTensor
     from archlab.config.components.multi_head import MultiHead
@@ -21,20 +22,33 @@ if TYPE_CHECKING:
     from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
     from archlab.config.tasks import Task
     from archlab.config.tasks.transduction import Transduction
+    from archlab.data.prepare_data import prepare_data
     from archlab.evidence.ledger import ledger
+    from archlab.evidence.studies import list_studies
+    from archlab.evidence.study_plan import plan_study
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
+    from archlab.families.registry import list_families
+    from archlab.flatten.write import flatten_model
     from archlab.infer.beams import beam_search
     from archlab.infer.convert import convert
+    from archlab.infer.coordinates import coordinate_check
     from archlab.infer.evaluate import evaluate
+    from archlab.infer.fill import fill
     from archlab.infer.generate import generate
+    from archlab.infer.import_export import import_model
     from archlab.infer.inspect import inspect
     from archlab.infer.load import from_pretrained, load_tokenizer
+    from archlab.infer.measure import measure_hardware
+    from archlab.infer.probe import probe
     from archlab.infer.session import Session, left_pad
+    from archlab.infer.speed import decoding_speed, profile, training_speed
+    from archlab.infer.tasks import lm_eval
     from archlab.model.attention import MultiHeadAttention
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
     from archlab.pricing.comparison import cost
+    from archlab.pricing.hardware import list_hardware, load_hardware
     from archlab.report.check import check
     from archlab.report.drawings.figure import draw
     from archlab.report.explain import explain
@@ -44,6 +58,8 @@ if TYPE_CHECKING:
     from archlab.study.outcomes.schema import Outcome, register_outcome
     from archlab.study.summary_file import load_study
     from archlab.training.train import train
+    from archlab.transplant.catalog import list_transformations
+
 
 __all__ = [
     "MLP",
@@ -70,21 +86,38 @@ __all__ = [
     "beam_search",
     "check",
     "convert",
+    "coordinate_check",
     "cost",
+    "decoding_speed",
     "diff",
     "draw",
     "evaluate",
     "explain",
+    "fill",
+    "flatten_model",
     "from_pretrained",
     "generate",
     "implements",
+    "import_model",
     "inspect",
     "ledger",
     "left_pad",
+    "list_families",
+    "list_hardware",
+    "list_presets",
+    "list_studies",
+    "list_transformations",
+    "lm_eval",
     "load_config",
+    "load_hardware",
     "load_run",
     "load_study",
     "load_tokenizer",
+    "measure_hardware",
+    "plan_study",
+    "prepare_data",
+    "probe",
+    "profile",
     "propose",
     "register_mixer",
     "register_mlp",
@@ -93,6 +126,7 @@ __all__ = [
     "run_study",
     "save_pretrained",
     "train",
+    "training_speed",
 ]
 
 _HOME = {
@@ -119,21 +153,38 @@ _HOME = {
     "beam_search": "archlab.infer.beams",
     "check": "archlab.report.check",
     "convert": "archlab.infer.convert",
+    "coordinate_check": "archlab.infer.coordinates",
     "cost": "archlab.pricing.comparison",
+    "decoding_speed": "archlab.infer.speed",
     "diff": "archlab.config.identity",
     "draw": "archlab.report.drawings.figure",
     "evaluate": "archlab.infer.evaluate",
     "explain": "archlab.report.explain",
+    "fill": "archlab.infer.fill",
+    "flatten_model": "archlab.flatten.write",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "implements": "archlab.config.core.registry",
+    "import_model": "archlab.infer.import_export",
     "inspect": "archlab.infer.inspect",
     "ledger": "archlab.evidence.ledger",
     "left_pad": "archlab.infer.session",
+    "list_families": "archlab.families.registry",
+    "list_hardware": "archlab.pricing.hardware",
+    "list_presets": "archlab.atlas.list_presets",
+    "list_studies": "archlab.evidence.studies",
+    "list_transformations": "archlab.transplant.catalog",
+    "lm_eval": "archlab.infer.tasks",
     "load_config": "archlab.exchange.configs",
+    "load_hardware": "archlab.pricing.hardware",
     "load_run": "archlab.report.run.watched",
     "load_study": "archlab.study.summary_file",
     "load_tokenizer": "archlab.infer.load",
+    "measure_hardware": "archlab.infer.measure",
+    "plan_study": "archlab.evidence.study_plan",
+    "prepare_data": "archlab.data.prepare_data",
+    "probe": "archlab.infer.probe",
+    "profile": "archlab.infer.speed",
     "propose": "archlab.sizing.propose",
     "register_mixer": "archlab.config.register",
     "register_mlp": "archlab.config.register",
@@ -142,6 +193,7 @@ _HOME = {
     "run_study": "archlab.report.study.run_study",
     "save_pretrained": "archlab.exchange.save",
     "train": "archlab.training.train",
+    "training_speed": "archlab.infer.speed",
 }
 """Defining module by public name."""
 

@@ -49,6 +49,13 @@ def at(field: str) -> Iterator[None]:
         raise UserError(f"{field}: {error}") from None
 
 
+def check_at_least(minimum: int, **values: int | None) -> None:
+    """Raise UserError if a number is smaller than `minimum`. Numbers are given by name; None is allowed."""
+    for name, value in values.items():
+        if value is not None and value < minimum:
+            raise UserError(f"{name}: {value}; allowed: {minimum} or more")
+
+
 def user_message(error: BaseException) -> str | None:
     """Return the message for the user, if the input, the system, a lack of memory or a plug-in caused the error.
 

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.errors import UserError
-from archlab.exchange.load import load_hf
 from archlab.infer.fill import fill
-from archlab.infer.load import load_codec
+from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "dog", "##s", "ran", "."]
@@ -45,7 +44,7 @@ def test_the_predictions_are_those_of_the_pipeline(folder: Path, text: str) -> N
     pipeline = transformers.pipeline("fill-mask", model=str(folder), tokenizer=str(folder), top_k=4)
     theirs = pipeline(text)
     theirs = theirs if text.count("[MASK]") > 1 else [theirs]
-    ours = fill(load_hf(folder), load_codec(folder), text, 4)
+    ours = fill(from_pretrained(folder), text, 4)
     assert [[guess.token for guess in guesses] for guesses in ours] == [[t["token"] for t in row] for row in theirs]
     for guesses, row in zip(ours, theirs, strict=True):
         assert [guess.probability for guess in guesses] == pytest.approx([t["score"] for t in row], rel=1e-4)
@@ -79,7 +78,7 @@ def test_only_tokens_of_the_tokenizer_are_guessed(tmp_path: Path, capsys: pytest
     with torch.no_grad():
         p_V = theirs(torch.tensor([[2, 1]])).logits[0, 1].softmax(-1)
     assert int(p_V.argmax()) >= len(words)
-    (guesses,) = fill(load_hf(tmp_path), load_codec(tmp_path), "the [MASK]", 20)
+    (guesses,) = fill(from_pretrained(tmp_path), "the [MASK]", 20)
     assert [guess.token for guess in guesses] == p_V[: len(words)].argsort(descending=True).tolist()
     assert [guess.probability for guess in guesses] == pytest.approx(p_V[[g.token for g in guesses]].tolist(), rel=1e-4)
     assert {guess.token: guess.text for guess in guesses} == dict(enumerate(words))
@@ -90,11 +89,11 @@ def test_only_tokens_of_the_tokenizer_are_guessed(tmp_path: Path, capsys: pytest
 
 
 def test_texts_and_models_that_cannot_be_filled_are_refused(folder: Path) -> None:
-    model, codec = load_hf(folder), load_codec(folder)
+    model = from_pretrained(folder)
     with pytest.raises(UserError, match=r"the text has no mask token; write \[MASK\] where"):
-        fill(model, codec, "The cat sat.")
+        fill(model, "The cat sat.")
     with pytest.raises(UserError, match="learned positions end at max_seq_len = 16"):
-        fill(model, codec, "[MASK] " * 20)
+        fill(model, "[MASK] " * 20)
     causal = Decoder(build_config({"model": model.config.model_dump()}, ["model.attention.visibility=causal"]).model)
     with pytest.raises(UserError, match=r"model.attention.visibility is causal or prefix.*archlab generate"):
-        fill(causal, codec, "The [MASK] sat.")
+        fill(causal, "The [MASK] sat.")

@@ -121,7 +121,7 @@ def test_costs_are_compared_side_by_side() -> None:
     assert any(cell.endswith(f" {ratio:.2f}x") for cell in cells(tree))
     with pytest.raises(UserError, match=r"names: .*; allowed: 2 different names"):
         archlab.cost(llama, gpt, names=["a", "a"])
-    with pytest.raises(UserError, match=r"4 is not a config; .*batch=1"):
+    with pytest.raises(UserError, match=r"4 is not a config; .*by name"):
         archlab.cost(llama, 4)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

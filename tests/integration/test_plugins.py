@@ -36,7 +36,7 @@ from archlab.data.tasks.windows import windows
 from archlab.digests import write_with_digests
 from archlab.errors import UserError, user_message
 from archlab.exchange.gguf.write import save_gguf
-from archlab.flatten.write import flatten
+from archlab.flatten.write import flatten_model
 from archlab.infer.clock import clocked
 from archlab.model.context import start_pass
 from archlab.pricing.work import forward_flops
@@ -326,7 +326,7 @@ def test_the_fields_of_a_kind_are_validated_as_those_of_any(file: str) -> None:
 def test_what_cannot_have_a_kind_of_the_model_refuses_it_by_name(file: str) -> None:
     model, kind = archlab.Decoder(documented(file).model), KINDS[file]
     for refusing in (
-        lambda: flatten(model.config, "own"),
+        lambda: flatten_model(model.config, "own"),
         lambda: archlab.save_pretrained(model, "out"),
         lambda: save_gguf(model, Path("out.gguf"), None),
     ):
@@ -684,6 +684,8 @@ def test_a_component_that_cannot_be_divided() -> None:
     mlp = archlab.Decoder(config().model).config.mlp
     with pytest.raises(UserError, match=r"squared: it cannot be divided among devices; allowed: tensor=1"):
         mlp.share(2)
+    assert mlp.share(1) is mlp
+    assert archlab.cost(config()).step_memory.peak > 0
 
 
 def test_an_arm_that_cannot_be_adjusted() -> None:

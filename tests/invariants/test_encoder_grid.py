@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.flatten.write import flatten
+from archlab.flatten.write import flatten_model
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS
 from archlab.model.state import Cache
@@ -163,7 +163,7 @@ def test_every_parameter_has_a_gradient(index: int) -> None:
 @pytest.mark.parametrize("index", range(0, len(with_encoders()), 8))
 def test_the_flattened_file_gives_the_same_logits(index: int) -> None:
     names: dict[str, Any] = {}
-    exec(compile(flatten(with_encoders()[index].model, "grid", 1000), "grid", "exec"), names)
+    exec(compile(flatten_model(with_encoders()[index].model, "grid", 1000), "grid", "exec"), names)
     own, flat = deepcopy(model(index)).float(), names["Decoder"]().eval()
     flat.load_state_dict(own.state_dict())
     tokens, source = grid.tokens(3), grid.tokens(3, S, seed=1)

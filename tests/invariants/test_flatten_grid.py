@@ -19,7 +19,7 @@ from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.flatten.write import flatten
+from archlab.flatten.write import flatten_model
 from archlab.model.decoder import Decoder
 
 CHUNK, LONGEST = 20, 2000
@@ -31,7 +31,7 @@ tests/parity/test_flatten.py."""
 
 @cache
 def file_of(model: ModelConfig) -> str:
-    return flatten(model, "grid", LONGEST)
+    return flatten_model(model, "grid", LONGEST)
 
 
 def refusal(config: Config) -> str:

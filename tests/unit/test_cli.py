@@ -418,7 +418,9 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.txt").write_text("words of mine\n" * 1000)
     (tmp_path / "mine.yaml").write_text(to_yaml({"extends": "gates", "set": {"data.path": "mine.txt"}}))
-    monkeypatch.setattr("archlab.review.findings.warnings", lambda config: [f"{20 * 'long '} {config.model.d_model}"])
+    monkeypatch.setattr(
+        "archlab.evidence.study_plan.warnings", lambda config: [f"{20 * 'long '} {config.model.d_model}"]
+    )
     assert app.main(["study", "show", str(tmp_path / "mine.yaml"), "--scale", "smoke"]) == 0
     shown = capsys.readouterr()
     assert "14 kB in 19 folds; 9 are used for evaluation" in " ".join(shown.out.split())

@@ -22,7 +22,7 @@ from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.fill import fill
-from archlab.infer.load import load_codec, load_run
+from archlab.infer.load import from_pretrained, load_codec
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import computed_training_flops
@@ -200,10 +200,10 @@ def test_a_run_learns_resumes_exactly_and_is_scored_by_eval(
         f"{again.denoising_loss:.4f} nats per hidden token, {again.denoising_accuracy:.2%} of them correct",
         f"after 20 steps, on {hidden.sum()} predicted tokens in windows of 16, in float32",
     ]
-    _, model = load_run(tmp_path / "whole")
+    model = from_pretrained(tmp_path / "whole")
     text = "the cat <mask> on a mat"
     codec = load_codec(tmp_path / "whole")
-    (guesses,) = fill(model.eval(), codec, text, 3)
+    (guesses,) = fill(model, text, 3)
     before, after = (codec.encode(part) for part in text.split("<mask>"))
     logits = model(torch.tensor([[*before, codec.special.mask, *after[1:]]]))[0, len(before)]
     assert [guess.token for guess in guesses] == logits.topk(3).indices.tolist()

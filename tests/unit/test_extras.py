@@ -15,7 +15,7 @@ from archlab.errors import UserError
 from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import save_gguf
 from archlab.extras import EXTRAS
-from archlab.infer.tasks import run_tasks
+from archlab.infer.tasks import lm_eval
 from archlab.study.executors.named import make_executor
 from archlab.training import sinks
 from tiny import config
@@ -54,7 +54,7 @@ USES: list[tuple[str, list[str], Callable[[Path], object]]] = [
     ("gguf", ["gguf"], import_gguf),
     ("gguf", ["gguf"], write_gguf),
     ("hub", ["huggingface_hub"], lambda _: archlab.from_pretrained("some/model")),
-    ("lm-eval", ["lm_eval"], lambda _: run_tasks("runs/a", ["piqa"])),
+    ("lm-eval", ["lm_eval"], lambda _: lm_eval("runs/a", "piqa")),
     ("mlflow", ["mlflow"], log_to("mlflow")),
     ("parquet", ["pyarrow"], read("a.parquet")),
     ("parquet", ["pyarrow"], read("a.arrow")),

@@ -14,7 +14,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.save import save_pretrained
-from archlab.infer.coordinates import coordinates
+from archlab.infer.coordinates import coordinate_check
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
 from archlab.sizing.resize import at_width
@@ -102,7 +102,7 @@ SMALL = ("model.vocab_size=64", "train.lr=3e-3", "model.attention={n_heads: 4, n
 
 
 def slopes(*overrides):
-    found = coordinates(config(*SMALL, *overrides), "tiny", (32, 128), steps=4, context=32)
+    found = coordinate_check(config(*SMALL, *overrides), (32, 128), steps=4, context=32)
     return {place.name: math.nan if place.slope is None else place.slope for place in found.places}
 
 

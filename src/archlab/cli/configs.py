@@ -131,8 +131,7 @@ def flatten(config: ConfigName, /, *overrides: Override) -> None:
     overrides
         Fields to change, as in model.n_layers=2.
     """
-    from archlab.flatten.write import flatten as flattened
-    from archlab.flatten.write import title_of
+    from archlab.flatten.write import flatten_model, title_of
 
     check_effect(overrides, "flatten")
-    print(flattened(load_config(config, *overrides).model, title_of(config, overrides)), end="")
+    print(flatten_model(load_config(config, *overrides).model, title_of(config, overrides)), end="")

@@ -5,14 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
-from archlab.config.check import validate
 from archlab.config.core.text import note
-from archlab.config.schema import DataConfig
-from archlab.data.prepare import prepare, shown
-from archlab.data.template import TEXT, ChatFields, PairFields, RecordTemplate, TextTemplate
-from archlab.errors import UserError
-from archlab.machine import cores
-from archlab.pricing.units import plural
+from archlab.data.prepare_data import prepare_data
 
 
 def run(
@@ -71,14 +65,20 @@ def run(
         with a prompt and its response, as in prompt,completion. Needs --tokenizer FOLDER, whose chat template makes the
         text. Only the tokens of responses count in the loss.
     """
-    texts = _records(field, template, pairs, chat)
-    if seq_len and pairs is None and chat is None:
-        raise UserError(
-            "--seq-len limits the length of pairs and conversations; give --pairs or --chat, or leave it out"
-        )
-    added = validate(DataConfig, {"reserve": reserve.split(",") if reserve else []}, "--reserve").reserve
-    prepared = prepare(
-        list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown, added, seq_len
+    prepared = prepare_data(
+        *src,
+        out=out,
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        held_out=held_out,
+        field=field,
+        template=None if template is None else _unescaped(template),
+        skip_invalid=skip_invalid,
+        workers=workers,
+        reserve=reserve or (),
+        pairs=pairs,
+        seq_len=seq_len,
+        chat=chat,
     )
     print(prepared)
     if tokenizer and chat is None:
@@ -89,39 +89,5 @@ def run(
     print(out)
 
 
-def _records(field: str | None, template: str | None, pairs: str | None, chat: str | None) -> RecordTemplate:
-    if pairs is not None and chat is not None:
-        raise UserError("--pairs and --chat cannot be combined; give one of the two")
-    if chat is None:
-        return _template(field, template) if pairs is None else _pairs(pairs, field, template)
-    if field is not None or template is not None:
-        raise UserError("--chat cannot be combined with --field or --template; it names the fields itself")
-    fields = chat.split(",")
-    if not all(fields) or len(set(fields)) != len(fields) or len(fields) > 2:
-        raise UserError(
-            f"--chat {chat}; allowed: one field with messages, as in messages, or two with a comma between them, as in "
-            "prompt,completion"
-        )
-    return ChatFields(tuple(fields))
-
-
-def _pairs(pairs: str, field: str | None, template: str | None) -> PairFields:
-    if field is not None or template is not None:
-        raise UserError("--pairs cannot be combined with --field or --template; it names the fields itself")
-    if (n := len(pairs.split(","))) != 2:
-        raise UserError(
-            f"--pairs {pairs} names {plural(n, 'field')}; allowed: two with a comma between them, as in en,de"
-        )
-    fields = validate(DataConfig, {"pairs": pairs.split(",")}, "--pairs").pairs
-    assert fields is not None
-    return PairFields(fields)
-
-
-def _template(field: str | None, template: str | None) -> TextTemplate:
-    if template is None:
-        return TEXT if field is None else TextTemplate((field,))
-    if field is not None:
-        raise UserError("--field and --template cannot be combined; a template names its fields")
-    return TextTemplate.parse(
-        re.sub(r"\\([nt\\])", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], "\\"), template)
-    )
+def _unescaped(template: str) -> str:
+    return re.sub(r"\\([nt\\])", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], "\\"), template)

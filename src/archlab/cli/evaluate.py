@@ -145,15 +145,24 @@ def lm_eval(
     json
         Print all results of lm_eval as JSON, without the questions.
     """
-    from archlab.infer.tasks import run_tasks
+    from archlab.infer.tasks import lm_eval as scored
 
-    results = run_tasks(path, tasks, shots=shots, limit=limit, include=include, tokenizer=tokenizer, fresh=fresh)
+    results = scored(path, *tasks, shots=shots, limit=limit, include=include, tokenizer=tokenizer, fresh=fresh)
     if json:
         print_json(results.raw)
         return
     print_table(
         ("task", "shots", "questions", "measure", "value", "±"),
-        results.rows,
+        [
+            (
+                score.task,
+                *("" if n is None else str(n) for n in (score.shots, score.questions)),
+                score.metric,
+                f"{score.value:.4f}",
+                "" if score.error is None else f"{score.error:.4f}",
+            )
+            for score in results.scores
+        ],
         right=("shots", "questions", "value", "±"),
     )
     print(f"±: standard error. Answers are cached in {results.cache}")

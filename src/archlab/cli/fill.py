@@ -30,13 +30,12 @@ def run(
         Print the predictions as JSON.
     """
     from archlab.cli.terminal import print_json, print_table
-    from archlab.exchange.configs import find_folder
     from archlab.infer.fill import fill
-    from archlab.infer.load import from_pretrained, load_codec
+    from archlab.infer.load import from_pretrained
     from archlab.training.device import resolve_device_type
 
-    home, device_type = find_folder(folder), resolve_device_type(device, "--device")
-    masks = fill(from_pretrained(home, None, device_type), load_codec(home), text, top)
+    model = from_pretrained(folder, device=resolve_device_type(device, "--device"))
+    masks = fill(model, text, top)
     if json:
         print_json([[guess._asdict() for guess in guesses] for guesses in masks])
         return

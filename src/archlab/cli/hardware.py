@@ -1,13 +1,12 @@
 """The command `archlab hardware`."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 
 from archlab.atlas.table import MARKS
 from archlab.cli.arguments import DeviceName, Flag
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.errors import UserError
-from archlab.pricing.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
+from archlab.pricing.hardware import THIS, Hardware, Link, load_hardware
 from archlab.pricing.units import binary, si
 
 HEADINGS = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
@@ -37,21 +36,14 @@ def run(name: DeviceName = THIS, /, *, measure: Flag = False, json: Flag = False
     if measure:
         if name != THIS:
             raise UserError(f"--measure measures this machine, not {name!r}; type: archlab hardware --measure")
-        from archlab.infer.measure import measure as measured
+        from archlab.infer.measure import measure_hardware
 
-        keep_measured(measured())
+        measure_hardware()
     device = load_hardware(name)
     if json:
         print_json(device.model_dump(mode="json"))
         return
     print_table((name, device.name), _facts(device))
-
-
-def listed() -> dict[str, Hardware]:
-    devices = dict(hardware())
-    with suppress(UserError):
-        devices[THIS] = load_hardware(THIS)
-    return devices
 
 
 def print_list(devices: Mapping[str, Hardware]) -> None:

@@ -7,16 +7,18 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from archlab.atlas.models import AtlasRow, rows, unpublished
-from archlab.atlas.select import fields_of, select
+from archlab.atlas.list_presets import Presets, list_presets
+from archlab.atlas.models import AtlasRow
+from archlab.atlas.select import fields_of
 from archlab.atlas.table import evolution, without_architecture
 from archlab.cli import hardware
 from archlab.cli.arguments import Flag, MayBeginWithDash, check_one_answer
 from archlab.cli.terminal import long_output, print_json, print_table
-from archlab.config.core.yaml_text import first_comment, read_yaml
-from archlab.config.io import presets, studies
+from archlab.config.core.yaml_text import read_yaml
+from archlab.config.io import studies
 from archlab.console import console
 from archlab.errors import UserError
+from archlab.pricing.hardware import list_hardware
 
 
 @long_output
@@ -55,25 +57,20 @@ def run(
         if what not in (None, "presets"):
             raise UserError(f"{option} works for presets only; type: archlab list presets {option} …")
         what = "presets"
-    models = rows() if what in (None, "presets") else []
-    published = {row.preset for row in models}
-    if models:
-        models = select(models, filter, sort)
+    presets = list_presets(*filter, sort=sort) if what in (None, "presets") else Presets([], {}, {})
+    models, without, own = presets.published, presets.unpublished, presets.own
     check_one_answer(json, html)
     if html is not None:
         from archlab.report.atlas import write_atlas
 
         print(write_atlas(models, html))
         return
-    ours = presets().keys() - published if what in (None, "presets") and not filter else ()
-    without = unpublished() if models and not filter else {}
-    own = {name: first_comment(file) for name, file in presets().items() if name in ours}
     questions = {
         name: read_yaml(file).get("question", "") for name, file in studies().items() if what in (None, "studies")
     }
     classes = _families() if what == "families" else {}
     changes = _transformations() if what == "transformations" else {}
-    machines = hardware.listed() if what in (None, "hardware") else {}
+    machines = list_hardware() if what in (None, "hardware") else {}
     if json:
         published_rows = [row.model_dump(mode="json") for row in models]
         facts = {name: device.model_dump(mode="json") for name, device in machines.items()}
@@ -102,24 +99,15 @@ def run(
 
 
 def _families() -> dict[str, str]:
-    from archlab.families.registry import FAMILIES
+    from archlab.families.registry import list_families
 
-    return {name: family.architecture for name, family in FAMILIES.items()}
+    return list_families()
 
 
 def _transformations() -> dict[str, dict[str, str]]:
-    from archlab.transplant.catalog import ENTRIES
+    from archlab.transplant.catalog import list_transformations
 
-    return {
-        entry.name: {
-            "effect": entry.effect,
-            "exact_in": entry.exact_in,
-            "fields": ", ".join(entry.fields),
-            "rule": entry.rule,
-            "paper": entry.paper,
-        }
-        for entry in ENTRIES
-    }
+    return list_transformations()
 
 
 def _in_words(change: Mapping[str, str]) -> str:

@@ -18,9 +18,6 @@ from archlab.config.effects import check_effect
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
-STEPS = 5
-"""Default number of updates in the coordinate check."""
-
 
 @long_output
 def run(
@@ -62,16 +59,17 @@ def run(
     overrides = split_overrides(config, more)[1]
     check_effect(overrides, "probe --widths" if widths else "probe")
     if widths:
-        _over_widths(load_several(config, more), widths, steps or STEPS, context, html, json=json)
+        _over_widths(load_several(config, more), widths, steps, context, html, json=json)
         return
     if steps is not None:
         raise UserError("--steps belongs to the coordinate check; add --widths, or leave out --steps")
-    from archlab.infer.probe import probe_starts, shared_context
+    from archlab.infer.probe import probe
     from archlab.report.probe.tables import of_models, over_depth, ropes
     from archlab.training.probes import training_probes
 
     configs = load_several(config, more)
-    starts = probe_starts(configs, context or shared_context(configs))
+    measured = probe(*configs.values(), context=context, names=[*configs])
+    starts = dict(zip(configs, measured, strict=True))
     trained = {name: rows for name in configs if (rows := training_probes(Path(name)))}
     if json:
         answers = [
@@ -95,18 +93,21 @@ def run(
 def _over_widths(
     configs: Mapping[str, Config],
     widths: Sequence[int],
-    steps: int,
+    steps: int | None,
     context: int | None,
     html: Path | None,
     *,
     json: bool,
 ) -> None:
-    from archlab.infer.coordinates import coordinates
+    from archlab.infer.coordinates import STEPS, coordinate_check
     from archlab.infer.probe import shared_context
     from archlab.report.probe.tables import over_widths
 
-    window = context or shared_context(configs)
-    checks = {name: coordinates(config, name, widths, steps, window) for name, config in configs.items()}
+    context, steps = context or shared_context(configs.values()), steps or STEPS
+    checks = {
+        name: coordinate_check(config, widths, steps=steps, context=context, name=name)
+        for name, config in configs.items()
+    }
     if json:
         answers = [{"config": name, **check.as_json()} for name, check in checks.items()]
         print_json(answers if len(answers) > 1 else answers[0])

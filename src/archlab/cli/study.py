@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ from cyclopts import Parameter
 from archlab.cli.arguments import AtLeastOne, Flag, StudyName
 from archlab.cli.help import verb_with_subcommands
 from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.config.core.merge import Raw
 from archlab.config.core.text import note
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
@@ -22,7 +22,8 @@ from archlab.study.formatting import listed
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
-    from archlab.study.arm import Arm
+    from archlab.evidence.claims import Claim
+    from archlab.evidence.study_plan import PlannedStudy
     from archlab.study.schema import StudyConfig
 
 app = verb_with_subcommands("study")
@@ -127,28 +128,20 @@ def list_studies(*, json: Flag = False) -> None:
     json
         Print JSON.
     """
-    from archlab.config.io import studies
     from archlab.evidence.claims import claim_of
     from archlab.evidence.pace import training_pace
-    from archlab.pricing.hardware import load_hardware
+    from archlab.evidence.studies import list_studies as listed_studies
     from archlab.report.study.claims import basis, entry
-    from archlab.study.forecast import ideal_clock, listed_studies
-    from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
-    pace = training_pace()
-    here = dict.fromkeys((QUICKEST, AS_IT_STANDS), pace.clock) if pace.clock else {}
-    claims = {name: claim_of(name) for name in studies()}
-    numbers = {name: [claim.number for claim in tested] for name, tested in claims.items()}
-    in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
-    entries = listed_studies(in_order, {**here, "gpu": ideal_clock(load_hardware("h100"))})
+    entries = listed_studies()
     if json:
-        print_json([{**study.model_dump(mode="json"), "claims": numbers[study.name]} for study in entries])
+        print_json([study.model_dump(mode="json") for study in entries])
         return
     out = console()
     for study in entries:
-        for line in entry(study, claims[study.name], out.width):
+        for line in entry(study, claim_of(study.name), out.width):
             out.print(line)
-    out.print(basis(pace.committed))
+    out.print(basis(training_pace().committed))
 
 
 @app.command
@@ -191,101 +184,80 @@ def show(study: StudyName, /, *, scale: str | None = None, yaml: Flag = False) -
     yaml
         Print the study as YAML, to save, change and run it. Studies that it extends are merged into the YAML.
     """
-    from archlab.config.training import resolve_train
-    from archlab.pricing.params import parameters
-    from archlab.review.findings import in_one_line, warnings
-    from archlab.study.checks import untrained_notes
-    from archlab.study.design import arms, grid, single_arm_note
+    from archlab.evidence.study_plan import plan_study
     from archlab.study.folder import describe_text
-    from archlab.study.schema import most_seeds
-    from archlab.study.study_file import read_study, study_path
+    from archlab.study.study_file import read_study
 
-    _, config = read_study(study, scale)
     if yaml:
-        print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
+        print(to_yaml(read_study(study, scale)[1].model_dump(mode="json", exclude_unset=True)), end="")
         return
-    designed = arms(config, study_path(study))
-    for text in (*single_arm_note(designed), *untrained_notes(config.measure.values(), designed)):
+    plan = plan_study(study, scale)
+    for text in plan.notes:
         note(text)
-    if texts := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
-        note(in_one_line(texts))
-    out, reads = console(), describe_text(config, designed)
-    out.print(config.question)
-    if config.claim:
-        out.print(f"claimed: {config.claim}")
-    for line in _predicted(study):
+    out, reads = console(), describe_text(plan.config, plan.arms)
+    out.print(plan.config.question)
+    if plan.config.claim:
+        out.print(f"claimed: {plan.config.claim}")
+    for line in _predicted(study, plan.claims):
         out.print(line)
     out.print(reads)
-    tuning = len(grid(config)) * config.tune_seeds
-    few, most = len(config.seed_list), most_seeds(config.seeds)
-    per_arm = (plural(few, "seed") if few == most else f"{few} to {most} seeds") + (
-        f" and {tuning} tuning runs" if tuning else ""
-    )
-    out.print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
+    out.print(f"{plural(len(plan.arms), 'arm')}, {_runs_per_arm(plan.config)} each\n")
+    rows = plan.frame()
     print_table(
         ("arm", "against", "changes", "what follows"),
-        [
-            (
-                arm.name,
-                arm.reference or "",
-                "\n".join(f"{k}: {to_yaml_line(v)}" for k, v in {**arm.overrides, **arm.adjusted}.items()),
-                "\n".join(f"{k}: {to_yaml_line(v)}" for k, v in arm.follows.items()),
-            )
-            for arm in designed
-        ],
+        [(row["arm"], row["reference"] or "", _lines(row["changes"]), _lines(row["follows"])) for row in rows],
     )
     print_table(
         ("arm", "shape", "parameters", "training tokens", "rate"),
         [
             (
-                arm.name,
-                f"{arm.config.model.n_layers} x {arm.config.model.d_model}",
-                f"{parameters(arm.config.model).total:,}",
-                f"{(train := resolve_train(arm.config)).trained:,}",
-                f"{train.lr:g}",
+                row["arm"],
+                f"{row['n_layers']} x {row['d_model']}",
+                f"{row['parameters']:,}",
+                f"{row['tokens']:,}",
+                f"{row['lr']:g}",
             )
-            for arm in designed
+            for row in rows
         ],
         right=("shape", "parameters", "training tokens", "rate"),
     )
-    out.print(_duration(config, designed))
-    out.print(_resources(designed))
+    out.print(_duration(plan))
+    out.print(f"each run uses {plan.needs}; number of runs at the same time on this machine: {plan.workers}")
 
 
-def _predicted(study: str) -> Iterator[str]:
-    from archlab.config.io import studies
-    from archlab.evidence.claims import claim_of
+def _predicted(study: str, claims: Sequence["Claim"]) -> Iterator[str]:
     from archlab.report.study.claims import predicted
 
-    for claim in claim_of(study) if study in studies() else ():
+    for claim in claims:
         yield f"claim {claim.number} of the ledger ({claim.name}) predicts: {predicted(study, claim)}"
 
 
-def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
-    """Describe the number of runs, their estimated training time, and the source of the estimate."""
-    from archlab.evidence.pace import training_pace
-    from archlab.pricing.units import seconds
-    from archlab.study.forecast import forecast
+def _runs_per_arm(config: "StudyConfig") -> str:
+    from archlab.study.design import grid
     from archlab.study.schema import most_seeds
 
-    pace = training_pace()
-    total = forecast(config, designed, pace.clock)
+    few, most = len(config.seed_list), most_seeds(config.seeds)
+    seeds = plural(few, "seed") if few == most else f"{few} to {most} seeds"
+    tuning = len(grid(config)) * config.tune_seeds
+    return f"{seeds} and {tuning} tuning runs" if tuning else seeds
+
+
+def _lines(fields: Raw) -> str:
+    return "\n".join(f"{field}: {to_yaml_line(value)}" for field, value in fields.items())
+
+
+def _duration(plan: "PlannedStudy") -> str:
+    """Describe the number of runs, their estimated training time, and the source of the estimate."""
+    from archlab.pricing.units import seconds
+    from archlab.study.schema import most_seeds
+
+    total, config = plan.forecast, plan.config
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
         return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
-    time = f"training time of all runs, one after another: about {seconds(total.seconds)} {pace.source}"
+    time = f"training time of all runs, one after another: about {seconds(total.seconds)} {plan.pace.source}"
     return f"{runs}\n{time}. Start-up and evaluation are not included."
-
-
-def _resources(designed: Sequence["Arm"]) -> str:
-    from archlab.study.executors.executor import default_threads, needs
-    from archlab.study.executors.local import default_workers, visible_gpus
-
-    configs = [arm.config for arm in designed]
-    each = needs(configs, default_threads(configs))
-    at_once = default_workers(each.cores, visible_gpus() if each.gpus else [])
-    return f"each run uses {each}; number of runs at the same time on this machine: {at_once}"
 
 
 def present(summary: StudySummary, folder: Path) -> None:

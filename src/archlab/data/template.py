@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from archlab.config.check import validate
 from archlab.config.problems import nearest
+from archlab.config.schema import DataConfig
 from archlab.errors import UserError
 from archlab.hf.chat_template import ASSISTANT, BESIDE_MESSAGES, ROLES
+from archlab.pricing.units import plural
 
 _JSON = (
     (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
@@ -144,6 +147,51 @@ class ChatFields:
 
 
 RecordTemplate: TypeAlias = TextTemplate | PairFields | ChatFields
+
+
+def record_template(
+    field: str | None = None,
+    template: str | None = None,
+    pairs: Sequence[str] | None = None,
+    chat: Sequence[str] | None = None,
+) -> RecordTemplate:
+    """Return the rule for records: the text of a field or of a template, a pair, or a conversation.
+
+    By default, it is the text of the field `text`. Raise UserError if two of the arguments exclude each other.
+    """
+    if pairs is not None and chat is not None:
+        raise UserError("--pairs and --chat cannot be combined; give one of the two")
+    for option, names in (("--pairs", pairs), ("--chat", chat)):
+        if names is not None and (field is not None or template is not None):
+            raise UserError(f"{option} cannot be combined with --field or --template; it names the fields itself")
+    if pairs is not None:
+        return _pair_fields(pairs)
+    if chat is not None:
+        return _chat_fields(chat)
+    if template is None:
+        return TEXT if field is None else TextTemplate((field,))
+    if field is not None:
+        raise UserError("--field and --template cannot be combined; a template names its fields")
+    return TextTemplate.parse(template)
+
+
+def _pair_fields(pairs: Sequence[str]) -> PairFields:
+    if (n := len(pairs)) != 2:
+        raise UserError(
+            f"--pairs {','.join(pairs)} names {plural(n, 'field')}; allowed: two with a comma between them, as in en,de"
+        )
+    fields = validate(DataConfig, {"pairs": [*pairs]}, "--pairs").pairs
+    assert fields is not None
+    return PairFields(fields)
+
+
+def _chat_fields(chat: Sequence[str]) -> ChatFields:
+    if not all(chat) or not len({*chat}) == len(chat) <= 2 or not chat:
+        raise UserError(
+            f"--chat {','.join(chat)}; allowed: one field with messages, as in messages, or two with a comma between "
+            "them, as in prompt,completion"
+        )
+    return ChatFields(tuple(chat))
 
 
 def _prompt_or_response(value: object, field: str) -> str:

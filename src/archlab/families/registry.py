@@ -105,3 +105,12 @@ def find_family(model_type: object, where: str) -> Family:
         return _BY_NAME[model_type]
     problem = f"model_type is {model_type!r}" if model_type else "model_type is missing"
     raise UserError(f"{where}: {problem}{nearest(str(model_type), FAMILIES)}; known families: {', '.join(FAMILIES)}")
+
+
+def list_families() -> dict[str, str]:
+    """Return the model families whose checkpoints archlab loads and saves, each with its class in transformers.
+
+    >>> archlab.list_families()["llama"]
+    'LlamaForCausalLM'
+    """
+    return {name: family.architecture for name, family in FAMILIES.items()}

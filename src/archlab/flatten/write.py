@@ -42,10 +42,10 @@ KNOWN: dict[type[Base], str] = {
     "head init layers encoder",
     Visibility: "visibility window stride global_tokens blocks",
 }
-"""Fields that `flatten` supports, by config class. They are written, or they have an effect only in training.
+"""Fields that `flatten_model` supports, by config class. They are written, or they have an effect only in training.
 
-`flatten` refuses other fields of these classes if they differ from their defaults. Components, norms and position
-encodings are not listed, because `flatten` writes them from their code in archlab.model.
+`flatten_model` refuses other fields of these classes if they differ from their defaults. Components, norms and position
+encodings are not listed, because `flatten_model` writes them from their code in archlab.model.
 """
 
 
@@ -54,12 +54,19 @@ def title_of(config: str, overrides: Sequence[str]) -> str:
     return " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
 
 
-def flatten(model: ModelConfig, title: str, most_lines: int | None = None) -> str:
+def flatten_model(model: ModelConfig, title: str = "A model", most_lines: int | None = None) -> str:
     """Return the text of a Python file that contains exactly this architecture and needs only torch.
 
     The class `Decoder` in the file can load the state dict of archlab's Decoder. The docstring of the file begins with
-    `title`. Raise UserError if the file would have `most_lines` lines or more, or if the config has a setting that a
-    flattened file does not support. By default, the limit is `MOST_LINES` for each of its stacks.
+    `title`. By default, the file has fewer than 350 lines, or 700 with an encoder. `most_lines` is another limit.
+
+    Raise UserError if the file would have this number of lines or more, or if the config has a setting that a flattened
+    file does not support.
+
+    >>> model = archlab.load_config("mine.yaml").model
+    >>> exec(archlab.flatten_model(model), file := {})
+    >>> file["Decoder"]().load_state_dict(archlab.Decoder(model).state_dict())
+    <All keys matched successfully>
     """
     _refuse_unknown(model)
     most_lines = most_lines or MOST_LINES * len(stacks(model))

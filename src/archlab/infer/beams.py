@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
 from archlab.infer.sampling import excluded_tokens, forced_tokens
 from archlab.infer.session import Session, tokens_of
 from archlab.model.decoder import Decoder
@@ -65,10 +65,8 @@ def beam_search(
     >>> len(best.tokens), best.score >= second.score
     (4, True)
     """
-    if beams < 1:
-        raise UserError(f"beams: {beams}; allowed: 1 or more")
-    if max_new_tokens < 0:
-        raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
+    check_at_least(1, beams=beams)
+    check_at_least(0, max_new_tokens=max_new_tokens)
     if not 0 <= alpha <= MOST_ALPHA:
         raise UserError(f"length penalty: {alpha}; allowed: 0 to {MOST_ALPHA}")
     check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))

@@ -55,7 +55,7 @@ def convert(source: str | Path, *overrides: str | Mapping[str, Any], out: str | 
 
     Raise UserError if a field is not one of the model, or if the weights cannot become this model.
 
-    >>> converted = archlab.convert("runs/a", {"model.attention.n_kv_heads": 1}, out="runs/b")
+    >>> converted = archlab.convert("runs/a", {"model.attention.n_kv_heads": 1}, out="runs/multi-query")
     >>> converted.form, [name for name, effect, detail in converted.changes]
     ('a run folder', ['fewer key/value heads'])
     """

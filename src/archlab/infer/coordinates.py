@@ -17,7 +17,8 @@ from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
+from archlab.infer.probe import shared_context
 from archlab.model.decoder import Decoder
 from archlab.pricing.memory import step_memory
 from archlab.sizing.resize import at_width
@@ -25,6 +26,9 @@ from archlab.training.device import Device, resolve_device_type
 from archlab.training.optim import make_optimizer
 from archlab.training.probes import PROBED_TOKENS, rms
 from archlab.training.step import update
+
+STEPS = 5
+"""Default number of updates."""
 
 SEEDS = 3
 """Number of seeds. The first is `train.seed`, the second `train.seed` + 1, and so on.
@@ -70,13 +74,28 @@ class Coordinates:
         return asdict(self)
 
 
-def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, context: int) -> Coordinates:
-    """Run the coordinate check: `steps` updates at the peak learning rate for each width.
+def coordinate_check(
+    config: Config, widths: Sequence[int], *, steps: int = STEPS, context: int | None = None, name: str = "the config"
+) -> Coordinates:
+    """Measure how much a few updates change activations at different widths. With muP (`model.mup`), the change does
+    not depend on the width (Yang 2022, appendix D).
 
     All updates use the same batch of 512 random tokens, in float32 and without dropout. All widths are checked before
-    the first model is built. Raise UserError if the config does not allow a width, or if a model does not fit into
-    memory. The message starts with the config's name.
+    the first model is built.
+
+    - `widths`: two or more values of `model.d_model`. The number of heads and the widths of MLPs grow in proportion.
+    - `steps`: number of updates at each width, with the learning rate `train.lr`.
+    - `context`: number of tokens per sequence. None means `train.seq_len`, at most 256.
+    - `name`: name of the config, with which messages begin.
+
+    Raise UserError if the config does not allow a width, or if a model does not fit into memory.
+
+    >>> checked = archlab.coordinate_check(archlab.load_config("mine.yaml", "train.lr=3e-3"), [32, 64], steps=2)
+    >>> {place.name: len(place.change) for place in checked.places}
+    {'embedding': 2, 'layer 1': 2, 'layer 2': 2, 'logits': 2}
     """
+    check_at_least(1, steps=steps, context=context, widths=min(widths, default=None))
+    context = context or shared_context([config])
     if len(set(widths)) < 2:
         raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, such as 64,128,256")
     config = without_teacher(config, "changes of activations")

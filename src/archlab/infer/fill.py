@@ -7,8 +7,9 @@ from tokenizers import Tokenizer
 
 from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
-from archlab.errors import UserError
-from archlab.infer.text import Codec, PublishedCodec, RunCodec, unknown_tokens
+from archlab.errors import UserError, check_at_least
+from archlab.infer.load import folder_of, load_codec
+from archlab.infer.text import PublishedCodec, RunCodec, unknown_tokens
 from archlab.model.decoder import Decoder
 
 
@@ -22,19 +23,27 @@ class Guess(NamedTuple):
 
 
 @torch.no_grad()
-def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[list[Guess]]:
-    """Return the most likely tokens for each mask token of a text, the most likely first.
+def fill(model: Decoder, text: str, top: int = 5) -> list[list[Guess]]:
+    """Return the `top` most likely tokens for each mask token of a text, the most likely first.
 
-    The tokenizer adds the tokens that begin and end a text. Each mask token is predicted from the whole text, in which
-    the other mask tokens stay masked. Only tokens of the tokenizer are returned. The probabilities are those of the
-    whole vocabulary of the model, which may be larger. Raise UserError if the model is not an encoder, if its tokenizer
-    has no mask token, or if the text has none.
+    `model` is an encoder such as BERT that `from_pretrained` loaded with its tokenizer. The tokenizer adds the tokens
+    that begin and end a text. Each mask token is predicted from the whole text, in which the other mask tokens stay
+    masked. Only tokens of the tokenizer are returned. The probabilities are those of the whole vocabulary of the model,
+    which may be larger.
+
+    Raise UserError if the model is not an encoder, if its tokenizer has no mask token, or if the text has none.
+
+    >>> [guesses] = archlab.fill(archlab.from_pretrained("runs/encoder"), "the <mask> sat", top=2)
+    >>> len(guesses), guesses[0].probability >= guesses[1].probability
+    (2, True)
     """
+    check_at_least(1, top=top)
     if not sees_as(model.config, "two_sided"):
         raise UserError(
             "model.attention.visibility is causal or prefix, so the model predicts a token from earlier ones only; "
             "allowed: two_sided (`archlab generate` continues a text)"
         )
+    codec = load_codec(folder_of(model))
     if not isinstance(codec, PublishedCodec | RunCodec) or codec.special.mask is None:
         raise UserError(
             "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token, or a "
@@ -53,7 +62,7 @@ def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[li
     logits_MV = model(tokens_1T, segments=segments)[0, masked].float()
     unknown = unknown_tokens(model, codec)
     p_MV = logits_MV.softmax(-1).index_fill(1, torch.tensor(unknown, dtype=torch.int64, device=device), -1)
-    most_likely = p_MV.topk(min(n_guesses, p_MV.shape[1] - len(unknown)))
+    most_likely = p_MV.topk(min(top, p_MV.shape[1] - len(unknown)))
     return [
         [Guess(token, _text_of(codec.tokenizer, token), p) for token, p in zip(tokens, p_of, strict=True)]
         for tokens, p_of in zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)

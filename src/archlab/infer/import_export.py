@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -26,13 +27,30 @@ from archlab.training.saving import save_checkpoint
 from archlab.training.start_weights import check_finite
 
 
-def import_model(source: str, out: Path) -> tuple[str, list[str]]:
-    """Create a run folder at step 0 from a Hugging Face folder, a hub id or a GGUF file. Return the name of the model
-    family, and notes for the user.
+class ImportedModel(NamedTuple):
+    """Result of an import."""
 
-    The folder can be used for training, evaluation and generation like any other run folder. Its checkpoint is in
-    float32, because training needs this dtype.
+    family: str
+    """Name of the model family."""
+    notes: list[str]
+    """Notes about the parts of a GGUF file that were not imported exactly."""
+
+
+def import_model(source: str | Path, out: str | Path) -> ImportedModel:
+    """Make a run folder from a published model. It can then be trained, evaluated and sampled from, like any other.
+
+    - `source`: a Hugging Face folder with config.json and weights, a hub id, or a GGUF file of Llama, Qwen 2 or Qwen 3.
+      A GGUF file needs the extra `gguf`.
+    - `out`: the run folder to write, which must be new or empty. Its checkpoint is in float32, because training needs
+      this dtype.
+
+    Raise UserError if the source is something else, if archlab cannot load it, or if a weight is NaN or infinite.
+
+    >>> family = archlab.save_pretrained(archlab.from_pretrained("runs/a"), "published")
+    >>> archlab.import_model("published", "runs/imported").family == family
+    True
     """
+    source, out = str(source), Path(out)
     if is_gguf(source):
         return _import_gguf(Path(source), out)
     folder = find_folder(source)
@@ -46,10 +64,10 @@ def import_model(source: str, out: Path) -> tuple[str, list[str]]:
     record = imported_record(folder, source, dtypes.pop() if len(dtypes) == 1 else None)
     config = build_config(read_raw_config(folder), (), str(folder))
     write_untrained(out, config, model, {IMPORTED: record.model_dump_json(indent=2).encode(), **origin.files})
-    return record.family, []
+    return ImportedModel(record.family, [])
 
 
-def _import_gguf(file: Path, out: Path) -> tuple[str, list[str]]:
+def _import_gguf(file: Path, out: Path) -> ImportedModel:
     check_new(out)
     model, notes = read_gguf(file)
     check_finite(str(file), model.state_dict().items())
@@ -59,7 +77,7 @@ def _import_gguf(file: Path, out: Path) -> tuple[str, list[str]]:
         family=origin.family, special_ids=dict(origin.special_ids), dtype="float32", source=str(real_path(file))
     )
     write_untrained(out, config, model, {IMPORTED: record.model_dump_json(indent=2).encode(), **origin.files})
-    return origin.family, notes
+    return ImportedModel(origin.family, notes)
 
 
 def write_untrained(out: Path, config: Config, model: Decoder, files: Mapping[str, bytes]) -> None:

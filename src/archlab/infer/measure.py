@@ -14,7 +14,7 @@ from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
 from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
 from archlab.model.decoder import Decoder
-from archlab.pricing.hardware import Hardware, Measurements, NumberFormat, Rate, Rates
+from archlab.pricing.hardware import Hardware, Measurements, NumberFormat, Rate, Rates, keep_measured
 from archlab.pricing.memory import Format
 from archlab.pricing.pass_time import features
 from archlab.pricing.summary import cost
@@ -96,11 +96,18 @@ class _Run:
     step: Callable[[], None]
 
 
-def measure() -> Hardware:
+def measure_hardware() -> Hardware:
     """Measure the speed of this machine's GPU. Without a GPU, measure the CPU with the current number of threads.
 
-    The measurement takes about four minutes.
+    The measurement takes about four minutes. Run nothing else during that time. The result is saved. From then on,
+    `archlab.load_hardware("this")` returns it, and estimates of training time are based on it.
     """
+    measured = _measured()
+    keep_measured(measured)
+    return measured
+
+
+def _measured() -> Hardware:
     device = Device(resolve_device_type("auto", "device"), torch.float32)
     products: dict[NumberFormat, dict[str, float]] = {
         name: _products(device.type, getattr(torch, name)) for name in _FORMATS

@@ -1,7 +1,7 @@
 """Probes of a config's model before training, with random tokens."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,18 +10,19 @@ import torch
 from archlab.config.components.position import Rope
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.layers import distinct_layers, stacks
-from archlab.config.schema import Config
+from archlab.config.schema import Config, named_configs
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
-from archlab.errors import UserError
+from archlab.errors import UserError, at, check_at_least
 from archlab.model.decoder import Decoder
 from archlab.model.rotary import rotation
 from archlab.pricing.memory import step_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.units import binary, count
 from archlab.training.device import Device, resolve_device_type
-from archlab.training.probes import PROBED_TOKENS, Probed, probe
+from archlab.training.probes import PROBED_TOKENS, Probed
+from archlab.training.probes import probe as probe_model
 
 LONGEST_WINDOW = 256
 """Default number of tokens per window."""
@@ -66,29 +67,40 @@ class Start:
         return {**own, **self.probed.as_json(), "rope": [rope._asdict() for rope in self.ropes]}
 
 
-def shared_context(configs: Mapping[str, Config]) -> int:
+def shared_context(configs: Iterable[Config]) -> int:
     """Return the number of tokens per window for a comparison of configs.
 
     This is the smallest `train.seq_len` of the configs, but at most 256.
     """
-    return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs.values()))
+    return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs))
 
 
-def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
-    """Probe each config in float32 with windows of `context` random tokens, 512 tokens in total.
+def probe(config: Config, /, *more: Config, context: int | None = None, names: Sequence[str] = ()) -> list[Start]:
+    """Measure gradients, activations and attention of every layer before training, for one or more configs.
 
-    The seed `train.seed` determines weights and tokens. Raise UserError if the tokens of a model attend to later
-    tokens, if a device does not exist, or if a model does not fit into memory. The message starts with the config's
-    name. All configs are checked before the first model is built.
+    The measurement is one forward and backward pass over 512 random tokens in float32. `train.seed` determines the
+    weights and the tokens. docs/probes.md explains each number.
+
+    - `context`: number of tokens per sequence. None means the smallest `train.seq_len` of the configs, at most 256.
+    - `names`: names of the configs, with which messages begin. By default, they are `config 1`, `config 2` and so on.
+
+    Raise UserError if the tokens of a model attend to later tokens, if a device does not exist, or if a model does not
+    fit into memory. All configs are checked before the first model is built.
+
+    >>> config = archlab.load_config("mine.yaml")
+    >>> pre, post = archlab.probe(config, archlab.load_config("mine.yaml", "model.norm.placement=post"))
+    >>> len(pre.probed.layer_values["gradient"]) == len(post.probed.layer_values["gradient"]) == config.model.n_layers
+    True
     """
+    configs = named_configs((config, *more), names)
+    check_at_least(1, context=context)
+    context = context or shared_context(configs.values())
     rows = max(1, PROBED_TOKENS // context)
-    devices = dict[str, Device]()
-    for name, config in configs.items():
-        try:
-            devices[name] = _device_for(config, rows, context)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
-    return {name: _start(config, devices[name], rows, context) for name, config in configs.items()}
+    devices = list[Device]()
+    for name, each in configs.items():
+        with at(name):
+            devices.append(_device_for(each, rows, context))
+    return [_start(each, device, rows, context) for each, device in zip(configs.values(), devices, strict=True)]
 
 
 def _start(config: Config, device: Device, rows: int, context: int) -> Start:
@@ -102,7 +114,7 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
         windows=rows,
         context=context,
         seed=seed,
-        probed=probe(model, random_batch(config, windows), device),
+        probed=probe_model(model, random_batch(config, windows), device),
         ropes=_ropes(config, seed),
     )
 

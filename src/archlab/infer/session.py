@@ -18,7 +18,7 @@ from torch import Tensor
 
 from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.config.layers import sees_as
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
 from archlab.infer.sampling import Sampling, excluded_tokens, forced_tokens, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
@@ -282,8 +282,7 @@ class Session:
         same seed, two calls write the same tokens as one call with their total number of tokens. For `forced_first`,
         `forced_last` and `excluded`, see `generate`.
         """
-        if max_new_tokens < 0:
-            raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
+        check_at_least(0, max_new_tokens=max_new_tokens)
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
         ends = tokens_of(end_of_text)

@@ -16,7 +16,7 @@ from archlab.config.training import check_objective, resolve_train, without_teac
 from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
 from archlab.infer.clock import Part, clocked, time_by_kind
 from archlab.infer.session import Session
 from archlab.machine import keep_freed_memory
@@ -61,8 +61,18 @@ class Speed(Base):
     threads: int
 
 
-def training_speed(config: Config, steps: int) -> Speed:
-    """Measure the speed of whole training steps: forward and backward pass, clipping and optimizer update."""
+def training_speed(config: Config, steps: int = 10) -> Speed:
+    """Measure the speed of whole training steps on this machine: forward and backward pass, clipping and optimizer
+    update. Weights and tokens are random.
+
+    `steps` is the number of measured steps, after two warm-up steps. Raise UserError if the model does not fit into
+    memory.
+
+    >>> speed = archlab.training_speed(archlab.load_config("mine.yaml"), steps=2)
+    >>> speed.tokens_per_second > 0
+    True
+    """
+    check_at_least(1, steps=steps)
     run = rehearse(config)
     utilization = Utilization(visible_training_flops(config), run.device)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
@@ -71,8 +81,30 @@ def training_speed(config: Config, steps: int) -> Speed:
     return _speed(speed, used, utilization.peak, run.step, run.device, run.compiled)
 
 
-def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: Format, *, compiled: bool) -> Speed:
-    """Measure steps of greedy decoding that follow a context of `context` tokens."""
+def decoding_speed(
+    config: Config,
+    batch: int = 1,
+    context: int = 16,
+    steps: int = 64,
+    dtype: Format = "bfloat16",
+    *,
+    compiled: bool = False,
+) -> Speed:
+    """Measure the speed of greedy decoding on this machine. Weights and tokens are random.
+
+    - `batch`: number of sequences that are decoded in parallel.
+    - `context`: number of tokens in each sequence before the first generated token.
+    - `steps`: number of measured steps. Two warm-up steps come before them.
+    - `dtype`: dtype of the weights and the cache.
+    - `compiled`: whether to compile a decoding step into one graph. Compiling takes up to a minute.
+
+    Raise UserError if the model cannot decode, or if it does not fit into memory.
+
+    >>> speed = archlab.decoding_speed(archlab.load_config("mine.yaml"), context=4, steps=2, dtype="float32")
+    >>> speed.tokens_per_second > 0
+    True
+    """
+    check_at_least(1, batch=batch, context=context, steps=steps)
     counted = cost(config, batch, context, dtype)
     if "decoding" not in counted.computed_work:
         raise UserError("model.attention.visibility is two_sided, so the model cannot decode; allowed: causal, prefix")
@@ -210,8 +242,18 @@ class Profile(Base):
     threads: int
 
 
-def profile(config: Config, steps: int) -> Profile:
-    """Profile the fastest of `steps` training steps with random text."""
+def profile(config: Config, steps: int = 5) -> Profile:
+    """Measure the time of each kind of operation in a training step on this machine, beside its FLOPs and bytes.
+
+    Every operation is timed separately, in the forward and in the backward pass. The model is not compiled. `steps` is
+    the number of steps, of which the fastest counts, after two warm-up steps. Raise UserError if the model does not fit
+    into memory.
+
+    >>> step = archlab.profile(archlab.load_config("mine.yaml"), steps=1)
+    >>> round(sum(share.time for share in step.shares), 6)
+    1.0
+    """
+    check_at_least(1, steps=steps)
     run = rehearse(uncompiled(config))
     whole_seconds = min(seconds_of(run.step, steps))
     times = clocked(run.model, run.step, steps, run.device.type)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import overload
 
 from archlab.config.core.base import Base
-from archlab.config.schema import Config
+from archlab.config.schema import Config, named_configs
 from archlab.config.training import resolve_train
 from archlab.displayed import Displayed
-from archlab.errors import UserError
 from archlab.pricing import summary
 from archlab.pricing.memory import Format
 from archlab.pricing.summary import Cost
@@ -76,14 +75,8 @@ def cost(
     >>> {name: cost.parameters.total for name, cost in costs.by_name.items()}
     {'Llama 3': 8030261248, 'Gemma 2': 9241705984}
     """
-    configs = (config, *more)
-    if wrong := [each for each in configs if not isinstance(each, Config)]:
-        raise UserError(f"{wrong[0]!r} is not a config; allowed: what archlab.load_config returns, and then batch=1")
+    configs = named_configs((config, *more), names)
     if not more and not names:
         return summary.cost(config, batch, context, dtype, source)
-    names = names or [f"config {number}" for number in range(1, len(configs) + 1)]
-    if not len({*names}) == len(names) == len(configs):
-        raise UserError(f"names: {[*names]}; allowed: {len(configs)} different names, one for each config")
-    context = context or min(resolve_train(each).seq_len for each in configs)
-    costs = [summary.cost(each, batch, context, dtype, source) for each in configs]
-    return Costs(by_name=dict(zip(names, costs, strict=True)))
+    context = context or min(resolve_train(each).seq_len for each in configs.values())
+    return Costs(by_name={name: summary.cost(each, batch, context, dtype, source) for name, each in configs.items()})

@@ -4,6 +4,7 @@ machine."""
 import platform
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -194,12 +195,30 @@ def hardware() -> Iterator[tuple[str, Hardware]]:
         yield name, _read(file)
 
 
+def list_hardware() -> dict[str, Hardware]:
+    """Return all devices that come with archlab, by name, and `this` machine if it has been measured.
+
+    Speeds are in operations per second, memory is in bytes, and bandwidths are in bytes per second.
+
+    >>> [name for name, device in archlab.list_hardware().items() if device.link and device.memory > 190 * 2**30]
+    ['mi300x']
+    """
+    listed = dict(hardware())
+    with suppress(UserError):
+        listed[THIS] = load_hardware(THIS)
+    return listed
+
+
 def load_hardware(name: str) -> Hardware:
     """Load the description of a device or of several identical devices.
 
-    `name` is a device that comes with archlab, a YAML file, or `this` for this machine. `h100x8` means 8 devices
+    `name` is a device of `archlab.list_hardware`, a YAML file, or `this` for this machine. `h100x8` means 8 devices
     `h100`. In a name, case, dots, dashes and underscores do not matter. Raise UserError if the name is unknown, or if
     this machine has not been measured.
+
+    >>> device = archlab.load_hardware("h100x8")
+    >>> device.peak["bfloat16"], device.count
+    (989400000000000.0, 8)
     """
     if file := _file_of(name):
         try:

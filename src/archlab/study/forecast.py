@@ -1,7 +1,7 @@
 """Estimates of a study's runs, FLOPs and time before the study starts. Also estimates for the studies that come with
 archlab."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import log2, prod
 
 from archlab.config.core.base import Base
@@ -14,10 +14,9 @@ from archlab.pricing.pass_time import ideal, predicted, untimed
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import Arm
-from archlab.study.design import arms, grid
-from archlab.study.schema import Budget, StudyConfig, most_seeds
+from archlab.study.design import grid
+from archlab.study.schema import StudyConfig, most_seeds
 from archlab.study.shared_start import start_config
-from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
 """Function that returns the estimated training time of a config in seconds, or None if there is no estimate."""
@@ -103,36 +102,6 @@ def _runs(study: StudyConfig, arm: Arm) -> int:
     return n_seeds * at_once + len(grid(study)) * study.tune_seeds
 
 
-class ListedStudy(Base):
-    """A study that comes with archlab, with an estimate for each scale."""
-
-    name: str
-    question: str
-    claim: str | None
-    """The common opinion that the study tests, with its source; null if the study tests no claim."""
-    primary: str | None
-    """Name of the outcome that the answer is about. null: the held-out loss, or a task's accuracy."""
-    others: list[str]
-    """Names of all additional outcomes except the primary one."""
-    takes: dict[str, Forecast]
-    """Estimated runs, FLOPs and time, by scale."""
-
-
-def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
-    """Yield the studies with these names, in order. `clocks` holds a clock for each scale. If a scale has no clock, its
-    time is not estimated."""
-    for name in names:
-        study = library_study(name, AS_IT_STANDS)
-        yield ListedStudy(
-            name=name,
-            question=study.question,
-            claim=study.claim,
-            primary=study.primary,
-            others=[name for name in study.measure if name != study.primary],
-            takes={scale: _forecast_at(name, scale, clocks.get(scale)) for scale in scales_of(name)},
-        )
-
-
 def bytes_per_token(vocab_size: int) -> float:
     """Estimate how many bytes of Python source a token covers on average.
 
@@ -140,17 +109,3 @@ def bytes_per_token(vocab_size: int) -> float:
     `vocabulary`).
     """
     return 2.57 + 0.45 * log2(vocab_size / 1024)
-
-
-def _forecast_at(name: str, scale: str, clock: Clock | None) -> Forecast:
-    study = library_study(name, scale)
-    return forecast(study, _unprepared(study), clock)
-
-
-def _unprepared(study: StudyConfig) -> list[Arm]:
-    """Return the arms without opening a corpus. If the budget is in bytes, the number of training tokens is
-    estimated."""
-    if (n_bytes := study.budget.bytes) is None:
-        return arms(study)
-    designed = arms(study.model_copy(update={"budget": Budget(tokens=n_bytes)}))
-    return [arm.training(round(n_bytes / bytes_per_token(arm.config.model.vocab_size))) for arm in designed]

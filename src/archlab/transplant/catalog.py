@@ -39,3 +39,25 @@ TRANSFORMATIONS: tuple[Transformation, ...] = (
 )
 ENTRIES: tuple[Entry, ...] = (*TRANSFORMATIONS, *RECONFIGURATIONS, OTHER_FIELD, NEW_TENSORS)
 """All changes that a plan can contain, as `archlab list transformations` shows them."""
+
+
+def list_transformations() -> dict[str, dict[str, str]]:
+    """Return all changes that `archlab.convert` can make to trained weights, by name.
+
+    Each has an `effect` on the logits, the texts that it is `exact_in`, the `fields` of the model that it follows, the
+    `rule` that computes the new weights, and the `paper`.
+
+    >>> change = archlab.list_transformations()["untied head"]
+    >>> change["effect"], change["fields"]
+    ('exact', 'model.head.tied')
+    """
+    return {
+        entry.name: {
+            "effect": entry.effect,
+            "exact_in": entry.exact_in,
+            "fields": ", ".join(entry.fields),
+            "rule": entry.rule,
+            "paper": entry.paper,
+        }
+        for entry in ENTRIES
+    }

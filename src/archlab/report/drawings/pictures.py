@@ -212,13 +212,13 @@ _DEEP = {
 def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
     """Return the norm of the gradient of each layer's weights, with one line per placement of the normalization
     layers."""
-    from archlab.infer.probe import probe_starts  # loads torch
+    from archlab.infer.probe import probe  # loads torch
 
     base = {"model": _DEEP, "train": {"device": "cpu"}}
-    configs = {f"{p}-norm": build_config(base, (f"model.norm.placement={p}",)) for p in placements}
+    configs = [build_config(base, (f"model.norm.placement={placement}",)) for placement in placements]
     return [
-        {"line": name, "x": layer, "y": value}
-        for name, start in probe_starts(configs, _CONTEXT).items()
+        {"line": f"{placement}-norm", "x": layer, "y": value}
+        for placement, start in zip(placements, probe(*configs, context=_CONTEXT), strict=True)
         for layer, value in enumerate(start.probed.layer_values["gradient"], 1)
         if value is not None
     ]

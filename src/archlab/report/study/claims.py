@@ -11,11 +11,12 @@ from archlab.evidence.ledger import LedgerEntry, about_study
 from archlab.evidence.look_up import explaining
 from archlab.evidence.pace import Pace
 from archlab.evidence.results import in_library
+from archlab.evidence.studies import ListedStudy
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.pricing.units import plural, seconds, si
 from archlab.report.ledger.words import at_scale, found_here
 from archlab.report.text_table import FIXED
-from archlab.study.forecast import Forecast, ListedStudy
+from archlab.study.forecast import Forecast
 from archlab.study.formatting import contrast_text, listed
 from archlab.study.record import StudySummary
 

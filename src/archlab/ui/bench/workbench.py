@@ -203,10 +203,9 @@ def config_text(view: View, root: Path) -> str:
 
 def model_file(view: View, root: Path) -> str:
     """Return the model as one PyTorch file, as `archlab flatten` prints it."""
-    from archlab.flatten.write import flatten as flattened
-    from archlab.flatten.write import title_of
+    from archlab.flatten.write import flatten_model, title_of
 
-    return flattened(load(view.variant, root).config.model, title_of(view.name, view.variant.settings))
+    return flatten_model(load(view.variant, root).config.model, title_of(view.name, view.variant.settings))
 
 
 def finding_lines(finding: Finding) -> list[str]:
