@@ -155,7 +155,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EFBIG,
             errno.ENOTDIR,
             errno.ELOOP,
-        ) or TEMPORARY in str(error.filename):
+        ) or (TEMPORARY in str(error.filename) and error.errno not in (errno.ENOTEMPTY, errno.EEXIST)):
             raise UserError(f"{path}: cannot write: {error.strerror}") from error
         raise
 

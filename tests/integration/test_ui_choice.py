@@ -84,7 +84,7 @@ def test_defaults_are_left_out_of_the_link(client: TestClient):
         ("/choice/rope?theta=5", "theta is '5'; allowed: a number from 100 to 100,000,000"),
         ("/choice/rope?theta=nan", "theta is 'nan'; allowed: a number from 100 to 100,000,000"),
         ("/choice/rope?head_dim=7", "head_dim is '7'; allowed: a multiple of 2 from 8 to 256"),
-        ("/choice/rope?fraction=0.05", "fraction is 0.05, which turns 3 of 64 dimensions"),
+        ("/choice/rope?fraction=0.08", "fraction is 0.08, which turns 5 of 64 dimensions"),
         ("/choice/rope?scaling=yarm", "scaling is 'yarm'; did you mean yarn? allowed: none, linear"),
         ("/choice/rope?thet=7", "unknown parameter 'thet'; did you mean theta?"),
         (

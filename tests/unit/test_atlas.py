@@ -329,7 +329,7 @@ def test_every_field_can_be_sorted_by_and_unknown_values_are_last(field):
 )
 @pytest.mark.parametrize("form", [[], ["--json"], ["--html"]])
 def test_invalid_choices_are_refused(options, said, form, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("archlab.cli.list.rows", lambda: list(ROWS.values()))
+    monkeypatch.setattr("archlab.atlas.list_presets.rows", lambda: list(ROWS.values()))
     page = tmp_path / "x.html"
     assert app.main(["list", "presets", *options, *form, *([str(page)] if form == ["--html"] else [])]) == 2
     out, err = capsys.readouterr()
@@ -338,7 +338,7 @@ def test_invalid_choices_are_refused(options, said, form, capsys, tmp_path, monk
 
 
 def test_every_form_obeys_filter_and_sort(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("archlab.cli.list.rows", lambda: list(ROWS.values()))
+    monkeypatch.setattr("archlab.atlas.list_presets.rows", lambda: list(ROWS.values()))
     options = ["--filter", "family=gpt-2", "context=1024", "--sort", "-n_layers"]
     listed = json.loads(output(capsys, "list", "--json", *options))
     assert [row["preset"] for row in listed.pop("published")] == ["gpt-2-xl", "gpt-2"]

@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+from archlab.config.core.text import note
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
@@ -34,7 +35,8 @@ def kept_name(folder: Path) -> str | None:
     one. Return None if there is no readable summary."""
     try:
         return read_summary(folder).name if has_summary(folder) else None
-    except UserError:
+    except UserError as error:
+        note(str(error))
         return None
 
 
