@@ -509,6 +509,6 @@ def test_an_unknown_field_is_answered_with_what_it_may_mean(capsys):
 def test_a_page_prints_commands_that_accept_its_fields(capsys):
     """The fields of a page may be those of training, too."""
     variant = Variant("mini-llama", {"train.lr": "1", "model.n_layers": "2", "train.batch_tokens": "2048"})
-    assert variant.arguments_of("draw") == "mini-llama model.n_layers=2"
-    assert variant.arguments_of("cost") == "mini-llama model.n_layers=2 train.batch_tokens=2048"
-    assert app.main(["cost", *variant.arguments_of("cost").split()]) == 0
+    assert variant.command("draw") == "archlab draw mini-llama model.n_layers=2"
+    assert variant.command("cost") == "archlab cost mini-llama model.n_layers=2 train.batch_tokens=2048"
+    assert app.main(variant.command("cost").split()[1:]) == 0
