@@ -5,7 +5,6 @@ import io
 import json
 from pathlib import Path
 
-from archlab.config.core.text import note
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
@@ -32,12 +31,8 @@ def has_summary(folder: Path) -> bool:
 
 def kept_name(folder: Path) -> str | None:
     """Return the name of the study that a folder's summary is about. A study keeps its name if its folder has another
-    one. Return None if there is no readable summary."""
-    try:
-        return read_summary(folder).name if has_summary(folder) else None
-    except UserError as error:
-        note(str(error))
-        return None
+    one. Return None if there is no summary. Raise UserError if it is damaged."""
+    return read_summary(folder).name if has_summary(folder) else None
 
 
 def write_summary(folder: Path, summary: StudySummary) -> None:
