@@ -76,8 +76,9 @@ document.addEventListener("input", ({ target }) => {
 });
 // The name of a field and its value are sent together.
 document.addEventListener("change", (event) => {
-  const typed = ["add", "value"].map((id) => document.getElementById(id));
-  if (typed.includes(event.target) && typed.some((input) => !input.value)) event.stopPropagation();
+  const { add, value } = event.target.form?.elements ?? {};
+  const isOne = add && value && [add, value].includes(event.target);
+  if (isOne && !(add.value && value.value)) event.stopPropagation();
 }, true);
 // A slider that was never moved follows the model, so its value does not belong in the link.
 document.addEventListener("htmx:configRequest", (event) => {
