@@ -388,7 +388,7 @@ def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsy
     assert main(["diff", "llama-3-8b", "gemma-2-9b", f"a.{change}", "--model-only", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["model.attention.n_kv_heads"] == [2, 8]
-    for field, values in printed.items():  # an empty section is no choice
+    for field, values in printed.items():  # an empty section is not shown
         assert (f">{field.removeprefix('model.')}</a>" in compared) == ({} not in values), field
     alike = client.get(f"/vs/llama-3-8b/gemma-2-9b?b.{change}&a.{change}").text
     assert ">attention.n_kv_heads</a>" not in alike

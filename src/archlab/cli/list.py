@@ -68,8 +68,15 @@ def run(
     questions = {
         name: read_yaml(file).get("question", "") for name, file in studies().items() if what in (None, "studies")
     }
-    classes = _families() if what == "families" else {}
-    changes = _transformations() if what == "transformations" else {}
+    classes, changes = dict[str, str](), dict[str, dict[str, str]]()
+    if what == "families":
+        from archlab.families.registry import list_families  # loads all families
+
+        classes = list_families()
+    if what == "transformations":
+        from archlab.transplant.catalog import list_transformations  # loads torch
+
+        changes = list_transformations()
     machines = list_hardware() if what in (None, "hardware") else {}
     if json:
         published_rows = [row.model_dump(mode="json") for row in models]
@@ -96,18 +103,6 @@ def run(
         print_table(("transformation", "effect", "fields", "what it does"), rules)
     if questions:
         print_table(("study", "what it asks"), questions.items())
-
-
-def _families() -> dict[str, str]:
-    from archlab.families.registry import list_families
-
-    return list_families()
-
-
-def _transformations() -> dict[str, dict[str, str]]:
-    from archlab.transplant.catalog import list_transformations
-
-    return list_transformations()
 
 
 def _in_words(change: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ class Number(NamedTuple):
     logarithmic. Otherwise, every number in the range is allowed."""
     field: str = ""
     """Field of a config that has this meaning. Empty if there is none."""
-    needs: Mapping[str, Sequence[str]] = MappingProxyType({})
+    needs: Mapping[str, Sequence[str | float]] = MappingProxyType({})
     """Values of other knobs with which this one has an effect. Empty if it always has one."""
     if_larger: float | None = None
     """Value in place of one of a config that is too large for the picture. None: the default."""
@@ -81,7 +81,7 @@ class Word(NamedTuple):
     default: str
     options: Sequence[str]
     field: str = ""
-    needs: Mapping[str, Sequence[str]] = MappingProxyType({})
+    needs: Mapping[str, Sequence[str | float]] = MappingProxyType({})
 
     def read(self, text: str) -> str:
         """Return the word. Raise UserError if it is not in the list."""

@@ -66,7 +66,7 @@ def normalized(norm: norms.BlockNorm, x: Array) -> Array:
         case norms.DynamicTanh():
             return np.tanh(norm.alpha * x)
         case _:
-            return x
+            raise TypeError(f"no picture of the norm {type(norm).__name__}")
 
 
 def frequencies(rope: Rope, width: int, length: int) -> tuple[Array, float]:
