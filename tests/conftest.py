@@ -4,8 +4,10 @@ With `--device cuda`, models and tensors are made on the GPU. Only tests/invaria
 support it. Other tests name their device, or compare with results of libraries on the CPU.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,18 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: torch finds no CUDA device")
     if device != "cpu":  # before the tests are read, because some make tensors at import
         torch.set_default_device(device)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Iterator[Any]:
+    """Let a failure whose message has a file name that is not UTF-8 be reported. Else it would stop pytest-xdist."""
+    data = yield
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.loads(text.encode(errors="replace"))
+    return data
 
 
 @pytest.fixture(scope="session", autouse=True)

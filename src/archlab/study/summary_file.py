@@ -37,7 +37,7 @@ def kept_name(folder: Path) -> str | None:
 
 def write_summary(folder: Path, summary: StudySummary) -> None:
     """Write the summary and the table of runs into a study's folder, replacing older versions."""
-    # json can write the name of a file that is not UTF-8; pydantic cannot.
+    # json can write and read the name of a file that is not UTF-8. pydantic cannot.
     text = json.dumps(summary.model_dump(mode="json"), indent=2)
     write_with_digests(folder, {_RUNS: csv_of_runs(summary), _FILE: text})
 
@@ -57,6 +57,6 @@ def read_summary(folder: Path) -> StudySummary:
     remedy = "delete it, and `archlab study report` writes it again from the runs"
     verify(file, remedy)
     try:
-        return StudySummary.model_validate_json(file.read_bytes())
+        return StudySummary.model_validate(json.loads(file.read_bytes()))
     except ValueError:
         raise UserError(f"{file} is damaged, or another version of archlab wrote it; {remedy}") from None
