@@ -57,6 +57,6 @@ def read_summary(folder: Path) -> StudySummary:
     remedy = "delete it, and `archlab study report` writes it again from the runs"
     verify(file, remedy)
     try:
-        return StudySummary.model_validate(json.loads(file.read_bytes()))
+        return StudySummary.model_validate(json.loads(file.read_bytes()), strict=False)  # lists become tuples
     except ValueError:
         raise UserError(f"{file} is damaged, or another version of archlab wrote it; {remedy}") from None
