@@ -2,6 +2,7 @@
 
 import pytest
 
+from archlab.config.components.dropout import Dropout
 from archlab.config.core.base import memory_size
 from archlab.config.core.merge import expand, merge
 from archlab.config.io import build_config, overlay, parse_overrides
@@ -76,6 +77,18 @@ def test_an_override_inside_a_layer_kind_leaves_the_rest_of_it():
 def test_a_single_value_is_not_opened_up():
     with pytest.raises(UserError, match=r"model\.mlp\.d_ff is a single value"):
         load_config("tiny-llama", "model.mlp.d_ff.wide=1")
+
+
+def test_a_short_form_is_written_out_where_one_of_its_fields_changes(tmp_path):
+    (tmp_path / "base.yaml").write_text("base: tiny-llama\nmodel: {dropout: 0.1}\n")
+    changed = load_config(tmp_path / "base.yaml", "model.dropout.embedding=0").model.dropout
+    assert changed == Dropout(embedding=0, attention=0.1, branch=0.1)
+    with pytest.raises(UserError, match=r"model\.dropout\.embeding +unknown; did you mean embedding"):
+        load_config(tmp_path / "base.yaml", "model.dropout.embeding=0")
+    kinds = {"model.layers": {"a": {"dropout": 0.1}, "pattern": ["a"]}}
+    raw = overlay(read_config("tiny-llama"), kinds, Config)
+    with pytest.raises(UserError, match=r"dropout is a single value \(0\.1\) without fields"):
+        build_config(raw, ["model.layers.a.dropout.branch=0"])
 
 
 def test_override_values_are_yaml_and_the_last_one_holds():

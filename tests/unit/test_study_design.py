@@ -671,12 +671,12 @@ def test_a_part_of_a_single_value_cannot_be_merged(tmp_path):
     write(tmp_path / "mine.yaml", **study(arms={"a": {}}).model_dump(exclude_unset=True))
     raw = {
         "extends": "mine.yaml",
-        "set": {"model.dropout": 0.1},
-        "scales": {"other": {"set": {"model.dropout.branch": 0}}},
+        "set": {"model.d_model": 64},
+        "scales": {"other": {"set": {"model.d_model.wide": 0}}},
     }
     with pytest.raises(
         UserError,
-        match=r"set\.model\.dropout is a single value \(0\.1\) without fields; write set\.model\.dropout=VALUE",
+        match=r"set\.model\.d_model is a single value \(64\) without fields; write set\.model\.d_model=VALUE",
     ):
         read_study(str(write(tmp_path / "more.yaml", **raw)), "other")
 

@@ -16,7 +16,6 @@ from archlab.evidence.topics import chapters
 from archlab.pricing.units import plural
 from archlab.report.atlas import linked, table_parts
 from archlab.report.ledger.words import in_short
-from archlab.study.study_file import scales_of
 from archlab.ui.atlas.axes import AXES, label
 from archlab.ui.atlas.one_model import NotInAtlasError, model_page
 from archlab.ui.atlas.published import config_axes
@@ -28,6 +27,7 @@ from archlab.ui.choice.open_model import OpenModel
 from archlab.ui.compare.comparison import compare
 from archlab.ui.compare.differences import differences_study
 from archlab.ui.configs import ComparedConfigs, Variant
+from archlab.ui.lab.plan import scales_to_start
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.run_screens import RunScreens
 from archlab.ui.lab.study_screens import StudyScreens
@@ -125,7 +125,7 @@ def _shown_choice(request: Request, root: Path) -> choice.Screen:
 
 def _values(shown: choice.Screen) -> dict[str, Any]:
     """Return the variables of the template for a choice."""
-    return {**shown._asdict(), "base": BASE, "context": CONTEXT, "verdict": in_short, "scales": scales_of}
+    return {**shown._asdict(), "base": BASE, "context": CONTEXT, "verdict": in_short, "scales": scales_to_start}
 
 
 def _search(text: str, root: Path) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived, Settings
@@ -52,7 +52,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     If `over` changes the kind of a section (`norm.kind`), keys that only the old kind has are dropped. If `over`
     switches something off (`norm.weight`), keys that describe only this are dropped. If neither `base` nor `over` names
     a kind, the default kind of the field is used. In place of a section, a string is read as
-    its kind, such as `position: alibi`.
+    its kind, such as `position: alibi`, and a number as a short form of the fields, such as `dropout: 0.1`.
     """
     out, fields = dict(base), schema.model_fields
     for key, value in over.items():
@@ -62,6 +62,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
         if not isinstance(value, dict):
             out[key] = value
             continue
+        below = _written_out(below, field)
         if below is not None and not isinstance(below, dict):
             raise UserError(f"{at}{key} is a single value ({below!r}) without fields; write {at}{key}=VALUE")
         below = below or {}
@@ -94,12 +95,13 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
         if not (isinstance(value, dict) and isinstance(old_value, dict) and lays_options_over(old_value, value)):
             old_value = _as_section(old_value, field)
             value = _as_section(value, field, old_value)
+            old_value = _written_out(old_value, field) if isinstance(value, dict) else old_value
         if isinstance(value, dict) and isinstance(old_value, dict):
             section = section_schema(field, {**old_value, **value}) if field else None
             if value.get("kind") not in (None, old_value.get("kind")):
                 old_value = _fields_of_kind(old_value, field, section)
             value = merge_overrides(old_value, value, section, f"{at}{key}.")
-        elif isinstance(value, dict) and field and old_value is not None:
+        elif isinstance(value, dict) and ((field and old_value is not None) or isinstance(old_value, int | float)):
             raise UserError(f"{at}{key} is a single value ({old_value!r}) without fields; write {at}{key}=VALUE")
         out[key] = value
     return out
@@ -113,6 +115,14 @@ def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
     root = _root(field) if field else None
     kind = below.get("kind") if isinstance(below, dict) else None
     return from_old_form(value, root, kind) if isinstance(value, dict) and root else value
+
+
+def _written_out(value: Any, field: FieldInfo | None) -> Any:
+    """Return the fields for which a short form stands, such as a single dropout probability for all places."""
+    if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+        return value
+    short_forms = [made for made in field.metadata if isinstance(made, BeforeValidator)]
+    return short_forms[0].func(value) if short_forms else value  # pyright: ignore[reportCallIssue]
 
 
 def _dropped_fields(old: type[BaseModel], new: type[BaseModel]) -> set[str]:

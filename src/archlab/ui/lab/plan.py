@@ -24,7 +24,7 @@ from archlab.study.design import arms
 from archlab.study.forecast import forecast
 from archlab.study.power import smallest_effect
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import AS_IT_STANDS, study_from_values, unloaded_study
+from archlab.study.study_file import AS_IT_STANDS, library_values, scales_of, study_from_values, unloaded_study
 from archlab.ui.configs import find, stays_below
 from archlab.ui.values import typed
 
@@ -59,6 +59,12 @@ def first_text(source: str, scale: str | None) -> str:
     if source not in studies():
         raise UserError(f"unknown study {source!r}{nearest(source, studies()) or ';'} the page Studies lists all")
     return to_yaml(unloaded_study(source, scale or AS_IT_STANDS).model_dump(mode="json", exclude_unset=True))
+
+
+def scales_to_start(name: str) -> list[str]:
+    """Return the scales at which a study that comes with archlab can be started in the browser. A study with plug-ins
+    has none."""
+    return [] if "plugins" in library_values(name) else scales_of(name)
 
 
 def checked(text: str, root: Path) -> StudyConfig:

@@ -15,13 +15,13 @@ from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import STUDY, write_atomic
-from archlab.study.study_file import is_study_folder, library_values, read_study, scales_of
+from archlab.study.study_file import is_study_folder, library_values, read_study
 from archlab.study.summary_file import read_summary
 from archlab.ui.compare.differences import DifferencesStudy
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live, state_or_problem
-from archlab.ui.lab.plan import Plan, checked, first_text, plan
+from archlab.ui.lab.plan import Plan, checked, first_text, plan, scales_to_start
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained_elsewhere
 from archlab.ui.lab.study_state import has_begun, is_finished, study_state
@@ -52,7 +52,7 @@ class StudyScreens:
     def listed(self, _: Request) -> Response:
         """Show the studies and runs of the folder, and the studies that come with archlab."""
         library = {name: library_values(name)["question"] for name in studies()}
-        return page("studies", folders=self._folders(), runs=self._runs.runs(), library=library, scales=scales_of)
+        return page("studies", folders=self._folders(), runs=self._runs.runs(), library=library, scales=scales_to_start)
 
     def new(self, request: Request) -> Response:
         """Show the form for a new study."""
