@@ -29,6 +29,8 @@ STUDY = "study.yaml"
 """Name of the file that marks a folder as a study folder."""
 RUNS = "runs"
 """Name of the folder beside this file that holds the study's runs."""
+REPORT = "report.html"
+"""Name of the page in a study folder."""
 
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE

@@ -67,7 +67,8 @@ def test_a_study_is_run_and_has_its_page(
     monkeypatch.setattr(Local, "run_all", tiny.run_here)
     monkeypatch.setattr("archlab.report.study.page.picture", lambda _: b"drawn")
     asked = values(tmp_path)
-    summary = archlab.run_study(asked, tmp_path / "mine", workers=1)
+    summary = archlab.run_study({**asked, "seeds": 3}, tmp_path / "mine", workers=1, seeds=2)
+    assert [len(arm.values) for arm in summary.arms] == [2, 2]
     assert capsys.readouterr().out == ""
     assert (summary.name, summary.failed) == ("mine", {})
     assert "Which?" in (tmp_path / "mine" / "report.html").read_text()
@@ -114,6 +115,10 @@ def test_invalid_studies_are_refused(tmp_path: Path) -> None:
         archlab.run_study(values(tmp_path, seeds=1), tmp_path / "out")
     with pytest.raises(UserError, match="workers: 0; allowed: at least 1"):
         archlab.run_study(values(tmp_path), tmp_path / "out", workers=0)
+    with pytest.raises(UserError, match="threads: 0; allowed: at least 1"):
+        archlab.run_study(values(tmp_path), tmp_path / "out", threads=0)
+    with pytest.raises(UserError, match="scale: 'smoke'; a scale needs the name of a study or a study file"):
+        archlab.run_study(values(tmp_path), tmp_path / "out", scale="smoke")
     assert not (tmp_path / "out").exists()
 
 

@@ -28,6 +28,7 @@ from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colors, differences,
 from archlab.report.study.curves import GRADIENT, LINES_SHOW, CurveQuantity, evaluations, last_half, mean_rows, updates
 from archlab.report.study.grids import tuned_fields, tuning_rows
 from archlab.report.study.page import drawn, render, write_page, write_picture
+from archlab.report.study.run_study import write_report
 from archlab.report.study.tables import terminal_table
 from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
@@ -315,6 +316,7 @@ def test_what_cannot_be_shown_is_written_as_its_number(tmp_path: Path, capsys: p
     bad = "a\x1b[31m\x0c\x00\ufffeb\u202e\udcff"
     arms = {bad: (bad, 2.6, {}), "b": ("b", 2.7, {})}
     study = StudySummary.model_validate(sample_study.study(arms, [0, 1], "base").model_dump() | {"question": bad})
+    write_report(study, tmp_path)
     present(study, tmp_path)
     assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
     for text in ((tmp_path / "report.html").read_text(encoding="utf-8"), *capsys.readouterr()):
@@ -332,6 +334,7 @@ def test_a_picture_that_fails_takes_nothing_with_it(
 
     monkeypatch.setattr("vl_convert.vegalite_to_png", panic)
     study = sample_study.pair()
+    write_report(study, tmp_path)
     present(study, tmp_path)
     out, err = capsys.readouterr()
     assert words(study.answer) in words(out)

@@ -16,9 +16,7 @@ from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.pricing.units import plural
-from archlab.progress import doing
-from archlab.study.executors.named import ExecutorName, make_executor
-from archlab.study.formatting import listed
+from archlab.study.executors.named import ExecutorName
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
@@ -72,19 +70,13 @@ def run(
     renew
         Repeat runs that were trained with a different version of archlab's code or on a different machine.
     """
-    from archlab.study.progress import StudyProgress
-    from archlab.study.runner import Study
-    from archlab.study.study_file import default_folder, read_study, study_path, with_seeds
+    from archlab.report.study.run_study import run_study
+    from archlab.study.study_file import default_folder, read_study
 
-    name, config = read_study(study, scale)
-    if seeds is not None:
-        config = with_seeds(config, seeds, study_path(study))
-    folder = out or default_folder(study, name)
-    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads, study_path(study))
-    if changed := comparison.changed():
-        note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
-    with StudyProgress() as progress:
-        summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
+    folder = out or default_folder(study, read_study(study, scale)[0])
+    summary = run_study(
+        study, folder, workers, executor, scale=scale, seeds=seeds, threads=threads, slurm=slurm, renew=renew
+    )
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {reason}" for label, reason in summary.failed.items()]
@@ -103,6 +95,7 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
     json
         Print the summary as JSON.
     """
+    from archlab.report.study.run_study import write_report
     from archlab.study.runner import Study
     from archlab.study.study_file import is_study_folder, read_study, study_path
 
@@ -113,6 +106,7 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
     if json:
         print_json(summary.model_dump(mode="json"))
     else:
+        write_report(summary, folder)
         present(summary, folder)
 
 
@@ -261,27 +255,17 @@ def _duration(plan: "PlannedStudy") -> str:
 
 
 def present(summary: StudySummary, folder: Path) -> None:
-    """Print the table, write the HTML page and the picture into the folder, and print the path of the page.
-
-    The picture comes last, so that an error in drawing does not prevent the other output.
-    """
-    from archlab.report.study import claims as study_claims
-    from archlab.report.study.page import write_page, write_picture
+    """Print the table of a study, its claims, and the path of its page."""
+    from archlab.files import REPORT
+    from archlab.report.study import claims
     from archlab.report.study.tables import print_study
 
     out = console()
     print_study(out, summary)
-    for line in study_claims.lines(summary):
+    for line in claims.lines(summary):
         out.print(line)
     sys.stdout.flush()
-    with doing("writing the report"):
-        page = write_page(summary, folder)
-    print(f"report: {page.absolute()}", flush=True)
-    try:
-        with doing("drawing its picture"):
-            write_picture(summary, folder)
-    except UserError as error:
-        note(f"report.png was not written: {error}")
+    print(f"report: {(folder / REPORT).absolute()}", flush=True)
 
 
 def demo(*, out: Path = Path("studies/ladder")) -> None:

@@ -12,7 +12,7 @@ import vl_convert
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.evidence.claims import cited
 from archlab.evidence.results import Results
-from archlab.files import write_atomic
+from archlab.files import REPORT, write_atomic
 from archlab.pricing.units import binary, count, seconds
 from archlab.report.charts.files import SCALE, drawn_by
 from archlab.report.charts.palette import MODES, still_theme
@@ -53,7 +53,7 @@ class _Other(NamedTuple):
 
 def write_page(summary: StudySummary, folder: Path) -> Path:
     """Write `report.html` into the folder atomically, and return its path."""
-    page = folder / "report.html"
+    page = folder / REPORT
     write_atomic(page, render(summary))
     return page
 

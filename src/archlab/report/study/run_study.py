@@ -1,18 +1,21 @@
 """Run a study from Python and write its page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from archlab.config.core.merge import Raw
 from archlab.config.core.text import note
 from archlab.errors import UserError
 from archlab.files import real_path
+from archlab.progress import doing
 from archlab.report.study.page import write_page, write_picture
 from archlab.study.executors.named import ExecutorName, make_executor
+from archlab.study.formatting import listed
 from archlab.study.progress import StudyProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import default_folder, read_study, study_from_values, study_path
+from archlab.study.study_file import default_folder, read_study, study_from_values, study_path, with_seeds
 
 
 def run_study(
@@ -20,17 +23,25 @@ def run_study(
     out: str | Path | None = None,
     workers: int | None = None,
     executor: ExecutorName = "local",
+    *,
+    scale: str | None = None,
+    seeds: int | None = None,
+    threads: int | None = None,
+    slurm: Sequence[str] = (),
+    renew: bool = False,
 ) -> StudySummary:
     """Train every arm with every seed, compare the arms, and write the study's folder and page.
 
-    This function does the same as `archlab study run`. Progress is printed to stderr. Finished runs are never repeated.
-    The `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or if no
-    run finished.
+    This function does the same as `archlab study run`, whose options have the same names. Progress is printed to
+    stderr. Finished runs are never repeated. The `failed` field of the summary names the runs that failed. UserError is
+    raised if the study is invalid or if no run finished.
 
     `study` is the name of a study that comes with archlab, the path of a YAML file or study folder, the values of a
     study file, or a StudyConfig. `out` is the folder for the study. By default, it is `studies/NAME`, or `study` itself
-    if that is a study folder. At most `workers` runs train at the same time. `executor` determines where the runs are
-    trained: `local`, `ray` or `slurm`.
+    if that is a study folder. At most `workers` runs train at the same time, each on this number of `threads`.
+    `executor` determines where the runs are trained: `local`, `ray`, or `slurm` with options such as `partition=gpu`.
+    `scale` is one of the study's scales, such as `smoke`, and needs a name or a file. `seeds` is the number of seeds of
+    each arm. `renew` repeats runs that were trained with different code or on a different machine.
 
     >>> question = {
     ...     "question": "Which activation?",
@@ -43,22 +54,43 @@ def run_study(
     >>> [(arm.label, len(arm.values)) for arm in study.arms]
     [('silu', 2), ('gelu', 2)]
     """
-    if isinstance(study, str | Path):
-        (name, config), source = read_study(str(study)), study_path(str(study))
-        folder = Path(out) if out is not None else default_folder(str(study), name)
-    elif out is None:
-        raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
-    else:
-        folder, source = Path(out), "the study"
-        name, config = real_path(folder).name, study if isinstance(study, StudyConfig) else study_from_values(study)
-    if workers is not None and workers < 1:
-        raise UserError(f"workers: {workers}; allowed: at least 1")
+    for name, number in (("workers", workers), ("threads", threads)):
+        if number is not None and number < 1:
+            raise UserError(f"{name}: {number}; allowed: at least 1")
+    name, config, folder, source = _read(study, out, scale)
+    if seeds is not None:
+        config = with_seeds(config, seeds, source)
+    runner = Study(name, config, folder, make_executor(executor, workers, slurm), threads, source)
+    if changed := runner.changed():
+        note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
     with StudyProgress() as progress:
-        runner = Study(name, config, folder, make_executor(executor, workers), source=source)
-        summary = runner.run(progress, on_timing=progress.timing)
-    write_page(summary, folder)
-    try:
-        write_picture(summary, folder)
-    except UserError as error:
-        note(f"report.png was not written: {error}")
+        summary = runner.run(progress, renew=renew, on_timing=progress.timing)
+    write_report(summary, folder)
     return summary
+
+
+def write_report(summary: StudySummary, folder: Path) -> Path:
+    """Write a study's page and picture into its folder, and return the path of the page. If the picture cannot be
+    drawn, print the reason."""
+    with doing("writing the report"):
+        page = write_page(summary, folder)
+        try:
+            write_picture(summary, folder)
+        except UserError as error:
+            note(f"report.png was not written: {error}")
+    return page
+
+
+def _read(
+    study: str | Path | Raw | StudyConfig, out: str | Path | None, scale: str | None
+) -> tuple[str, StudyConfig, Path, str]:
+    """Return a study's name and config, its folder, and its source as error messages name it."""
+    if isinstance(study, str | Path):
+        name, config = read_study(str(study), scale)
+        return name, config, Path(out) if out is not None else default_folder(str(study), name), study_path(str(study))
+    if scale is not None:
+        raise UserError(f"scale: {scale!r}; a scale needs the name of a study or a study file")
+    if out is None:
+        raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
+    config = study if isinstance(study, StudyConfig) else study_from_values(study)
+    return real_path(out).name, config, Path(out), "the study"

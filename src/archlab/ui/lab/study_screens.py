@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from archlab.config.core.text import visible
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
-from archlab.files import STUDY, write_atomic
+from archlab.files import REPORT, STUDY, write_atomic
 from archlab.study.study_file import is_study_folder, library_values, read_study
 from archlab.study.summary_file import read_summary
 from archlab.ui.compare.differences import DifferencesStudy
@@ -122,7 +122,7 @@ class StudyScreens:
         return SavedPage(f"{report.parent.name}-report", report.read_bytes())
 
     def _report(self, request: Request) -> Path:
-        report = self._folder(request) / "report.html"
+        report = self._folder(request) / REPORT
         if not report.is_file():
             raise UnknownNameError(f"{report} does not exist yet; it is written when all runs have ended")
         return report
