@@ -212,9 +212,9 @@ def test_every_field_and_its_docstring_are_in_the_reference(site: dict[str, Page
 
 
 def test_the_reference_has_no_kinds_of_plug_ins(site: dict[str, Page]):
-    """The guide reads the study batch-norm, whose plug-in registers the MLP `normed`."""
-    assert "model.mlp.kind" in site["reference-model-mlp.html"].ids
-    assert "normed" not in site["reference-model-mlp.html"].words
+    """The guide reads the study batch-norm, whose plug-in registers the norm `batch`."""
+    assert "model.norm.kind" in site["reference-model-norm.html"].ids
+    assert "evaluated_with" not in site["reference-model-norm.html"].words
 
 
 def test_a_field_of_named_sections_is_explained_once(site: dict[str, Page]):
