@@ -117,7 +117,7 @@ def test_invalid_studies_are_refused(tmp_path: Path) -> None:
         archlab.run_study(values(tmp_path), tmp_path / "out", workers=0)
     with pytest.raises(UserError, match="threads: 0; allowed: at least 1"):
         archlab.run_study(values(tmp_path), tmp_path / "out", threads=0)
-    with pytest.raises(UserError, match="scale: 'smoke'; a scale needs the name of a study or a study file"):
+    with pytest.raises(UserError, match="scale: 'smoke'; only the name of a study or a study file can have a scale"):
         archlab.run_study(values(tmp_path), tmp_path / "out", scale="smoke")
     assert not (tmp_path / "out").exists()
 

@@ -9,7 +9,6 @@ from archlab.config.core.merge import Raw
 from archlab.config.io import studies
 from archlab.config.training import resolve_train
 from archlab.displayed import Library, as_frame
-from archlab.errors import UserError
 from archlab.evidence.claims import Claim, claim_of
 from archlab.evidence.pace import TrainingPace, training_pace
 from archlab.review.findings import in_one_line, warnings
@@ -20,7 +19,7 @@ from archlab.study.executors.executor import RunNeeds, default_threads, needs
 from archlab.study.executors.local import default_workers, visible_gpus
 from archlab.study.forecast import Forecast, forecast
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import read_study, study_from_values, study_path
+from archlab.study.study_file import given_study
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,7 @@ def plan_study(study: str | Path | Raw | StudyConfig, scale: str | None = None) 
     >>> plan.forecast.runs
     6
     """
-    if isinstance(study, str | Path):
-        config, source = read_study(str(study), scale)[1], study_path(str(study))
-    elif scale is not None:
-        raise UserError(f"scale: {scale!r}; allowed for a study without a file: None")
-    else:
-        config, source = study if isinstance(study, StudyConfig) else study_from_values(study), "the study"
+    _, config, source = given_study(study, scale)
     designed, pace = arms(config, source), training_pace()
     configs = [arm.config for arm in designed]
     each = needs(configs, default_threads(configs))

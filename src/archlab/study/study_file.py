@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -66,6 +66,29 @@ def study_from_values(values: Raw) -> StudyConfig:
     Relative paths start from the current folder. Errors are raised as by `read_study`.
     """
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
+
+
+class GivenStudy(NamedTuple):
+    """A study that a Python function was given."""
+
+    name: str | None
+    """Name of its file. None if it has no file."""
+    config: StudyConfig
+    source: str
+    """Path of its file for error messages, otherwise "the study"."""
+
+
+def given_study(study: str | Path | Raw | StudyConfig, scale: str | None) -> GivenStudy:
+    """Return a study that is given by its name, the path of its file or folder, its values, or its config.
+
+    Raise UserError if the study is invalid, or if it has no such scale.
+    """
+    if isinstance(study, str | Path):
+        name, config = read_study(str(study), scale)
+        return GivenStudy(name, config, study_path(str(study)))
+    if scale is not None:
+        raise UserError(f"scale: {scale!r}; only the name of a study or a study file can have a scale")
+    return GivenStudy(None, study if isinstance(study, StudyConfig) else study_from_values(study), "the study")
 
 
 def with_seeds(study: StudyConfig, n: int, source: str) -> StudyConfig:

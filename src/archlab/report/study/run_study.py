@@ -15,7 +15,7 @@ from archlab.study.progress import StudyProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import default_folder, read_study, study_from_values, study_path, with_seeds
+from archlab.study.study_file import default_folder, given_study, with_seeds
 
 
 def run_study(
@@ -57,9 +57,16 @@ def run_study(
     for name, number in (("workers", workers), ("threads", threads)):
         if number is not None and number < 1:
             raise UserError(f"{name}: {number}; allowed: at least 1")
-    name, config, folder, source = _read(study, out, scale)
+    name, config, source = given_study(study, scale)
+    if out is not None:
+        folder = Path(out)
+    elif name is not None:
+        folder = default_folder(str(study), name)
+    else:
+        raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
     if seeds is not None:
         config = with_seeds(config, seeds, source)
+    name = name or real_path(folder).name
     runner = Study(name, config, folder, make_executor(executor, workers, slurm), threads, source)
     if changed := runner.changed():
         note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
@@ -69,28 +76,11 @@ def run_study(
     return summary
 
 
-def write_report(summary: StudySummary, folder: Path) -> Path:
-    """Write a study's page and picture into its folder, and return the path of the page. If the picture cannot be
-    drawn, print the reason."""
+def write_report(summary: StudySummary, folder: Path) -> None:
+    """Write a study's page and picture into its folder. If the picture cannot be drawn, print the reason."""
     with doing("writing the report"):
-        page = write_page(summary, folder)
+        write_page(summary, folder)
         try:
             write_picture(summary, folder)
         except UserError as error:
             note(f"report.png was not written: {error}")
-    return page
-
-
-def _read(
-    study: str | Path | Raw | StudyConfig, out: str | Path | None, scale: str | None
-) -> tuple[str, StudyConfig, Path, str]:
-    """Return a study's name and config, its folder, and its source as error messages name it."""
-    if isinstance(study, str | Path):
-        name, config = read_study(str(study), scale)
-        return name, config, Path(out) if out is not None else default_folder(str(study), name), study_path(str(study))
-    if scale is not None:
-        raise UserError(f"scale: {scale!r}; a scale needs the name of a study or a study file")
-    if out is None:
-        raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
-    config = study if isinstance(study, StudyConfig) else study_from_values(study)
-    return real_path(out).name, config, Path(out), "the study"
