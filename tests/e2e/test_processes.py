@@ -119,7 +119,9 @@ def test_a_disk_that_takes_no_more_ends_all_with_one_sentence(torchrun):
     process = torchrun.start(2, *RUN, run, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     _, err = process.communicate(timeout=100)
     assert process.returncode != 0
-    assert err.count("cannot write: File too large") == 2, "by the process, and by torchrun at the end of all it says"
+    # By the process that failed first, and by torchrun at the end. The other process says it, too, unless torchrun stops
+    # it before.
+    assert err.count("cannot write: File too large") in (2, 3)
     assert "[rank" not in err
     assert not any((run / "checkpoints").iterdir())
 

@@ -491,6 +491,40 @@ def test_a_kind_is_priced_with_the_sizes_of_its_model(client: TestClient, capsys
     assert f"with all of mlp: parameters {ratio - 1:+.1%}" in row
 
 
+def test_layers_of_several_kinds_are_priced_together(client: TestClient, capsys: pytest.CaptureFixture[str]):
+    """Gemma 2 keeps 4,096 tokens in half of its layers: 3/4 of the cache at 8,192 tokens."""
+    page = client.get("/vs/llama-3-8b/gemma-2-9b").text
+    rows = {field: row for row in page.split("<tr>") for field in re.findall(r">(layers\.[\w.]+)</a>", row)}
+    assert len(rows) == 2
+    assert all("cache -25.0%" in row for row in rows.values())
+    back = client.get("/vs/gemma-2-9b/llama-3-8b").text
+    assert back.count("cache +33.3%") == 2
+
+
+def test_topics_about_all_configs_are_known_and_each_row_leads_to_a_screen(client: TestClient):
+    page = client.get("/vs/llama-3-8b/gemma-2-9b/deepseek-v3").text
+    topics = re.findall(r'<h3><a href="/choice/([\w-]+)"', page)
+    assert {"attention-softcap", "mla"} <= {*topics}
+    links = {*re.findall(r'<th scope="row"><a href="(/choice/[^"]+)"', page)}
+    assert {link: client.get(link).status_code for link in links} == dict.fromkeys(links, 200)
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "needed"),
+    [
+        ("model.attention.kind", "latent", {"kv_rank": "512", "nope_dim": "128", "rope_dim": "64"}),
+        ("model.position.scaling.kind", "yarn", {"factor": "40.0", "original_max_seq_len": "4096"}),
+    ],
+)
+def test_a_kind_comes_with_the_usual_values_of_the_fields_that_it_needs(
+    client: TestClient, field: str, kind: str, needed: dict[str, str]
+):
+    answer = client.get(f"/m/llama-3-8b?{field}={kind}", follow_redirects=True)
+    section = field.rpartition(".")[0]
+    assert answer.status_code == 200
+    assert dict(answer.url.params.items()) == {field: kind, **{f"{section}.{name}": v for name, v in needed.items()}}
+
+
 def test_a_study_of_differences_sets_the_kinds_that_both_configs_have(client: TestClient):
     """Both models have a norm of queries and keys, with another offset. The small model has none."""
     study = client.get("/study/qwen3-8b/gemma-3-1b?b.model.block.parallel=none&b.model.layers=null").text

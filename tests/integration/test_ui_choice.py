@@ -246,6 +246,19 @@ def test_the_search_finds_studies_and_runs_of_the_folder(client: TestClient, tmp
     ]
 
 
+def test_settings_of_a_topic_lead_to_their_screens(client: TestClient):
+    page = client.get("/choice/swiglu?in=llama-3-8b").text
+    links = re.findall(r'<code><a href="(/choice/model[^"]+)">', page)
+    assert links
+    assert all(client.get(link).status_code == 200 for link in links)
+
+
+def test_the_search_says_how_many_results_it_leaves_out(client: TestClient):
+    page = client.get("/search?q=norm").text
+    assert page.count("<li><a ") == 20
+    assert re.search(r"And \d+ more", page)
+
+
 def test_the_search_says_what_archlab_does_not_have(client: TestClient):
     assert "archlab has no choice of kernel" in client.get("/search?q=flash+attention").text
 

@@ -49,6 +49,18 @@ def test_a_kind_brings_its_sizes_in_the_ratios_of_the_published_model():
     assert (first["model.attention.kind"], first["model.mlp.d_ff"]) == ("multihead", 344)
 
 
+def test_the_base_of_rope_and_the_scales_are_choices():
+    """Theta is taken as it is. A scale that follows from a width follows from that of the small model, and 1 stays 1."""
+    _, designed = study_of("llama-3-8b", "gemma-2-27b")
+    first, second = (designed[name].config.model for name in ("first", "second"))
+    assert [model.position.theta for model in (first, second)] == [500_000, 10_000]
+    assert [model.embedding.scale for model in (first, second)] == [1.0, "sqrt_d_model"]
+    assert [model.attention.scale for model in (first, second)] == [None, pytest.approx((32 * 144 / 128) ** -0.5)]
+    _, designed = study_of("t5-base", "llama-3-8b")
+    t5 = designed["first"].config.model
+    assert (t5.attention.scale, t5.head.scale) == (1.0, pytest.approx(128**-0.5))
+
+
 def test_a_choice_that_the_second_model_lacks_is_removed_in_its_arm():
     _, designed = study_of("gemma-2-9b", "llama-3-8b")
     caps = {name: flatten(resolved(designed[name].config))["model.attention.softcap"] for name in ("first", "second")}

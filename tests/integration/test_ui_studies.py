@@ -121,14 +121,19 @@ def test_a_study_without_a_list_of_its_runs_shows_those_of_its_summary(client: T
     file.write_text(before)
 
 
-def test_the_form_and_the_command_predict_the_same_time(client: TestClient, capsys: pytest.CaptureFixture[str]):
+def test_the_form_and_the_command_predict_the_same_time_and_memory(
+    client: TestClient, capsys: pytest.CaptureFixture[str]
+):
     text = re.sub(r"(?m)^.*data.path.*\n", "", Path("which.yaml").read_text())
     Path("same.yaml").write_text(text)
     assert main(["study", "show", "same.yaml"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     (time,) = re.findall(r"one after another: (about .*?)\. Start-up", shown)
+    (memory,) = re.findall(r"([\d.]+ [GM]iB) of memory", shown)
     page = client.post("/studies/plan", data={"name": "same", "text": text}, headers={"origin": HERE}).text
-    assert time.replace("`", "") in " ".join(re.sub(r"<[^>]+>", "", unescape(page)).split())
+    planned = " ".join(re.sub(r"<[^>]+>", "", unescape(page)).split())
+    assert time.replace("`", "") in planned
+    assert f"Memory of a run on a CPU up to {memory}" in planned
 
 
 @pytest.mark.parametrize("name", ["gates", "encoder-decoder", "hybrid-recall", "late-qk-norm"])
@@ -170,6 +175,30 @@ def test_a_study_without_runs_prepares_or_has_not_begun(client: TestClient, proc
     with (folder.parent / "empty.log").open("w") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         shown("preparing in another process")
+
+
+def test_a_study_that_was_paused_before_it_had_a_folder_can_be_started(
+    client: TestClient, processes: NoProcesses, monkeypatch: pytest.MonkeyPatch
+):
+    folder = Path("studies/early")
+    Path("early.yaml").write_text(Path("which.yaml").read_text())
+    monkeypatch.setattr(processes, "_processes", {folder: None})
+    monkeypatch.setattr(processes, "is_running", lambda _: False)
+    page = client.get(f"/studies/of/{folder}").text
+    assert "/studies/resume/studies/early" in page
+    assert "archlab study run early.yaml" in page
+    row = re.search(r"studies/early</a>.*?</tr>", client.get("/studies").text, re.DOTALL)
+    assert row
+    assert ">no run has begun</td>" in row[0]
+    assert "is not a study" not in row[0]
+
+
+def test_a_study_cannot_extend_one_with_plug_ins(client: TestClient):
+    form = {"name": "mine", "text": "extends: batch-norm\n"}
+    answer = client.post("/studies/plan", data=form, headers={"origin": HERE})
+    assert "plugins: a study from the browser cannot run plug-ins" in answer.text
+    listed = client.get("/studies").text
+    assert "only in a terminal: <code>archlab study run batch-norm</code>" in listed
 
 
 def test_a_study_whose_folder_was_moved_away_can_still_be_paused(

@@ -109,6 +109,25 @@ def n_models(path: str, text: str) -> int | None:
 
 
 @cache
+def most_common(path: str, kind: str) -> str | None:
+    """Return the value of a field that most published models have if its section is of this kind, such as 512 for
+    `model.attention.kv_rank` and the kind `latent`. If no model has such a section, the value is that of other kinds.
+    Return None if there is none either."""
+    section = f"{path.rpartition('.')[0]}.kind"
+    found = Counter(
+        value
+        for entry in _entries()
+        for value in {
+            _text(_value(path, entry, layer))
+            for layer in _layers()[entry.preset]
+            if _text(_value(section, entry, layer)) == kind
+        }
+        if value is not None
+    )
+    return found.most_common(1)[0][0] if found else next(iter(values(path)), None)
+
+
+@cache
 def _entries() -> list[PublishedModel]:
     return entries()
 

@@ -34,7 +34,7 @@ from archlab.ui.lab.study_screens import StudyScreens
 from archlab.ui.pages import as_file, page
 from archlab.ui.routing import Action, Answer, name_and_query, routes
 from archlab.ui.saved import SavedPage, check_page, compare_page, cost_page, costs_page, diff_page, models_page
-from archlab.ui.search import search
+from archlab.ui.search import MOST_RESULTS, search
 
 
 def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
@@ -129,7 +129,10 @@ def _values(shown: choice.Screen) -> dict[str, Any]:
 
 
 def _search(text: str, root: Path) -> Response:
-    return page("search", text=text, results=search(text, root), meant=meant(text))
+    found = search(text, root)
+    return page(
+        "search", text=text, results=found[:MOST_RESULTS], n_more=max(0, len(found) - MOST_RESULTS), meant=meant(text)
+    )
 
 
 def _compare(request: Request, root: Path) -> Response:

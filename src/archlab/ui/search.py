@@ -17,8 +17,8 @@ from archlab.files import STUDY
 from archlab.training.run_files import METRICS
 from archlab.ui.configs import folders_with
 
-_MOST_RESULTS = 20
-"""Maximum number of places that the search lists."""
+MOST_RESULTS = 20
+"""Maximum number of places that the page lists."""
 
 _SHORTEST_PART = 2
 """Length of the shortest word of a text that is searched for alone."""
@@ -47,24 +47,24 @@ def search(text: str, root: Path) -> list[Result]:
     """
     places = [*_places(), *_places_below(root)]
     typed = [part for word in text.split() if len(part := plain(word)) >= _SHORTEST_PART]
-    return (_containing([plain(text)], places) or _containing(typed, places) or _spelled_nearly(typed, places))[
-        :_MOST_RESULTS
-    ]
+    return _containing([plain(text)], places) or _containing(typed, places) or _spelled_nearly(typed, places)
 
 
 def _containing(parts: Sequence[str], places: Iterable[_Place]) -> list[Result]:
-    """Return the places whose words contain a part. Those with the most parts come first."""
+    """Return the places whose words contain a part. Those with the most parts come first, then those whose word is
+    nearest to its part. Among equally near ones, fields come last, because each choice has several."""
     ranked = [(_rank(parts, words), result) for result, words in places]
-    return [result for _, result in sorted((pair for pair in ranked if pair[0]), key=lambda pair: pair[0])]
+    found = [(n, near, result.kind == "field", length, result) for (n, near, length), result in ranked if n]
+    return [result for *_, result in sorted(found, key=lambda place: place[:-1])]
 
 
-def _rank(parts: Sequence[str], words: Sequence[str]) -> tuple[int, ...]:
-    """Return a number that is lower for more parts, and the distance of the word that is nearest to its part. The tuple
-    is empty if no word contains a part."""
+def _rank(parts: Sequence[str], words: Sequence[str]) -> tuple[int, int, int]:
+    """Return the negative number of parts that a word contains, and the distance of the word that is nearest to its
+    part."""
     near = [
         min(found) for part in parts if (found := [_distance(word, part) for word in words if part and part in word])
     ]
-    return (-len(near), *min(near)) if near else ()
+    return (-len(near), *min(near)) if near else (0, 0, 0)
 
 
 def _distance(word: str, part: str) -> tuple[int, int]:

@@ -15,9 +15,8 @@ from archlab.config.schema import Config
 from archlab.errors import user_message
 from archlab.files import real_path
 from archlab.machine import cores
-from archlab.pricing.memory import training_memory_of
 from archlab.pricing.params import parameters
-from archlab.pricing.summary import step_memory_of
+from archlab.pricing.run_memory import host_memory
 from archlab.pricing.units import binary, plural
 from archlab.study.outcomes.final_weights import measure
 from archlab.study.runs import Run
@@ -153,13 +152,6 @@ than one run at a time with all threads (measured with 1.3M parameters: benchmar
 MOST_BESIDE_A_GPU = 8
 """Largest number of CPU threads for a run on a GPU. More threads would be idle."""
 
-_PROCESS_BYTES = {"cpu": 2**30, "cuda": 4 * 2**30}
-"""Bytes of host memory that a run needs in addition to its model, by device: for Python, torch and the windows of
-text."""
-
-_STEP_MARGIN = 1.25
-"""Factor by which the step memory from `archlab cost` is multiplied, to allow for evaluations and fragmented memory."""
-
 
 @dataclass(frozen=True)
 class RunNeeds:
@@ -190,16 +182,8 @@ def needs_of(runs: Sequence[Run]) -> RunNeeds:
 
 
 def _memory(config: Config) -> int:
-    """Return the bytes of host memory that a run needs. If it trains on a GPU, the host only holds a copy of the state
-    for the checkpoint."""
     device = planned_device(config.train)
-    training = training_memory_of(config)
-    copied = training.weights + training.optimizer
-    base = _PROCESS_BYTES[device.type] + copied
-    if device.type != "cpu":
-        return base
-    step = step_memory_of(config, device.format).peak_of(recompute=config.train.recompute)
-    return base + round(_STEP_MARGIN * step)
+    return host_memory(config, device.type, device.format)
 
 
 def default_threads(configs: Sequence[Config]) -> int:

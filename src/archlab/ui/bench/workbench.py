@@ -12,10 +12,12 @@ from markupsafe import Markup
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, devices, overlay, parse_overrides
+from archlab.config.problems import MISSING, ConfigError
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.claims import cited
-from archlab.exchange.configs import read_named_config
+from archlab.evidence.usage import most_common
+from archlab.exchange.configs import Shape, read_named_config
 from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost, n_learned_positions, room
@@ -165,9 +167,10 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
     overrides = {
         field: value for field, value in overrides.items() if field not in base or not means(value, base[field])
     }
+    shape, overrides = _complete(view.name, overrides, root)
     if view.lock:
-        overrides |= _same_size(view, overrides, root)
-    shape = load(Variant(view.name, overrides), root)
+        overrides = {**overrides, **_same_size(view, overrides, root)}
+        shape = load(Variant(view.name, overrides), root)
     longest = shape.config.model.max_seq_len
     is_longest = view.context is not None and view.context.bit_length() == longest.bit_length()
     canonical = replace(view, overrides=overrides, context=None if is_longest else view.context)
@@ -194,6 +197,21 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
         commands=_commands(view, context),
         devices=list(devices()),
     )
+
+
+def _complete(name: str, overrides: Mapping[str, str], root: Path) -> tuple[Shape, Mapping[str, str]]:
+    """Return a config and its changed fields. Fields that a chosen kind needs and the URL does not set have the values
+    that most published models with this kind have."""
+    try:
+        return load(Variant(name, overrides), root), overrides
+    except ConfigError as error:
+        needed = [problem.path for problem in error.problems if problem.message == MISSING]
+        usual = {path: most_common(path, overrides.get(f"{path.rpartition('.')[0]}.kind", "")) for path in needed}
+        added = {path: value for path, value in usual.items() if value is not None}
+        if not added:
+            raise
+        overrides = {**overrides, **added}
+        return load(Variant(name, overrides), root), overrides
 
 
 def config_text(view: View, root: Path) -> str:

@@ -18,7 +18,7 @@ from archlab.ui.bench.workbench import View
 from archlab.ui.compare.small import SIZES
 from archlab.ui.configs import Variant, load, overrides_in
 
-_COUNTS = ("n_kv_heads", "window", "theta", "experts", "active")
+_COUNTS = ("n_kv_heads", "window", "experts", "active")
 """Sizes that have the same meaning in a small and in a large model."""
 
 

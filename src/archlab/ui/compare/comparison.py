@@ -32,6 +32,9 @@ _LONGEST = 8192
 """Maximum number of tokens of the sequence for which costs are compared."""
 
 
+_LAYERS = "model.layers"
+"""Section that is priced as a whole, because its parts refer to each other."""
+
 _Costs = tuple[float, float, float]
 
 
@@ -107,7 +110,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
         _diagrams(titles, configs),
         _numbers(configs, costs, context),
         groups,
-        _known(fields, flat[-1]),
+        _known(fields, flat[1:]),
         _commands(variants, context),
     )
 
@@ -123,12 +126,18 @@ def _row(
 ) -> Row:
     written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
     models = [str(n_models(path, value) or "") for value in written]
-    changed = [i for i, config in enumerate(flat) if path in config and config[path] != flat[0].get(path)]
+    absent = object()  # a field vanishes with its kind, but layers of several kinds become equal
+    changed = [
+        i
+        for i, config in enumerate(flat)
+        if config.get(path, absent) != flat[0].get(path, absent) and (path in config or _is_of_layers(path))
+    ]
     titles: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for i in changed:
         titles.setdefault(_choice(path, flat[i]), []).append(variants[i].title)
     effects = {choice: _effect(variants[0], dict(choice), before, context, root) for choice in titles}
     impossible = "only together with other choices" if path in flat[0] else ""  # a new field comes with its kind
+    own, explained = flat[changed[0]] if changed else flat[0], _of_model(path)
     return Row(
         field=path,
         values=[values.get(path, "-") for values in to_read],
@@ -138,15 +147,30 @@ def _row(
             for choice, effect in effects.items()
             if (text := impossible if effect is None else effect)
         ],
-        topic=topic_of(path, flat[changed[0]] if changed else flat[0]),
+        topic=topic_of(explained, {**own, explained: own.get(path)}),
     )
+
+
+def _is_of_layers(path: str) -> bool:
+    return path.startswith(f"{_LAYERS}.")
+
+
+def _of_model(path: str) -> str:
+    """Return the field of the model that a field of one kind of layers replaces."""
+    layers, dot, field = path.partition(f"{_LAYERS}.")
+    return f"model.{field.partition('.')[2]}" if dot and not layers and "." in field else path
 
 
 def _choice(path: str, config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the fields, with their values, that make the choice `path` of a config. A kind comes with all fields of
-    its section, because their defaults may be far from the sizes of the config."""
+    its section, because their defaults may be far from the sizes of the config. Layers of all kinds come together."""
     section, dot, name = path.rpartition(".")
-    fields = [field for field in config if field.startswith(section + dot)] if name == "kind" else [path]
+    if _is_of_layers(path):
+        fields = [field for field in config if _is_of_layers(field)]
+        if not fields:
+            return ((_LAYERS, "null"),)
+    else:
+        fields = [field for field in config if field.startswith(section + dot)] if name == "kind" else [path]
     return tuple((field, to_yaml_line(config[field])) for field in fields)
 
 
@@ -161,7 +185,8 @@ def _effect(variant: Variant, choice: Mapping[str, str], before: _Costs, context
     labels = ("parameters", "cache", "FLOPs")
     ratios = {label: new / old - 1 for label, old, new in zip(labels, before, after, strict=True) if old}
     changed = ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
-    section = next(iter(choice)).split(".")[-2]
+    field = next(iter(choice))
+    section = "layers" if _is_of_layers(field) else field.split(".")[-2]
     return f"with all of {section}: {changed}" if changed and len(choice) > 1 else changed
 
 
@@ -177,10 +202,11 @@ def _costs(config: Config, context: int) -> _Costs:
     return parameters(model).total, state, forward_flops(model, context, source=context * bool(model.encoder)).total
 
 
-def _known(fields: Mapping[str, None], config: Mapping[str, Any]) -> list[Known]:
+def _known(fields: Mapping[str, None], others: Sequence[Mapping[str, Any]]) -> list[Known]:
+    """Return the topics about the choices of the configs other than the first."""
     by_name = dict(topics())
-    changed = {path: config[path] for path in fields if path in config}
-    found = [name for name in explaining(changed, config) if name in by_name]
+    changed = [({path: config[path] for path in fields if path in config}, config) for config in others]
+    found = dict.fromkeys(name for pair in changed for name in explaining(*pair) if name in by_name)
     return [
         Known(
             name,

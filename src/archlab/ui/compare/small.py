@@ -1,5 +1,6 @@
 """Choices of a published model in a small model that trains on a laptop, and the sizes that they need there."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ SMALL = "tiny-llama"
 
 SIZES = frozenset({
     "vocab_size", "d_model", "n_layers", "max_seq_len", "n_heads", "n_kv_heads", "head_dim", "v_dim", "nope_dim",
-    "rope_dim", "kv_rank", "q_rank", "d_ff", "experts", "active", "window", "theta", "scale", "base_width", "width",
+    "rope_dim", "kv_rank", "q_rank", "d_ff", "experts", "active", "window", "scale", "base_width", "width",
 })  # fmt: skip
 """Last parts of the fields that are sizes. The small model has its own."""
 
@@ -21,8 +22,8 @@ _WIDTHS = ("d_ff", "kv_rank", "q_rank", "width", *_OF_A_HEAD)
 _NEEDED = (*_WIDTHS, "experts", "active")
 """Sizes of components that the small model lacks. The others have defaults that depend on its width."""
 
-_DERIVED = ("scale", "base_width")
-"""Sizes that follow from others if no file sets them."""
+_SCALES = ("model.attention.scale", "model.embedding.scale", "model.head.scale")
+"""Factors that may follow from a width. They are choices, but their numbers are those of a width."""
 
 _MOST_EXPERTS = 16
 """Largest number of experts of the small model."""
@@ -50,9 +51,11 @@ def in_small_model(config: Config, models: Sequence[Values]) -> dict[str, Any]:
 
     `models` contains the small model, and then others whose choices it makes. A size is that of the first of them in
     which the component has the same kind. If there is none, widths keep their ratio to d_model. A mixture has at most
-    16 experts, and the active ones keep their total width.
+    16 experts, and the active ones keep their total width. If a scale follows from a width, it follows from the small
+    model's.
     """
     values, small = flatten(resolved(config)), models[0]
+    written = flatten(config.model.model_dump(mode="json"), "model.")
     scaled: dict[str, Any] = {}
     for path, value in values.items():
         if not path.startswith("model."):
@@ -60,10 +63,10 @@ def in_small_model(config: Config, models: Sequence[Values]) -> dict[str, Any]:
         kind = f"{section_of_kind(path, values)}.kind"
         name = path.rpartition(".")[2]
         same = next((m for m in models if m.get(kind) == values.get(kind) and m.get(path) is not None), None)
-        if not is_size(path):
+        if path in _SCALES:
+            scaled[path] = _scale(path, written[path], values, small)
+        elif not is_size(path):
             scaled[path] = value
-        elif name in _DERIVED:
-            continue
         elif name in _NEEDED and value is None:
             scaled[path] = None
         elif same:
@@ -73,6 +76,22 @@ def in_small_model(config: Config, models: Sequence[Values]) -> dict[str, Any]:
         elif path in small:
             scaled[path] = small[path]
     return scaled
+
+
+def _scale(path: str, written: Any, values: Values, small: Values) -> Any:
+    """Return a scale of the small model. `written` is that of the config, before it was computed from a width.
+
+    The scale of attention keeps its ratio to 1/sqrt(head_dim), unless it is 1, which scales nothing. That of the head
+    is 1/sqrt(d_model) if it was so.
+    """
+    is_of_attention = path == "model.attention.scale"
+    width = "model.attention.head_dim" if is_of_attention else "model.d_model"
+    if not isinstance(written, int | float) or written == 1 or path == "model.embedding.scale" or width not in values:
+        return written
+    ratio = written * math.sqrt(values[width])
+    if is_of_attention:
+        return None if math.isclose(ratio, 1) else ratio / math.sqrt(small[width])
+    return 1 / math.sqrt(small[width]) if math.isclose(ratio, 1) else written
 
 
 def _scaled(path: str, values: Values, small: Values) -> int:

@@ -16,7 +16,7 @@ from archlab.evidence.pace import training_pace
 from archlab.evidence.results import committed
 from archlab.machine import total_memory
 from archlab.pricing.params import parameters
-from archlab.pricing.summary import cost
+from archlab.pricing.run_memory import host_memory
 from archlab.pricing.units import binary, count, plural, seconds
 from archlab.study.arm import Arm
 from archlab.study.authoring import EXAMPLE, template
@@ -30,6 +30,8 @@ from archlab.ui.values import typed
 
 MOST_ARMS = 50
 """Maximum number of arms, at all sizes together. Arms of equal size are searched, which takes up to 0.1 s for each."""
+
+_PLUGINS = "plugins: a study from the browser cannot run plug-ins; use `archlab study run` in a terminal"
 
 _WORDS = ("question", "claim", "labels")
 """Fields of a study with free text, which may contain anything."""
@@ -74,13 +76,15 @@ def checked(text: str, root: Path) -> StudyConfig:
     if not isinstance(values, dict):
         raise UserError("the study is not a mapping of fields; the example shows the form")
     if "plugins" in values:
-        raise UserError("plugins: a study from the browser cannot run plug-ins; use `archlab study run` in a terminal")
+        raise UserError(_PLUGINS)
     for field, value in _texts({key: value for key, value in values.items() if key not in _WORDS}, ""):
         if value.startswith(("/", "~")) or not stays_below(value, root):
             raise UserError(f"{field} is {value!r}; allowed in the browser: names, and paths below the current folder")
     if isinstance(base := values.get("base"), str):
         values["base"] = str(find(base, root))
     study = study_from_values(values)
+    if study.plugins:  # of a study that it extends
+        raise UserError(_PLUGINS)
     if (n := max(len(study.arms), prod(map(len, study.cross.values()))) * max(1, len(study.sizes))) > MOST_ARMS:
         raise UserError(f"{n} arms; allowed in the browser: up to {MOST_ARMS}; use `archlab study run` in a terminal")
     arms(study)  # a base of the folder may name plug-ins, which only the configs of the arms import
@@ -96,9 +100,9 @@ def plan(study: StudyConfig) -> Plan:
     if total.seconds is not None:
         facts.append(("Training time", f"about {seconds(total.seconds)} {pace.source}"))
     facts.append(("Smallest difference it could find", _smallest(study, designed)))
-    needed = max(cost(arm.config).step_memory.peak for arm in designed)
+    needed = max(host_memory(arm.config, "cpu", "float32") for arm in designed)
     too_large = f"; this machine has {binary(total_memory())}" if needed > total_memory() else ""
-    facts.append(("Memory of a run", f"up to {binary(needed)}{too_large}"))
+    facts.append(("Memory of a run on a CPU", f"up to {binary(needed)}{too_large}"))
     return Plan(study.question, [_planned(arm) for arm in designed], facts)
 
 

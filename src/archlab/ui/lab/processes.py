@@ -60,9 +60,9 @@ class StudyProcesses:
         process = self._processes.get(folder)
         return process is not None and process.poll() is None
 
-    def running(self) -> list[Path]:
-        """Return the folders of the studies that this server trains."""
-        return [folder for folder in self._processes if self.is_running(folder)]
+    def folders(self) -> list[Path]:
+        """Return the folders of the studies that this server trains or has trained."""
+        return [*self._processes]
 
     def output(self, folder: Path) -> list[str]:
         """Return the last lines that the process of a study has printed."""
@@ -73,7 +73,7 @@ class StudyProcesses:
 
     def stop(self) -> None:
         """Stop all processes and wait until they have saved. If the wait is interrupted, they save and end alone."""
-        running = {folder: self._processes[folder] for folder in self.running()}
+        running = {folder: process for folder, process in self._processes.items() if self.is_running(folder)}
         if running:
             note(f"saving {', '.join(map(str, running))}; this can take a minute")
         for process in running.values():

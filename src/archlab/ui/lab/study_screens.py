@@ -78,16 +78,25 @@ class StudyScreens:
         if not _NAME.fullmatch(name):
             raise UserError(f"name is {name!r}; allowed: lowercase letters, digits and dashes")
         checked(text, self._root)
-        folder, file = self._root / "studies" / name, self._root / f"{name}.yaml"
+        folder, file = self._root / "studies" / name, self._file(name)
         if (file.exists() and file.read_text() != text) or (is_study_folder(folder) and not file.exists()):
             raise UserError(f"{file} or {folder} exists and is another study; choose another name")
         write_atomic(file, text)
         self._processes.start(folder, str(file))
         return RedirectResponse(_address(folder), 303)
 
+    def _file(self, name: str) -> Path:
+        """Return the file of a study from the form."""
+        return self._root / f"{name}.yaml"
+
+    def _source(self, folder: Path) -> Path:
+        """Return what a study is read from: its folder or, if it was paused before it had one, the file of the form."""
+        return folder if is_study_folder(folder) else self._file(folder.name)
+
     def shown(self, request: Request) -> Response:
         folder = self._folder(request)
-        return page("study_screen", live=self._live(folder), folder=str(folder), quoted=quote(str(folder)))
+        texts = {"folder": str(folder), "quoted": quote(str(folder)), "source": str(self._source(folder))}
+        return page("study_screen", live=self._live(folder), **texts)
 
     def live(self, request: Request) -> Response:
         """Send the state of the study whenever it changes, until the study ends or the browser leaves."""
@@ -101,7 +110,7 @@ class StudyScreens:
 
     def resume(self, request: Request, _: Mapping[str, str]) -> Response:
         folder = self._folder(request)
-        self._processes.start(folder, str(folder))
+        self._processes.start(folder, str(self._source(folder)))
         return RedirectResponse(_address(folder), 303)
 
     def add_seed(self, request: Request, _: Mapping[str, str]) -> Response:
@@ -153,16 +162,16 @@ class StudyScreens:
         raise UnknownNameError(f"{name}: no study folder below the current folder")
 
     def _folders(self) -> list[ListedFolder]:
-        found = dict.fromkeys([*folders_with(STUDY, self._root), *self._processes.running()])
+        found = dict.fromkeys([*folders_with(STUDY, self._root), *self._processes.folders()])
         return [self._listed(folder) for folder in found]
 
     def _listed(self, folder: Path) -> ListedFolder:
         finished, problem = state_or_problem(partial(is_finished, folder))
         is_running, is_elsewhere = self._activity(folder)
-        is_damaged = problem and not is_running  # a process may train in a folder that was moved or is not made yet
+        is_damaged = problem and folder.exists() and not is_running  # a folder may be moved, or not made yet
         status = "damaged" if is_damaged else _status(folder, is_running, is_elsewhere, bool(finished))
         answer = read_summary(folder).answer if status == "finished" else ""
-        return ListedFolder(str(folder), _address(folder), _question(folder), answer, status)
+        return ListedFolder(str(folder), _address(folder), _question(self._source(folder)), answer, status)
 
     def _activity(self, folder: Path) -> tuple[bool, bool]:
         """Return whether this server trains a study, and whether another process does."""

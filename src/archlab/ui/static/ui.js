@@ -65,6 +65,7 @@ document.addEventListener("input", (event) => {
   if (power === undefined) return;
   const output = event.target.parentElement.querySelector("output");
   output.textContent = `${(2 ** event.target.value).toLocaleString("en")} ${power}`.trim();
+  event.target.setAttribute("aria-valuetext", output.textContent);
 });
 // A number and the slider beside it follow each other. A logarithmic slider is at the power of ten.
 document.addEventListener("input", ({ target }) => {
