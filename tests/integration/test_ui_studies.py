@@ -133,7 +133,7 @@ def test_the_form_and_the_command_predict_the_same_time_and_memory(
     page = client.post("/studies/plan", data={"name": "same", "text": text}, headers={"origin": HERE}).text
     planned = " ".join(re.sub(r"<[^>]+>", "", unescape(page)).split())
     assert time.replace("`", "") in planned
-    assert f"Memory of a run on a CPU up to {memory}" in planned
+    assert f"<dd>up to {memory}</dd>" in page
 
 
 @pytest.mark.parametrize("name", ["gates", "encoder-decoder", "hybrid-recall", "late-qk-norm"])
