@@ -95,8 +95,8 @@ class StudyScreens:
 
     def shown(self, request: Request) -> Response:
         folder = self._folder(request)
-        texts = {"folder": str(folder), "quoted": quote(str(folder)), "source": str(self._source(folder))}
-        return page("study_screen", live=self._live(folder), **texts)
+        live, source = self._live(folder), str(self._source(folder))
+        return page("study_screen", live=live, folder=str(folder), quoted=quote(str(folder)), source=source)
 
     def live(self, request: Request) -> Response:
         """Send the state of the study whenever it changes, until the study ends or the browser leaves."""
