@@ -82,6 +82,7 @@ from archlab.families import (
     t5,
     umt5,
     xglm,
+    youtu,
 )
 from archlab.hf.family import Family
 
@@ -92,7 +93,7 @@ _MODULES = (
     helium, hunyuan_v1_dense, lfm2, llama, llama4_text, m2m_100, mamba2, marian, mbart, minimax_m2, ministral, mistral,
     mixtral, modernbert, mpt, mt5, nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon,
     phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, stablelm, starcoder2, t5,
-    umt5, xglm,
+    umt5, xglm, youtu,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
