@@ -86,6 +86,7 @@ from archlab.families import (
     starcoder2,
     t5,
     umt5,
+    vaultgemma,
     xglm,
     youtu,
 )
@@ -98,7 +99,7 @@ _MODULES = (
     grok_1, helium, hunyuan_v1_dense, hy_v3, hyperclovax, lfm2, llama, llama4_text, m2m_100, mamba2, marian, mbart,
     minimax_m2, ministral, ministral3, mistral, mixtral, modernbert, mpt, mt5, nanochat, nemotron, olmo, olmo2, olmo3,
     olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta,
-    seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, xglm, youtu,
+    seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma, xglm, youtu,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
