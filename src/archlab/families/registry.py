@@ -25,6 +25,7 @@ from archlab.families import (
     exaone4,
     exaone_moe,
     falcon,
+    flex_olmo,
     gemma,
     gemma2,
     gemma3_text,
@@ -97,13 +98,13 @@ from archlab.hf.family import Family
 
 _MODULES = (
     apertus, arcee, bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
-    dots1, electra, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, gemma, gemma2, gemma3_text, glm, glm4,
-    glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe, granitemoeshared,
-    grok_1, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, internlm3, lfm2, llama, llama4_text, m2m_100,
-    mamba2, marian, mbart, minicpm3, minimax_m2, ministral, ministral3, mistral, mixtral, modernbert, mpt, mt5,
-    nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, qwen2, qwen2_moe,
-    qwen3, qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma,
-    xglm, youtu,
+    dots1, electra, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, flex_olmo, gemma, gemma2, gemma3_text, glm,
+    glm4, glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe,
+    granitemoeshared, grok_1, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, internlm3, lfm2, llama,
+    llama4_text, m2m_100, mamba2, marian, mbart, minicpm3, minimax_m2, ministral, ministral3, mistral, mixtral,
+    modernbert, mpt, mt5, nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3,
+    qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5,
+    umt5, vaultgemma, xglm, youtu,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
