@@ -15,7 +15,7 @@ RECIPE = Recipe("adding_a_family.md")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the repository after steps 1 to 3."""
     root = copy_of_repository(tmp_path_factory.mktemp("copy"))
-    assert [Path(path).stem for path, _ in RECIPE.files()] == ["jais2", "jais2"]
+    assert [Path(path).stem for path, _ in RECIPE.files()] == ["iquestcoder", "iquestcoder"]
     RECIPE.follow(root)
     registry = root / "src/archlab/families/registry.py"
     hunks = [block for language, block in RECIPE.blocks if language == "diff"]
@@ -33,7 +33,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", RECIPE.commands())
 def test_the_checks_of_the_page_pass(command: str, copy: Path) -> None:
     printed = check(command, copy)
-    if "jais2" in command:
+    if "iquestcoder" in command:
         n_passed = int(re.findall(r"(\d+) passed", printed)[-1])
         assert n_passed >= 20, printed
 

@@ -13,7 +13,10 @@ from tests.parity.cases import CASES
 from tests.parity.tiny import Case, published_class
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
-NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
+NEEDED = {
+    "deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128},
+    "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
+}  # fmt: skip
 """Keys without which the class's defaults are not a valid model."""
 UNLISTED = {
     "architectures", "pad_token_id", "add_cross_attention", "head_dim", "seq_length", "n_positions",

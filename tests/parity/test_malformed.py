@@ -79,6 +79,13 @@ def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: 
         ("llama4_text", {"attn_temperature_tuning": 0}, "attn_temperature_tuning", "true or false"),
         ("llama4_text", {"attention_chunk_size": None}, "attention_chunk_size", "a number, because layer_types has chunked_attention"),
         ("llama4_text", {"no_rope_layers": [1, 0]}, "no_rope_layers", "0 or 1 for each of the 4 layers"),
+        ("exaone_moe", {"sliding_window": None}, "sliding_window", "a number"),
+        ("hy_v3", {"num_shared_experts": 0}, "num_shared_experts", "1 or more"),
+        ("hy_v3", {"mlp_layer_types": None, "first_k_dense_replace": 2}, "first_k_dense_replace", "1, or another value together with mlp_layer_types"),
+        ("internlm3", {"mlp_bias": False}, "mlp_bias", "True, the value of attention_bias"),
+        ("ministral3", {"rope_parameters": None, "rope_theta": 5e5}, "rope_theta", "1000000.0, or another value together with rope_parameters"),
+        ("ministral3", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters", "numbers for llama_4_scaling_beta and original_max_position_embeddings"),
+        ("hunyuan_v1_moe", {"use_qk_norm": False}, "use_qk_norm", "True"),
         ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
     ],
 )  # fmt: skip

@@ -10,6 +10,12 @@ from archlab.hf.fields import Flag, Key
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
 from archlab.hf.mixture import GroupKeys, SharedExperts, first_dense
 
+UNREAD = TRAINING_ONLY | {
+    "qk_head_dim", "scoring_func", "topk_method", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size",
+    "num_nextn_predict_layers", "num_mtp_layers",
+}  # fmt: skip
+"""Keys that the published code of DeepSeek V3 and of similar mixtures does not read, or reads only in training."""
+
 FAMILY = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
@@ -37,10 +43,6 @@ FAMILY = Family(
     other_model_types=("kimi_k2",),
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=TRAINING_ONLY
-    | {
-        "qk_head_dim", "scoring_func", "topk_method", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size",
-        "num_nextn_predict_layers", "num_mtp_layers",
-    },
+    no_effect=UNREAD,
     aliases={"num_local_experts": "n_routed_experts"},
-)  # fmt: skip
+)

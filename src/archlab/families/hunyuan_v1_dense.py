@@ -27,6 +27,11 @@ class AlphaRope(RopeKeys):
         ours["position"] = position(hf, theta * scaling["alpha"] ** exponent, 1.0, self.pairing, {}, None)
 
 
+QK_NORMS = [
+    *linear("model.layers.{i}.self_attn.query_layernorm", "layers.{i}.attention.q_norm.norm"),
+    *linear("model.layers.{i}.self_attn.key_layernorm", "layers.{i}.attention.k_norm.norm"),
+]
+
 FAMILY = Family(
     model_type="hunyuan_v1_dense",
     architecture="HunYuanDenseV1ForCausalLM",
@@ -46,11 +51,7 @@ FAMILY = Family(
         Only("num_experts", 1, written=False),
         Only("use_rotary_pos_emb", True, written=False),
     ],
-    weights=[
-        *WEIGHTS,
-        *linear("model.layers.{i}.self_attn.query_layernorm", "layers.{i}.attention.q_norm.norm"),
-        *linear("model.layers.{i}.self_attn.key_layernorm", "layers.{i}.attention.k_norm.norm"),
-    ],
+    weights=[*WEIGHTS, *QK_NORMS],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # These keys come from other Hunyuan models. The published class reads none of them.

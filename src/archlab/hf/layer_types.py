@@ -121,10 +121,14 @@ class MixerLayers:
             hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
-def layer_types(hf: ConfigReader, implied: list[str], known: set[str], n_layers: int) -> list[str]:
-    types = hf.get("layer_types", implied)
+def layer_types(
+    hf: ConfigReader, implied: list[str], known: set[str], n_layers: int, key: str = "layer_types"
+) -> list[str]:
+    """Return the type of each layer from the list in the key, or `implied` if the key is absent. Raise UserError if a
+    type is not in `known`."""
+    types = hf.get(key, implied)
     if unknown := sorted(set(types) - known):
-        raise hf.refuse("layer_types", unknown[0], ", ".join(sorted(known, reverse=True)))
+        raise hf.refuse(key, unknown[0], ", ".join(sorted(known, reverse=True)))
     if len(types) != n_layers:
-        raise hf.refuse("layer_types", f"{len(types)} types", f"one for each of the {n_layers} layers")
+        raise hf.refuse(key, f"{len(types)} types", f"one for each of the {n_layers} layers")
     return types

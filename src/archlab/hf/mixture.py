@@ -9,6 +9,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader
+from archlab.hf.layer_types import layer_types
 from archlab.hf.weight_map import COPY, Conversion, Row, concatenate
 
 
@@ -187,5 +188,26 @@ def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
 
     def write_keys(dense: list[bool]) -> Raw:
         return {"first_k_dense_replace": sum(dense)}
+
+    return DenseLayers(are_dense, write_keys, bias_key)
+
+
+def mlp_layer_types(*, reads_first: bool = False, bias_key: str | None = None) -> DenseLayers:
+    """Return the translation of `mlp_layer_types`, a list that says for each layer whether its MLP is dense or sparse.
+
+    If the list is absent, only the first layer is dense. `reads_first` says that `first_k_dense_replace` is then the
+    number of dense layers. Otherwise the published code does not read this key, and a value other than 1 is an error.
+    """
+
+    def are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
+        first = hf.get("first_k_dense_replace", 1)
+        if first != 1 and not reads_first and hf.get("mlp_layer_types", kind=list) is None:
+            raise hf.refuse("first_k_dense_replace", first, "1, or another value together with mlp_layer_types")
+        implied = ["dense" if i < first else "sparse" for i in range(n_layers)]
+        types = layer_types(hf, implied, {"dense", "sparse"}, n_layers, key="mlp_layer_types")
+        return [kind == "dense" for kind in types]
+
+    def write_keys(dense: list[bool]) -> Raw:
+        return {"mlp_layer_types": ["dense" if is_dense else "sparse" for is_dense in dense]}
 
     return DenseLayers(are_dense, write_keys, bias_key)
