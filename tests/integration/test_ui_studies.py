@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
-from archlab.study.study_file import library_values
+from archlab.study.study_file import library_values, read_study
 from archlab.ui.app import create_app
 from archlab.ui.lab.plan import checked, first_text
 from archlab.ui.lab.processes import StudyProcesses
@@ -190,7 +190,7 @@ def test_a_study_that_was_paused_before_it_had_a_folder_can_be_started(
     row = re.search(r"studies/early</a>.*?</tr>", client.get("/studies").text, re.DOTALL)
     assert row
     assert ">no run has begun</td>" in row[0]
-    assert "is not a study" not in row[0]
+    assert read_study("early.yaml")[1].question in unescape(row[0])
 
 
 def test_a_study_cannot_extend_one_with_plug_ins(client: TestClient):

@@ -10,7 +10,7 @@ from archlab.hf.fields import Flag, Key
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
 from archlab.hf.mixture import GroupKeys, SharedExperts, first_dense
 
-UNREAD = TRAINING_ONLY | {
+UNREAD_KEYS = TRAINING_ONLY | {
     "qk_head_dim", "scoring_func", "topk_method", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size",
     "num_nextn_predict_layers", "num_mtp_layers",
 }  # fmt: skip
@@ -43,6 +43,6 @@ FAMILY = Family(
     other_model_types=("kimi_k2",),
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=UNREAD,
+    no_effect=UNREAD_KEYS,
     aliases={"num_local_experts": "n_routed_experts"},
 )

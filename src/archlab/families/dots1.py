@@ -2,7 +2,7 @@
 experts of DeepSeek V3.
 """
 
-from archlab.families.deepseek_v3 import UNREAD
+from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, kv_heads
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
@@ -48,6 +48,6 @@ FAMILY = Family(
     alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=UNREAD,
+    no_effect=UNREAD_KEYS,
     aliases={"num_local_experts": "n_routed_experts"},
 )

@@ -8,7 +8,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.glm4_moe import EXPERTS as GLM_EXPERTS
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
+from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import DenseLayers, SharedExperts
@@ -55,8 +55,6 @@ class LeastSum:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write no key to config.json, because the default of the published code is small enough."""
 
-
-CORRECTION = "layers.{i}.mlp.router.correction"
 
 ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
 """Conversion between a published tensor of shape [1, experts] and a parameter of shape [experts]."""

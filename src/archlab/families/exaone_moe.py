@@ -2,11 +2,11 @@
 the branches, and the mixture of experts of DeepSeek V3.
 """
 
-from archlab.families.deepseek_v3 import UNREAD
+from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.exaone4 import by_pattern
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
+from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
@@ -23,8 +23,6 @@ def by_pattern_with_window(hf: ConfigReader, n_layers: int) -> list[str]:
         raise hf.refuse("sliding_window", None, "a number")
     return by_pattern(hf, n_layers)
 
-
-CORRECTION = "layers.{i}.mlp.router.correction"
 
 FAMILY = Family(
     model_type="exaone_moe",
@@ -60,5 +58,5 @@ FAMILY = Family(
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=UNREAD,
+    no_effect=UNREAD_KEYS,
 )

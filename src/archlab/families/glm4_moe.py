@@ -1,13 +1,13 @@
 """Configs and weights of GLM 4.5 and similar mixtures of experts (Glm4MoeForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
+from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Switch
-from archlab.hf.mixture import GroupKeys, SharedExperts, each_expert, first_dense
+from archlab.hf.mixture import GroupKeys, SharedExperts, each_expert, first_dense, shared_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import Row, linear
+from archlab.hf.weight_map import Row
 
 SIGMOID = (
     Always("mlp.router.score", "sigmoid"),
@@ -20,11 +20,9 @@ The rate at which training updates the bias is not published; archlab uses the r
 
 EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),
-    Row("model.layers.{i}.mlp.gate.e_score_correction_bias", "layers.{i}.mlp.router.correction"),
+    Row("model.layers.{i}.mlp.gate.e_score_correction_bias", CORRECTION),
     *each_expert("model.layers.{i}.mlp.experts"),
-    *linear("model.layers.{i}.mlp.shared_experts.gate_proj", "layers.{i}.mlp.shared.gate"),
-    *linear("model.layers.{i}.mlp.shared_experts.up_proj", "layers.{i}.mlp.shared.up"),
-    *linear("model.layers.{i}.mlp.shared_experts.down_proj", "layers.{i}.mlp.shared.down"),
+    *shared_expert("model.layers.{i}.mlp.shared_experts"),
     *MLP,
 ]
 

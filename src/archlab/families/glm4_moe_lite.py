@@ -2,7 +2,7 @@
 experts.
 """
 
-from archlab.families.deepseek_v3 import UNREAD
+from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, PRE_NORMS, WIDTHS, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
@@ -40,6 +40,6 @@ FAMILY = Family(
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=UNREAD,
+    no_effect=UNREAD_KEYS,
     aliases={"num_local_experts": "n_routed_experts"},
 )

@@ -15,8 +15,8 @@ from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
-from archlab.hf.mixture import each_expert
-from archlab.hf.weight_map import Row, linear
+from archlab.hf.mixture import each_expert, shared_expert
+from archlab.hf.weight_map import Row
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,7 @@ FAMILY = Family(
         *QK_NORMS,
         Row("model.layers.{i}.mlp.gate.wg.weight", ROUTER),
         *each_expert("model.layers.{i}.mlp.experts"),
-        *(
-            row
-            for part in ("gate", "up", "down")
-            for row in linear(f"model.layers.{{i}}.mlp.shared_mlp.{part}_proj", f"layers.{{i}}.mlp.shared.{part}")
-        ),
+        *shared_expert("model.layers.{i}.mlp.shared_mlp"),
         *PRE_NORMS,
         *AROUND,
     ],

@@ -3,17 +3,17 @@ with a sigmoid router.
 """
 
 from archlab.config.core.merge import Raw
-from archlab.families.deepseek_v3 import UNREAD
+from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER
+from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, ROUTER
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
-from archlab.hf.mixture import SharedExperts, each_expert, mlp_layer_types
+from archlab.hf.mixture import SharedExperts, each_expert, mlp_layer_types, shared_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import Row, linear
+from archlab.hf.weight_map import Row
 
 
 class AtLeastOneShared(SharedExperts):
@@ -25,17 +25,6 @@ class AtLeastOneShared(SharedExperts):
         if hf.get(self.hf_key, self.default) == 0:
             raise hf.refuse(self.hf_key, 0, "1 or more")
         super().read(hf, ours)
-
-
-CORRECTION = "layers.{i}.mlp.router.correction"
-
-
-def shared(theirs: str) -> list[Row]:
-    return [
-        row
-        for part in ("gate", "up", "down")
-        for row in linear(f"model.layers.{{i}}.mlp.{theirs}.{part}_proj", f"layers.{{i}}.mlp.shared.{part}")
-    ]
 
 
 FAMILY = Family(
@@ -65,7 +54,7 @@ FAMILY = Family(
         Row("model.layers.{i}.mlp.router.gate.weight", ROUTER),
         Row("model.layers.{i}.mlp.expert_bias", CORRECTION),
         *each_expert("model.layers.{i}.mlp.experts"),
-        *shared("shared_mlp"),
+        *shared_expert("model.layers.{i}.mlp.shared_mlp"),
         *MLP,
         *PRE_NORMS,
         *AROUND,
@@ -73,12 +62,12 @@ FAMILY = Family(
     alternatives=[
         *FUSED_EXPERTS,
         Row("model.layers.{i}.mlp.e_score_correction_bias", CORRECTION),
-        *shared("shared_experts"),
+        *shared_expert("model.layers.{i}.mlp.shared_experts"),
     ],
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # A sum of two bfloat16 numbers is rounded once, whether it is computed in bfloat16 or in float32.
-    no_effect=UNREAD | {"enable_moe_fp32_combine"},
+    no_effect=UNREAD_KEYS | {"enable_moe_fp32_combine"},
     aliases={"num_local_experts": "num_experts"},
 )

@@ -3,14 +3,12 @@
 from archlab.config.core.merge import Raw
 from archlab.families.glm4_moe import SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, kv_heads
-from archlab.families.mixtral import EXPERTS, FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
+from archlab.families.mixtral import CORRECTION, EXPERTS, FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Row
-
-CORRECTION = "layers.{i}.mlp.router.correction"
 
 
 class RotaryDim(RopeKeys):

@@ -10,6 +10,7 @@ from archlab.hf.weight_map import Row
 MIXTURE = (Always("mlp.kind", "moe"), ActivationKey("hidden_act", "silu"))
 
 ROUTER = "layers.{i}.mlp.router.weight"
+CORRECTION = "layers.{i}.mlp.router.correction"
 
 EXPERTS = [
     Row("model.layers.{i}.block_sparse_moe.gate.weight", ROUTER),

@@ -11,9 +11,9 @@ from archlab.families.qwen2 import Windows
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING
-from archlab.hf.mixture import DenseLayers, each_expert
+from archlab.hf.mixture import DenseLayers, each_expert, shared_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import Row, linear
+from archlab.hf.weight_map import Row
 
 
 def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
@@ -83,9 +83,7 @@ In dense layers, the tensors have the names of Llama's.
 """
 
 SHARED = [
-    *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
-    *linear("model.layers.{i}.mlp.shared_expert.up_proj", "layers.{i}.mlp.shared.up"),
-    *linear("model.layers.{i}.mlp.shared_expert.down_proj", "layers.{i}.mlp.shared.down"),
+    *shared_expert("model.layers.{i}.mlp.shared_expert"),
     Row("model.layers.{i}.mlp.shared_expert_gate.weight", "layers.{i}.mlp.shared_gate.weight"),
 ]
 

@@ -2,7 +2,7 @@
 experts of GLM 4.5 in all layers.
 """
 
-from archlab.families.deepseek_v3 import UNREAD
+from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, WIDTHS, kv_heads, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
@@ -37,6 +37,6 @@ FAMILY = Family(
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=UNREAD | {"intermediate_size"},  # no layer has a dense MLP
+    no_effect=UNREAD_KEYS | {"intermediate_size"},  # no layer has a dense MLP
     aliases={"num_local_experts": "n_routed_experts"},
 )

@@ -10,7 +10,7 @@ from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader
 from archlab.hf.layer_types import layer_types
-from archlab.hf.weight_map import COPY, Conversion, Row, concatenate
+from archlab.hf.weight_map import COPY, Conversion, Row, concatenate, linear
 
 
 def is_mixture(layer: LayerConfig) -> bool:
@@ -29,6 +29,12 @@ def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down:
         Row(f"{theirs}.{{h}}.{name}.weight", f"layers.{{i}}.mlp.experts.{ours}", when=is_mixture, n_stacked=n_experts)
         for ours, name in names.items()
     ]
+
+
+def shared_expert(theirs: str) -> list[Row]:
+    """Return the rows for the shared expert, through which every token passes."""
+    parts = ("gate", "up", "down")
+    return [row for part in parts for row in linear(f"{theirs}.{part}_proj", f"layers.{{i}}.mlp.shared.{part}")]
 
 
 GATE_ABOVE_UP = Conversion(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))

@@ -101,6 +101,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
             if value.get("kind") not in (None, old_value.get("kind")):
                 old_value = _fields_of_kind(old_value, field, section)
             value = merge_overrides(old_value, value, section, f"{at}{key}.")
+        # Without a schema, a word may be a kind, which a section replaces. A number is never one.
         elif isinstance(value, dict) and ((field and old_value is not None) or isinstance(old_value, int | float)):
             raise UserError(f"{at}{key} is a single value ({old_value!r}) without fields; write {at}{key}=VALUE")
         out[key] = value
