@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from plugin_state import forget, plugin_modules
 from tiny import write_text
 
 
@@ -46,6 +47,15 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("ARCHLAB_STATE", str(tmp_path_factory.mktemp("state")))
         patch.delenv("ARCHLAB_TRUST", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_plugins() -> Iterator[None]:
+    """Forget the kinds of the plug-ins that a test has read. A study brings one without naming it to the reader."""
+    before = plugin_modules()
+    yield
+    if new := plugin_modules() - before:
+        forget(new)
 
 
 @pytest.fixture(scope="session")

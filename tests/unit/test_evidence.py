@@ -64,7 +64,7 @@ from archlab.study.stats import estimate
 from archlab.study.study_file import library_study, read_study
 
 HOME = Path(__file__).parents[2]
-OLDER_FORM = HOME / "tests/folders/older-form/normed-mlp.yaml"
+OLDER_FORM = HOME / "tests/older_studies/normed-mlp.yaml"
 LOSS = Heading(name="bits_per_byte", title="loss on held-out text", unit="bits per byte", better="lower", source="log")
 RATIO = Heading(name="ratio", title="a ratio", unit="rate", better="neither", source="log")
 SPEED = Heading(name="speed", title="training speed", unit="tokens/s", better="higher", source="timing")
