@@ -275,8 +275,8 @@ def test_values_are_shown_as_people_write_them(client: TestClient):
 def test_values_that_follow_from_others_are_marked_and_long_ones_folded(client: TestClient):
     page = html.unescape(client.get("/vs/gemma-2-9b/deepseek-v3").text)
     assert "59.867, from sqrt_d_model" in page
-    assert re.search(r">256, derived <small>", page)
-    assert re.search(r"<span>128(?! *,) *<small>", page), "the config of DeepSeek-V3 sets v_dim"
+    assert re.search(r">256, derived\s*<details class=\"users\">", page)
+    assert re.search(r">128(?! *,)\s*<details class=\"users\">", page), "the config of DeepSeek-V3 sets v_dim"
     assert "layers.sparse<" not in page
     for path in ("/vs/gemma-2-9b/deepseek-v3", "/models/deepseek-v3"):
         text = re.sub(r"<details class=\"value\"><summary>.*?</summary>.*?</details>", "", client.get(path).text)
@@ -342,6 +342,7 @@ def links_of(page: str) -> list[str]:
         ("/vs/gpt-2/gpt-2?b.model.n_layers=6&a.model.norm.eps=1e-6", "diff"),
         ("/vs/llama-3-8b/gemma-2-9b", "diff"),
         ("/vs/llama-3-8b/gemma-2-9b/gpt-2", "cost"),
+        ("/m/gpt-2?model.n_layers=6", "cost"),
         ("/runs/of/runs/one", "report"),
         ("/models?heads=GQA&year=2024", "list"),
     ],
@@ -397,12 +398,19 @@ def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsy
 
 @pytest.mark.parametrize(
     "path",
-    ["/save/compare/gpt-2/llama-3-8b/gemma-2-9b?a.model.n_layers=6", "/save/choice/rope?theta=500000&in=llama-3-8b"],
+    [
+        "/save/compare/gpt-2/llama-3-8b/gemma-2-9b?a.model.n_layers=6",
+        "/save/choice/rope?theta=500000&in=llama-3-8b",
+        "/save/choices",
+        "/save/model/gpt-2",
+        "/save/studies",
+    ],
 )
-def test_a_comparison_and_a_choice_are_saved_as_one_file(client: TestClient, path: str):
+def test_a_screen_without_a_page_of_its_own_is_saved_as_one_file(client: TestClient, path: str):
     saved = client.get(path)
     assert re.fullmatch(r'attachment; filename="[\w.-]+\.html"', saved.headers["content-disposition"])
-    shown = client.get(path.replace("/save/compare", "/vs").removeprefix("/save")).text
+    screen = path.replace("/save/compare", "/vs").replace("/model/", "/models/").removeprefix("/save")
+    shown = client.get(screen).text
     headings = re.findall(r"<h[12][^>]*>([^<]+)</h[12]>", saved.text)
     assert len(headings) >= 4
     assert set(headings) <= set(re.findall(r"<h[12][^>]*>([^<]+)</h[12]>", shown)) | {"In llama-3-8b"}
@@ -452,7 +460,7 @@ def test_the_study_of_a_changed_config_has_the_change_as_its_arm(client: TestCli
         ("c.model.n_layers=6", "allowed: a.model.n_layers, b.model.n_layers"),
         ("a.data.path=/etc", "data.path: a link cannot set this field"),
         ("b.train.start=/etc", "train.start: a link cannot set this field"),
-        ("b.n_layers=6", "n_layers: a link cannot set this field"),
+        ("b.n_layers=6", "n_layers: a link cannot set this field; did you mean model.n_layers"),
         ("b.model.n_layers=x", "model.n_layers"),
     ],
 )
@@ -467,7 +475,43 @@ def test_configs_are_compared_only_if_they_differ(client: TestClient):
     for names in ("gpt-2", "gpt-2/gpt-2", "gpt-2/llama-3-8b/gpt-2", "gpt-2/llama-3-8b/gemma-2-9b/mistral-7b"):
         assert client.get(f"/vs/{names}").status_code == 422
     assert client.get("/save/diff/gpt-2/llama-3-8b/gemma-2-9b").status_code == 422
-    assert client.get("/save/costs/gpt-2/llama-3-8b?a.model.n_layers=6").status_code == 422
+
+
+def test_saved_costs_name_the_changes_and_keep_configs_apart(client: TestClient):
+    saved = client.get("/save/costs/gpt-2/gpt-2?a.model.n_layers=6").text
+    assert "<title>Cost of gpt-2 with model.n_layers=6, gpt-2</title>" in saved
+    long = "&".join(
+        f"{side}.model.d_model={width}&{side}.model.attention.head_dim=64&{side}.model.mlp.d_ff=3072"
+        for side, width in (("a", 768), ("b", 1024))
+    )
+    page = client.get(f"/save/costs/gpt-2/gpt-2?{long}").text
+    assert page.count("gpt-2 with 3 fields changed (a)") > 1
+    assert page.count("gpt-2 with 3 fields changed (b)") > 1
+
+
+def test_a_value_names_the_models_that_have_it(client: TestClient):
+    page = client.get("/vs/llama-3-8b/gemma-2-9b").text
+    (row,) = re.findall(r">head.softcap</a>.*?</tr>", page, re.DOTALL)
+    assert "3 models" in row
+    assert re.findall(r'href="/models/([^"]+)"', row) == ["gemma-2-27b", "gemma-2-9b", "gemma-2-2b"]
+    (row,) = re.findall(r">norm.kind</a>.*?</tr>", client.get("/vs/gpt-2/llama-3-8b").text, re.DOTALL)
+    assert re.search(r"and \d+ earlier", row)
+
+
+def test_what_is_known_has_measured_and_published_results(client: TestClient):
+    page = client.get("/vs/gpt-2/llama-3-8b").text
+    (known,) = re.findall(r'<h3><a href="/choice/rmsnorm".*?(?=<h3>)', page, re.DOTALL)
+    assert 'class="own"' in known
+    assert 'class="published"' in known
+
+
+def test_diagrams_of_three_configs_mark_what_not_all_have(client: TestClient):
+    page = client.get("/vs/llama-3-8b/qwen3-8b/gemma-2-9b").text
+    drawings = re.findall(r'<div class="diagram">(.*?)</div>', page, re.DOTALL)
+    marked = [re.findall(r'<text[^>]*class="[^"]*differs[^"]*"[^>]*>([^<]*)<', drawing) for drawing in drawings]
+    assert "QK-norm: RMSNorm" in marked[1]
+    assert "scores capped at 50" in marked[2]
+    assert not any("Grouped-query attention" in texts for texts in marked)
 
 
 def test_each_of_three_configs_has_the_cost_of_its_own_value(client: TestClient):

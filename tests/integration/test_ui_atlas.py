@@ -345,7 +345,7 @@ def test_all_screens_count_the_models_with_a_choice_alike(
     assert found
     assert (int(found[1]), found[2]) == (int(used[1]) - int(used[3] or 0), used[2])
     changed = words(f"/vs/llama-3-8b/{'gpt-2' if field == 'model.norm.kind' else 'transformer-base'}")
-    assert f" {value} ({used[1]}) " in changed
+    assert f" {value} {used[1]} models " in changed
     selected = re.search(r"(\d+) of \d+ models", words(f"/models?{choice_condition(client, choice)}"))
     assert selected
     assert int(selected[1]) == int(found[1]) + int(found[3] or 0)

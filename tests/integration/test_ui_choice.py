@@ -235,6 +235,22 @@ def test_the_search_knows_several_words_other_spellings_and_chapters(client: Tes
     assert title in re.findall(r">([^<>]+)</a>", client.get(f"/search?q={text}").text.partition("results")[2])
 
 
+def test_the_search_finds_config_files_of_the_folder(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("deeper").mkdir()
+    for name, text in {
+        "own-one.yaml": "base: gpt-2", "deeper/own-two.yaml": "model: {}", "own-study.yaml": "{question: Why?, base: x}",
+        "own-broken.yaml": "base: [", "own-other.yaml": "services: {}",
+    }.items():  # fmt: skip
+        Path(name).write_text(text)
+    found = client.get("/search?q=own-").text
+    assert {*re.findall(r'<li><a href="/m/([^"]+)"', found)} == {"own-one.yaml", "deeper/own-two.yaml"}
+    assert 'value="own-one.yaml"' in client.get("/configs").text
+    assert client.get("/m/own-one.yaml").status_code == 200
+
+
 def test_the_search_finds_studies_and_runs_of_the_folder(client: TestClient, tmp_path: Path):
     for folder, file in (("studies/my-norms", "study.yaml"), ("runs/my-norms-first", "metrics.jsonl")):
         (tmp_path / folder).mkdir(parents=True)

@@ -193,6 +193,57 @@ def test_a_study_that_was_paused_before_it_had_a_folder_can_be_started(
     assert read_study("early.yaml")[1].question in unescape(row[0])
 
 
+def test_answers_give_the_text_of_a_study(client: TestClient):
+    arms = "first:\nsecond: model.norm.kind=layernorm 'model.mlp={kind: gated, d_ff: 96}'\n"
+    answers = {"question": "Which: a or b?", "base": "base.yaml", "tokens": "2K", "seeds": "4", "arms": arms}
+    page = client.get("/studies/new", params=answers)
+    (text,) = re.findall(r'<textarea id="text"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
+    study = checked(unescape(text), Path())
+    assert study.question == "Which: a or b?"
+    assert study.budget.tokens == 2000
+    assert study.seeds == 4
+    assert study.arms["first"] == {}
+    second = {"model.norm.kind": "layernorm", "model.mlp": {"kind": "gated", "d_ff": 96}}
+    assert study.arms["second"] == second
+    assert unescape(re.findall(r'<textarea id="arms"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)[0]) == arms
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ("nothing", "'nothing' has no name"),
+        ("a: model.n_layers", "expected key=value"),
+        ("a: 'x", "No closing quotation"),
+        ("a:\na: model.n_layers=1", "a is named twice"),
+    ],
+)
+def test_a_wrong_line_of_an_arm_is_one_message(client: TestClient, arms: str, message: str):
+    answer = client.get("/studies/new", params={"arms": arms})
+    assert answer.status_code == 422
+    assert message in unescape(answer.text)
+
+
+def test_a_study_that_is_being_paused_says_so(
+    client: TestClient, processes: NoProcesses, monkeypatch: pytest.MonkeyPatch
+):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        monkeypatch.setattr(processes, "_processes", {FOLDER: process})
+        assert "Saving the runs" not in client.get(f"/studies/of/{FOLDER}").text
+        monkeypatch.setattr(process, "send_signal", lambda _: None)  # it takes a while to save
+        assert client.post(f"/studies/pause/{FOLDER}", headers={"origin": HERE}).status_code == 303
+        assert re.search(r"<button[^>]* disabled>Saving the runs", client.get(f"/studies/of/{FOLDER}").text)
+        process.kill()
+        process.wait()
+        assert "Saving the runs" not in client.get(f"/studies/of/{FOLDER}").text
+
+
+def test_a_study_shows_training_losses_and_held_out_values(client: TestClient):
+    page = client.get(f"/studies/of/{FOLDER}").text
+    assert re.findall(r'<h2 id="chart-\d+">([^<]+)<', page)[0] == "Training loss in nats per token"
+    (loss, *_) = re.findall(r'<svg class="curves".*?</svg>', page, re.DOTALL)
+    assert loss.count("<polyline") == 4, "two arms, two seeds"
+
+
 def test_a_study_cannot_extend_one_with_plug_ins(client: TestClient):
     form = {"name": "mine", "text": "extends: batch-norm\n"}
     answer = client.post("/studies/plan", data=form, headers={"origin": HERE})

@@ -303,28 +303,28 @@ def test_every_field_can_be_sorted_by_and_unknown_values_are_last(field):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--filter", "yaer>3"], "--filter: unknown field 'yaer'; did you mean year? allowed: name, year, "),
-        (["--sort", "-siz"], "--sort: unknown field 'siz'; did you mean size? allowed: "),
+        (["--filter", "yaer>3"], "condition 'yaer>3': unknown field 'yaer'; did you mean year? allowed: name, year, "),
+        (["--sort", "-siz"], "sort by 'siz': unknown field 'siz'; did you mean size? allowed: "),
         (
             ["--filter", "year=>3"],
-            "--filter: cannot read 'year=>3'; allowed: a field, one of = != < <= > >= ==, and a value",
+            "cannot read the condition 'year=>3'; allowed: a field, one of = != < <= > >= ==, and a value",
         ),
-        (["--filter", "year=new"], "--filter: 'year=new': year must be a number, true or false; found 'new'"),
+        (["--filter", "year=new"], "condition 'year=new': year must be a number, true or false; found 'new'"),
         (["--filter"], "--filter has no value; allowed: conditions"),
         (
             ["--filter", "year"],
-            "--filter: cannot read 'year'; allowed: a field, one of = != < <= > >= ==, and a value, as in 'year>=2024'",
+            "cannot read the condition 'year'; allowed: a field, one of = != < <= > >= ==, and a value, as in 'year>=2024'",
         ),
         (
             ["--filter", "norm<RMSNorm"],
-            "--filter: 'norm<RMSNorm': < does not work with norm, whose values are words; allowed: = and !=",
+            "condition 'norm<RMSNorm': < does not work with norm, whose values are words; allowed: = and !=",
         ),
-        (["--filter", "year>null"], "--filter: 'year>null': > does not work with null; allowed: = and !="),
+        (["--filter", "year>null"], "condition 'year>null': > does not work with null; allowed: = and !="),
         (
             ["--filter", "year>2016|2017"],
-            "--filter: 'year>2016|2017': > does not work with alternatives; allowed: = and !=",
+            "condition 'year>2016|2017': > does not work with alternatives; allowed: = and !=",
         ),
-        (["--filter", "year>2016", "year<2016"], "--filter: no model meets year>2016 year<2016; "),
+        (["--filter", "year>2016", "year<2016"], "no model meets year>2016 year<2016; "),
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json"], ["--html"]])

@@ -85,10 +85,10 @@ def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None
     filters = [_condition(text, rows) for text in conditions]
     chosen = [row for row in rows if all(condition.holds(row) for condition in filters)]
     if not chosen:
-        raise UserError(f"--filter: no model meets {' '.join(conditions)}; unknown values do not match")
+        raise UserError(f"no model meets {' '.join(conditions)}; unknown values do not match")
     if sort is None:
         return chosen
-    field = _field(sort.removeprefix("-"), "--sort", rows)
+    field = _field(sort.removeprefix("-"), f"sort by {sort!r}", rows)
     known = [row for row in chosen if value_of(row, field) is not None]
     known.sort(key=lambda row: _order(value_of(row, field)), reverse=sort.startswith("-"))
     return [*known, *(row for row in chosen if value_of(row, field) is None)]
@@ -116,16 +116,16 @@ def _condition(text: str, rows: Sequence[AtlasRow]) -> Filter:
     parts = _CONDITION.fullmatch(text)
     if not parts or parts[3][:1] in ("=", "<", ">"):
         form = f"a field, one of {' '.join(SIGNS)}, and a value, as in 'year>=2024'"
-        raise UserError(f"--filter: cannot read {text!r}; allowed: {form}")
-    field, sign, written = _field(parts[1], "--filter", rows), parts[2], parts[3].split("|")
-    values = [whole_number(parse_yaml(one.strip(), f"--filter {text!r}")) for one in written]
+        raise UserError(f"cannot read the condition {text!r}; allowed: {form}")
+    field, sign, written = _field(parts[1], f"condition {text!r}", rows), parts[2], parts[3].split("|")
+    values = [whole_number(parse_yaml(one.strip(), f"condition {text!r}")) for one in written]
     is_word = any(isinstance(value_of(row, field), str) for row in rows)
     is_order = sign not in ("=", "==", "!=")
     if is_order and (is_word or None in values or len(values) > 1):
         operand = f"{field}, whose values are words" if is_word else "null" if None in values else "alternatives"
-        raise UserError(f"--filter: {text!r}: {sign} does not work with {operand}; allowed: = and !=")
+        raise UserError(f"condition {text!r}: {sign} does not work with {operand}; allowed: = and !=")
     if not is_word and (wrong := [one for one, value in zip(written, values, strict=True) if not _is_number(value)]):
-        raise UserError(f"--filter: {text!r}: {field} must be a number, true or false; found {wrong[0]!r}")
+        raise UserError(f"condition {text!r}: {field} must be a number, true or false; found {wrong[0]!r}")
     if is_word:
         values = [None if value is None else one.strip() for one, value in zip(written, values, strict=True)]
     return Filter(field, sign, tuple(values))
@@ -140,9 +140,9 @@ def all_fields(rows: Sequence[AtlasRow]) -> list[str]:
     return [*FIELDS, *dict.fromkeys(field for row in rows for field in row.config_fields)]
 
 
-def _field(name: str, option: str, rows: Sequence[AtlasRow]) -> str:
+def _field(name: str, where: str, rows: Sequence[AtlasRow]) -> str:
     if name in FIELDS or any(name in row.config_fields for row in rows):
         return name
     near = nearest(name, all_fields(rows)) or ";"
     allowed = f"{', '.join(FIELDS)}, or a field of the config such as model.norm.eps"
-    raise UserError(f"{option}: unknown field {name!r}{near} allowed: {allowed}")
+    raise UserError(f"{where}: unknown field {name!r}{near} allowed: {allowed}")

@@ -59,7 +59,10 @@ def run(
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        print(write_check(f"{config} ({part})" if part else config, review.case, review.findings, html))
+        from archlab.report.drawings.words import title_with
+
+        title = title_with(config, overrides)
+        print(write_check(f"{title} ({part})" if part else title, review.case, review.findings, html))
     elif json:
         print_json(review.data)
     else:

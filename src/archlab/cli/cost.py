@@ -84,7 +84,8 @@ def run(
         Print JSON with exact numbers.
     """
     check_one_answer(json, html)
-    check_effect(split_overrides(config, more)[1], "cost")
+    _, overrides = split_overrides(config, more)
+    check_effect(overrides, "cost")
     configs = {name: without_teacher(loaded, OF_MODEL) for name, loaded in load_several(config, more).items()}
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)
@@ -128,8 +129,12 @@ def run(
         return
     if html is not None:
         from archlab.report.cost.page import write_costs
+        from archlab.report.drawings.words import title_with
 
-        print(write_costs(configs, costs, device or load_hardware("h100"), dtype, html, source))
+        titles = {name: title_with(name, overrides) for name in configs}
+        titled = {titles[name]: loaded for name, loaded in configs.items()}
+        by_title = {titles[name]: by_point for name, by_point in costs.items()}
+        print(write_costs(titled, by_title, device or load_hardware("h100"), dtype, html, source))
         return
     several = len(costs) > 1 or len(points) > 1
     for table in side_by_side(costs, device) if several else of_one(costs[config][points[0]], device):

@@ -101,11 +101,10 @@ def values(path: str) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def n_models(path: str, text: str) -> int | None:
-    """Return the number of published models with this value of a field, counted as in `usage`. Return None if no model
-    has it, or if the field is the pattern of the layers, which is not counted."""
-    found = {} if path.endswith(".pattern") else values(path)
-    return len(found[text]) if text in found else None
+def users(path: str, text: str) -> list[str]:
+    """Return the published models with this value of a field, chosen as in `usage` and ordered by year. The list is
+    empty for the pattern of the layers, which is not compared."""
+    return [] if path.endswith(".pattern") else values(path).get(text, [])
 
 
 @cache

@@ -38,6 +38,7 @@ def create_app(root: Path, token: str, port: int, hosts: Sequence[str], processe
         "/": lambda _: RedirectResponse(FIRST, 303),
         "/yaml/{name:path}": lambda request: _text(bench.config_text, request, root),
         "/flatten/{name:path}": lambda request: _text(bench.model_file, request, root),
+        "/favicon.ico": lambda _: Response(status_code=204),  # pages of plain text name no picture of their own
         "/fields": lambda _: page("options", options=all_fields()),
         "/configs": lambda _: page("options", options=dict.fromkeys(config_names(root), "")),
         **{f"/{name}": lambda _, name=name: Response(inlined(name), media_type="text/css") for name in _STYLES},

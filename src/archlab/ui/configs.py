@@ -8,10 +8,12 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from archlab.config.core.text import command_line
+from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.effects import READ_FIELDS, with_effect
 from archlab.config.io import find_preset, presets
 from archlab.config.problems import nearest
 from archlab.errors import UserError
+from archlab.evidence.field_help import field_help
 from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG
@@ -84,6 +86,13 @@ class ComparedConfigs:
         return cls(tuple(Variant(name, settable(own)) for name, own in zip(names, changed.values(), strict=True)))
 
     @property
+    def titles(self) -> list[str]:
+        """A title of each config. If several would have the same one, each has its letter, too."""
+        titles = [variant.title for variant in self.variants]
+        letters = zip(titles, SIDES, strict=False)
+        return [title if titles.count(title) == 1 else f"{title} ({letter})" for title, letter in letters]
+
+    @property
     def path(self) -> str:
         """Names in the form of the URL. A slash inside a name is written as %2F."""
         return "/".join(quote(variant.name, safe="") for variant in self.variants)
@@ -124,8 +133,10 @@ def settable(fields: Mapping[str, str]) -> Mapping[str, str]:
     """Return the fields of a config that a URL changes. Raise UserError for a field that a URL cannot set."""
     for field in fields:
         if not field.startswith(_SECTIONS) or field.startswith(_NOT_FROM_A_URL):
+            meant = [path for path in field_help() if path.startswith(_SECTIONS) and path.endswith(f".{field}")]
+            near = f"; did you mean {' or '.join(meant)}?" if meant else ";"
             raise UserError(
-                f"{field}: a link cannot set this field; allowed: fields of model and train, "
+                f"{field}: a link cannot set this field{near} allowed: fields of model and train, "
                 f"except {', '.join(_NOT_FROM_A_URL)}"
             )
     return fields
@@ -165,9 +176,28 @@ def find(name: str, root: Path) -> Path | str:
 
 
 def config_names(root: Path) -> list[str]:
-    """Return the names of published models, and the paths of run folders and Hugging Face folders below `root`."""
+    """Return the names of published models, and the paths of the user's own configs below `root`."""
+    return [*presets(), *map(str, own_configs(root))]
+
+
+def own_configs(root: Path) -> list[Path]:
+    """Return the config files, run folders and Hugging Face folders up to two levels below `root`."""
     folders = [folder for file in (RUN_CONFIG, CONFIG) for folder in folders_with(file, root)]
-    return [*presets(), *map(str, folders)]
+    files = [
+        file for level in ("*", "*/*") for file in sorted(root.glob(f"{level}.yaml")) if file.parent not in folders
+    ]
+    below = (file for file in files if path_below(str(file.relative_to(root)), root))
+    return [*folders, *(file for file in below if _is_config(file, file.stat().st_mtime_ns))]
+
+
+@lru_cache(maxsize=1024)
+def _is_config(file: Path, _changed: int) -> bool:
+    """Return whether a YAML file names a base or a model, as a config does, and asks no question, as a study does."""
+    try:
+        values = parse_yaml(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, ValueError, UserError):
+        return False
+    return isinstance(values, dict) and bool(values.keys() & {"base", "model"}) and "question" not in values
 
 
 def folders_with(file: str, root: Path) -> list[Path]:

@@ -25,5 +25,6 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 def as_file(template: str, **values: Any) -> str:
     """Return a screen as one HTML file that needs no server: without controls, and without links to other screens."""
-    own_style = (resources.files("archlab.ui") / "static" / "ui.css").read_text(encoding="utf-8")
+    static = resources.files("archlab.ui") / "static"
+    own_style = "".join((static / name).read_text(encoding="utf-8") for name in ("ui.css", "models.css"))
     return _LINK.sub(r"\1", rendered(template, own_style=Markup(own_style), **values))

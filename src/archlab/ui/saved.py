@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from archlab.config.identity import diff
 from archlab.config.training import without_teacher
-from archlab.errors import UserError
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.summary import cost
 from archlab.report import atlas, check
@@ -52,20 +51,16 @@ def cost_page(view: View, root: Path) -> SavedPage:
     config = without_teacher(load(view.variant, root).config, OF_MODEL)
     context = view.context or config.model.max_seq_len
     costs = cost(config, view.batch, context)
-    html = render(
-        {view.name: config}, {view.name: {(context, view.batch): costs}}, load_hardware(view.device), costs.dtype
-    )
+    title = view.variant.title
+    html = render({title: config}, {title: {(context, view.batch): costs}}, load_hardware(view.device), costs.dtype)
     return SavedPage(f"{view.name}-cost", html)
 
 
 def costs_page(compared: ComparedConfigs, root: Path) -> SavedPage:
-    """Return the page of `archlab cost --html` for several configs. Raise UserError if fields of one are changed,
-    because the page has only their names."""
+    """Return the page of `archlab cost --html` for several configs."""
     from archlab.report.cost.page import render
 
-    if compared.fields:
-        raise UserError(f"{compared.fields[0][0]}: the page compares unchanged configs; leave it out")
-    names = [variant.name for variant in compared.variants]
+    names = compared.titles
     loaded = [without_teacher(load(variant, root).config, OF_MODEL) for variant in compared.variants]
     context = compared_context(loaded)
     costs = {name: {(context, 1): cost(config, 1, context)} for name, config in zip(names, loaded, strict=True)}
@@ -83,7 +78,8 @@ def check_page(view: View, root: Path) -> SavedPage:
     """Return the page of `archlab check --html`."""
     shape = load(view.variant, root)
     case = Case(shape.config)
-    title = f"{view.name} ({shape.part})" if shape.part else view.name
+    title = view.variant.title
+    title = f"{title} ({shape.part})" if shape.part else title
     return SavedPage(f"{view.name}-check", check.render(title, case, findings(case)))
 
 
@@ -96,5 +92,5 @@ def diff_page(compared: ComparedConfigs, root: Path) -> SavedPage:
     """Return the page of `archlab diff --model-only --html`. Raise UserError unless there are two configs."""
     from archlab.report.drawings.diff_page import render
 
-    a, b = ((variant.title, load(variant, root).config) for variant in compared.pair())
-    return SavedPage(f"{a[0]}-{b[0]}", render(a, b, diff(a[1], b[1], model_only=True)))
+    a, b = zip(compared.titles, (load(variant, root).config for variant in compared.pair()), strict=True)
+    return SavedPage(f"{a[0]}-{b[0]}-differences", render(a, b, diff(a[1], b[1], model_only=True)))

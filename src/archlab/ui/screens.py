@@ -64,6 +64,9 @@ def other_routes(root: Path, processes: StudyProcesses) -> list[Route]:
         "/save/check/{name:path}": lambda request: check_page(View.of(*name_and_query(request)), root),
         "/save/compare/{names:path}": lambda request: compare_page(_compared(request), root),
         "/save/choice/{name:path}": lambda request: _saved_choice(request, root),
+        "/save/choices": lambda _: SavedPage("choices", as_file("choices", chapters=chapters(), in_model={})),
+        "/save/model/{name:path}": lambda request: _saved_model(request.path_params["name"]),
+        "/save/studies": studies.saved_list,
         "/save/diff/{names:path}": lambda request: diff_page(_compared(request), root),
         "/save/models": lambda request: models_page(_models_view(request)),
         "/save/study/{folder:path}": studies.saved,
@@ -101,6 +104,10 @@ def _model(name: str) -> Response:
         return page("model", shown=model_page(name), linked=linked)
     except NotInAtlasError as error:
         return RedirectResponse(error.address, 303)
+
+
+def _saved_model(name: str) -> SavedPage:
+    return SavedPage(name, as_file("model", shown=model_page(name), linked=linked))
 
 
 def _choices(request: Request, root: Path) -> Response:

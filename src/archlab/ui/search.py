@@ -15,7 +15,7 @@ from archlab.evidence.topics import chapters, topics
 from archlab.evidence.words import spellings
 from archlab.files import STUDY
 from archlab.training.run_files import METRICS
-from archlab.ui.configs import folders_with
+from archlab.ui.configs import folders_with, own_configs
 
 MOST_RESULTS = 20
 """Maximum number of places that the page lists."""
@@ -43,7 +43,7 @@ def search(text: str, root: Path) -> list[Result]:
     """Return the places whose name or another word for them contains the text, the best ones first. If there are none,
     return those that contain some of its words, or a word that is spelled nearly like one of them.
 
-    Studies and runs below the folder `root` are places, too.
+    Studies, runs and configs below the folder `root` are places, too.
     """
     places = [*_places(), *_places_below(root)]
     typed = [part for word in text.split() if len(part := plain(word)) >= _SHORTEST_PART]
@@ -86,6 +86,8 @@ def _places_below(root: Path) -> Iterator[_Place]:
     for file, kind, screen_of in ((STUDY, "your study", "/studies/of"), (METRICS, "your run", "/runs/of")):
         for folder in folders_with(file, root):
             yield Result(str(folder), kind, f"{screen_of}/{quote(str(folder))}"), [plain(str(folder))]
+    for config in own_configs(root):
+        yield Result(str(config), "your config", f"/m/{quote(str(config))}"), [plain(str(config))]
 
 
 def _named_places() -> Iterator[_Place]:

@@ -50,12 +50,12 @@ def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark:
     return draw(config, name, unfold, remark).svg()
 
 
-def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
-    """Return the diagrams of two configs. Text that appears in only one of the two diagrams is highlighted. Kinds of
-    layers with the same boxes share a frame."""
-    pair = draw(a, a_name, merge=True), draw(b, b_name, merge=True)
-    first, second = (drawing.svg(drawing.texts - other.texts) for drawing, other in (pair, pair[::-1]))
-    return first, second
+def side_by_side(configs: Sequence[tuple[str, Config]]) -> list[Svg]:
+    """Return the diagrams of several configs, each given with its name. Text that not all diagrams have is highlighted.
+    Kinds of layers with the same boxes share a frame."""
+    drawings = [draw(config, name, merge=True) for name, config in configs]
+    shared = frozenset.intersection(*(drawing.texts for drawing in drawings))
+    return [drawing.svg(drawing.texts - shared) for drawing in drawings]
 
 
 def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "", *, merge: bool = False) -> Drawing:

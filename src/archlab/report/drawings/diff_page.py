@@ -45,7 +45,7 @@ def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> st
         names=(a[0], b[0]),
         changed=changed[:_FIRST],
         also=[name for name, *_ in changed[_FIRST:]],
-        diagrams=[Markup(diagram) for diagram in side_by_side(a[1], a[0], b[1], b[0])],
+        diagrams=[Markup(diagram) for diagram in side_by_side([a, b])],
         rows=[(field, *rounded(*pair)) for field, pair in differences.items()],
         is_wide=any(config.model.encoder is not None for _, config in (a, b)),
     )

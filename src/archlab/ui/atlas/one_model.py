@@ -18,7 +18,7 @@ from archlab.config.identity import flatten, resolved
 from archlab.config.io import find_preset, presets
 from archlab.config.schema import Config
 from archlab.evidence.look_up import topic_of
-from archlab.evidence.usage import n_models
+from archlab.evidence.usage import users
 from archlab.exchange.configs import hint_for
 from archlab.report.drawings.block import block_diagram
 from archlab.ui.atlas.axes import NUMBERS, value_text
@@ -166,7 +166,7 @@ def _settings(config: Config, about: About) -> list[Setting]:
     for path, text in shown_fields(config).items():
         if not path.startswith("model."):
             continue
-        n = n_models(path, to_yaml_line(values[path]))
+        n = len(users(path, to_yaml_line(values[path])))
         doubted = about.doubts(path.removeprefix("model."))
         settings.append(Setting(path, text, str(n or ""), doubted, topic_of(path, values)))
     return settings

@@ -39,6 +39,9 @@ _SPEEDS: Mapping[PassName, str] = {"decoding": "Tokens/s, decoding", "training":
 LOCKS: Mapping[str, str] = {"model.mlp.d_ff": "hidden width", "model.n_layers": "layers", "model.d_model": "width"}
 """Fields that can be adjusted to keep the number of parameters."""
 
+_SAME = 0.01
+"""Relative difference up to which two numbers of parameters count as the same size."""
+
 MAX_POWERS: Mapping[str, int] = {"context": 20, "batch": 10}
 """Largest value of each slider, as a power of two. Learned positions may end earlier."""
 
@@ -233,15 +236,23 @@ def finding_lines(finding: Finding) -> list[str]:
 
 def _same_size(view: View, overrides: Mapping[str, str], root: Path) -> dict[str, str]:
     """Return the field that `lock` names, with the value that gives the changed config as many parameters as the
-    unchanged one, within 1%. Return nothing if it has as many already."""
+    unchanged one, within 1%. Return nothing if it has as many already. A hidden width is a multiple that hardware
+    computes well, if one is near enough."""
+    from archlab.sizing.scale import rounded
     from archlab.study.fit import match_config, quantity_function
     from archlab.study.schema import Equal
 
     config = find(view.name, root)
     raw = read_named_config(config)
     changes, _ = parse_overrides([f"{field}={value}" for field, value in overrides.items()])
-    equal = Equal.model_validate({"parameters": 0.01, "by": view.lock})
-    _, change = match_config(overlay(raw, changes, Config), equal, quantity_function(equal)(build_config(raw)))
+    equal = Equal.model_validate({"parameters": _SAME, "by": view.lock})
+    size = quantity_function(equal)
+    target, changed = size(build_config(raw)), overlay(raw, changes, Config)
+    fitted, change = match_config(changed, equal, target)
+    if "model.mlp.d_ff" in change:
+        even = {"model.mlp.d_ff": rounded(change["model.mlp.d_ff"], fitted.model.d_model)}
+        if abs(size(build_config(overlay(changed, even, Config))) / target - 1) <= _SAME:
+            change = even
     return {field: to_yaml_line(value) for field, value in change.items()}
 
 

@@ -13,18 +13,18 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import diff, flatten, resolved
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.evidence.claims import claims
-from archlab.evidence.ledger import ledger
-from archlab.evidence.look_up import explaining, topic_of
+from archlab.evidence.look_up import topic_of
 from archlab.evidence.topics import Topic, topics
-from archlab.evidence.usage import n_models
+from archlab.evidence.usage import users
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.params import parameters
 from archlab.pricing.units import binary, count, si
 from archlab.pricing.work import forward_flops
-from archlab.report.drawings.block import draw, side_by_side
+from archlab.report.drawings.block import side_by_side
+from archlab.report.ledger.forest import Forest
 from archlab.report.ledger.words import numbered
 from archlab.ui.bench.workbench import View
+from archlab.ui.choice.explained import explain
 from archlab.ui.configs import ComparedConfigs, Variant, load
 from archlab.ui.values import shown_fields
 
@@ -43,22 +43,24 @@ class Row(NamedTuple):
 
     field: str
     values: list[str]
-    models: list[str]
-    """Number of published models with each value. Empty for fields that are not counted."""
+    users: list[list[str]]
+    """Published models with each value."""
     effects: list[tuple[str, str]]
     """Titles of the configs that have another value than the first one, and the effect on the cost of the first config
     if only this field takes that value."""
-    topic: str
-    """Topic that explains the field, or the field."""
+    topics: list[str]
+    """Topic that explains the field's value in each config that changes it, or the field."""
 
 
 class Known(NamedTuple):
-    """Topic that explains some of the differences, with the claims about it."""
+    """Topic that explains a difference, with the claims about it."""
 
     name: str
     topic: Topic
     claims: list[tuple[int, str, str]]
     """Number, name and verdict, with its caveat, of each claim about the topic."""
+    forests: list[Forest]
+    """Plots of the results about the topic: those of archlab and those of publications."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,14 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
-        groups.setdefault(section, []).append(_row(path, flat, to_read, variants, costs[0], context, root))
-    titles = [variant.title for variant in variants]
+        groups.setdefault(section, []).append(_row(path, flat, to_read, compared, costs[0], context, root))
     return Comparison(
         compared,
-        titles,
-        _diagrams(titles, configs),
+        compared.titles,
+        _diagrams(compared.titles, configs),
         _numbers(configs, costs, context),
         groups,
-        _known(fields, flat[1:]),
+        _known([row for rows in groups.values() for row in rows]),
         _commands(variants, context),
     )
 
@@ -119,13 +120,12 @@ def _row(
     path: str,
     flat: Sequence[Mapping[str, Any]],
     to_read: Sequence[Mapping[str, str]],
-    variants: Sequence[Variant],
+    compared: ComparedConfigs,
     before: _Costs,
     context: int,
     root: Path,
 ) -> Row:
     written = [to_yaml_line(config[path]) if config.get(path) is not None else "" for config in flat]
-    models = [str(n_models(path, value) or "") for value in written]
     absent = object()  # a field vanishes with its kind, but layers of several kinds become equal
     changed = [
         i
@@ -134,20 +134,21 @@ def _row(
     ]
     titles: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for i in changed:
-        titles.setdefault(_choice(path, flat[i]), []).append(variants[i].title)
-    effects = {choice: _effect(variants[0], dict(choice), before, context, root) for choice in titles}
+        titles.setdefault(_choice(path, flat[i]), []).append(compared.titles[i])
+    effects = {choice: _effect(compared.variants[0], dict(choice), before, context, root) for choice in titles}
     impossible = "only together with other choices" if path in flat[0] else ""  # a new field comes with its kind
-    own, explained = flat[changed[0]] if changed else flat[0], _of_model(path)
+    explained = _of_model(path)
+    of_values = ({**flat[i], explained: flat[i].get(path)} for i in changed or [0])
     return Row(
         field=path,
         values=[values.get(path, "-") for values in to_read],
-        models=models if any(models) else [],
+        users=[users(path, value) for value in written],
         effects=[
             (" and ".join(titles[choice]), text)
             for choice, effect in effects.items()
             if (text := impossible if effect is None else effect)
         ],
-        topic=topic_of(explained, {**own, explained: own.get(path)}),
+        topics=list(dict.fromkeys(topic_of(explained, values) for values in of_values)),
     )
 
 
@@ -202,19 +203,12 @@ def _costs(config: Config, context: int) -> _Costs:
     return parameters(model).total, state, forward_flops(model, context, source=context * bool(model.encoder)).total
 
 
-def _known(fields: Mapping[str, None], others: Sequence[Mapping[str, Any]]) -> list[Known]:
-    """Return the topics about the choices of the configs other than the first."""
+def _known(rows: Sequence[Row]) -> list[Known]:
+    """Return the topics of the rows."""
     by_name = dict(topics())
-    changed = [({path: config[path] for path in fields if path in config}, config) for config in others]
-    found = dict.fromkeys(name for pair in changed for name in explaining(*pair) if name in by_name)
-    return [
-        Known(
-            name,
-            by_name[name],
-            numbered(ledger(chosen=[claims()[number] for number in by_name[name].claims])),
-        )
-        for name in found
-    ]
+    names = dict.fromkeys(name for row in rows for name in row.topics if name in by_name)
+    explained = {name: explain(name) for name in names}
+    return [Known(name, by_name[name], numbered(x.claims), x.forests) for name, x in explained.items()]
 
 
 def _numbers(configs: Sequence[Config], costs: Sequence[_Costs], context: int) -> list[tuple[str, list[str]]]:
@@ -228,9 +222,7 @@ def _numbers(configs: Sequence[Config], costs: Sequence[_Costs], context: int) -
 
 
 def _diagrams(titles: Sequence[str], configs: Sequence[Config]) -> list[Markup]:
-    if len(configs) > 2:
-        return [Markup(draw(config, title).svg()) for title, config in zip(titles, configs, strict=True)]
-    return [Markup(svg) for svg in side_by_side(configs[0], titles[0], configs[1], titles[1])]
+    return [Markup(svg) for svg in side_by_side([*zip(titles, configs, strict=True)])]
 
 
 def _commands(variants: Sequence[Variant], context: int) -> list[str]:

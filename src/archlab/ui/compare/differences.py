@@ -47,7 +47,7 @@ def differences_study(compared: ComparedConfigs, root: Path) -> DifferencesStudy
     first, second = (load(variant, root).config for variant in compared.pair())
     before = in_small_model(first, [small])
     after = in_small_model(second, [small, before])
-    draft = _Draft.of([variant.title for variant in compared.variants], small, before, after)
+    draft = _Draft.of(compared.titles, small, before, after)
     draft.shared |= _both_sides(first, second)
     draft.leave_out_impossible()
     text = template(StudyConfig.model_validate(draft.study()).model_dump(mode="json", exclude_unset=True))

@@ -1,12 +1,16 @@
 """Learning curves as a small SVG that a page can replace every second."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from archlab.pricing.units import count
 from archlab.report.charts.axes import plain
 from archlab.report.charts.palette import MODES, colors
-from archlab.report.run.watched import Watched
+from archlab.report.run.watched import Watched, parts
+
+TRAINING_LOSS = "Training loss in nats per token"
+"""Title of a chart of training losses."""
 
 _MARGIN = 34
 """Space around the axes, in pixels."""
@@ -72,6 +76,12 @@ def chart(title: str, curves: Sequence[Curve]) -> Chart | None:
         across=[(x(tick), count(tick)) for tick in plain(0, last)],
         up=[(y(tick), f"{tick:g}") for tick in plain(low, high)],
     )
+
+
+def training_loss(run: Watched, label: str, color: int, most: int) -> Curve:
+    """Return the training loss of a run, averaged over parts of its updates, with at most `most` points."""
+    points = [(part[-1]["tokens"], fmean(line["loss"] for line in part)) for part in parts(run.updates, most)]
+    return Curve(label, color, points)
 
 
 def held_out(run: Watched, label: str, color: int) -> Curve:

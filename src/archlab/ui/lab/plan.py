@@ -1,5 +1,6 @@
 """A new study, before it runs: the check of its text, its arms, its size, and what it could find."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import prod
@@ -7,9 +8,10 @@ from pathlib import Path
 from statistics import median, stdev
 from typing import Any, NamedTuple
 
+from archlab.config.core.merge import Raw
 from archlab.config.core.yaml_text import parse_yaml, to_yaml
-from archlab.config.io import studies
-from archlab.config.problems import nearest
+from archlab.config.io import parse_overrides, studies
+from archlab.config.problems import Problem, nearest, raise_problems
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.evidence.pace import training_pace
@@ -61,6 +63,44 @@ def first_text(source: str, scale: str | None) -> str:
     if source not in studies():
         raise UserError(f"unknown study {source!r}{nearest(source, studies()) or ';'} the page Studies lists all")
     return to_yaml(unloaded_study(source, scale or AS_IT_STANDS).model_dump(mode="json", exclude_unset=True))
+
+
+def text_of_answers(answers: Mapping[str, str]) -> str:
+    """Return the text of a study file with the `question`, the `base`, the training `tokens`, the number of `seeds` and
+    the `arms`.
+
+    Each line of `arms` is an arm with its changes, as in `gelu: model.mlp.activation=gelu`. Raise UserError if a line
+    cannot be read. Whether the study is valid is checked later, with the whole text.
+    """
+    designed, problems = dict[str, Raw](), list[Problem]()
+    for line in filter(str.strip, answers["arms"].splitlines()):
+        name, colon, changes = line.partition(":")
+        try:
+            settings = shlex.split(changes)
+        except ValueError as error:
+            raise UserError(f"arms: {line.strip()!r}: {error}") from None
+        if not colon or not name.strip():
+            raise UserError(
+                f"arms: {line.strip()!r} has no name; allowed: lines such as 'gelu: model.mlp.activation=gelu'"
+            )
+        if name.strip() in designed:
+            raise UserError(f"arms: {name.strip()} is named twice; give each arm its own name")
+        designed[name.strip()], found = parse_overrides(settings)
+        problems += found
+    raise_problems(problems, "arms")
+    words = {name: answers[name] for name in ("question", "base")}
+    numbers = {"seeds": parse_yaml(answers["seeds"], "seeds"), "budget": {"tokens": answers["tokens"]}}
+    return template({**EXAMPLE, **words, **numbers, "arms": designed})
+
+
+def example_answers() -> dict[str, str]:
+    """Return the answers that give the example of a study."""
+    lines = [
+        f"{name}: {' '.join(f'{path}={typed(value)}' for path, value in arm.items())}"
+        for name, arm in EXAMPLE["arms"].items()
+    ]
+    words = {name: str(EXAMPLE[name]) for name in ("question", "base", "seeds")}
+    return {**words, "tokens": EXAMPLE["budget"]["tokens"], "arms": "\n".join(lines)}
 
 
 def scales_to_start(name: str) -> list[str]:

@@ -20,6 +20,7 @@ class StudyProcesses:
 
     def __init__(self) -> None:
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
+        self._paused = set[Path]()
         self._lock = Lock()
 
     def start(self, folder: Path, source: str, n_seeds: int | None = None) -> None:
@@ -40,6 +41,7 @@ class StudyProcesses:
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, because it inherits it
                 output.truncate(0)
+                self._paused.discard(folder)
                 self._processes[folder] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
                 )
@@ -51,6 +53,11 @@ class StudyProcesses:
             if not self.is_running(folder):
                 raise UserError(f"this server does not train {folder}; to pause it, press Ctrl-C where it was started")
             self._processes[folder].send_signal(signal.SIGTERM)
+            self._paused.add(folder)
+
+    def is_pausing(self, folder: Path) -> bool:
+        """Return whether a study was paused and its runs still write their checkpoints."""
+        return folder in self._paused and self.is_running(folder)
 
     def has_started(self, folder: Path) -> bool:
         """Return whether this server has started to train the study in this folder."""

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -11,10 +10,10 @@ from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder
 from archlab.files import RUNS, is_locked
 from archlab.pricing.units import count, seconds
-from archlab.report.run.watched import Watched, parts, watch
+from archlab.report.run.watched import Watched, watch
 from archlab.training.run_files import LOCK, METRICS, SUMMARY, RunFiles
 from archlab.ui.configs import folders_with
-from archlab.ui.lab.curves import Chart, Curve, chart, held_out
+from archlab.ui.lab.curves import TRAINING_LOSS, Chart, chart, held_out, training_loss
 from archlab.ui.lab.load import machine_load
 from archlab.ui.lab.processes import log_of
 
@@ -77,9 +76,8 @@ class RunList:
 def run_state(folder: Path) -> RunState:
     """Return the state of a run. Raise UserError if its folder is damaged."""
     (run,) = watch([folder])
-    steps = [(part[-1]["tokens"], fmean(line["loss"] for line in part)) for part in parts(run.updates, _POINTS)]
     charts = [
-        chart("Training loss in nats per token", [Curve("training loss", 0, steps)]),
+        chart(TRAINING_LOSS, [training_loss(run, "training loss", 0, _POINTS)]),
         chart(f"Held-out {run.measure.replace('_', ' ')}", [held_out(run, "held-out data", 0)]),
     ]
     facts = [

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -21,11 +22,11 @@ from archlab.ui.compare.differences import DifferencesStudy
 from archlab.ui.configs import UnknownNameError, folders_with, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live, state_or_problem
-from archlab.ui.lab.plan import Plan, checked, first_text, plan, scales_to_start
+from archlab.ui.lab.plan import Plan, checked, example_answers, first_text, plan, scales_to_start, text_of_answers
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import RunList, is_trained_elsewhere
 from archlab.ui.lab.study_state import has_begun, is_finished, study_state
-from archlab.ui.pages import page, rendered
+from archlab.ui.pages import as_file, page, rendered
 from archlab.ui.saved import REPORT_POLICY, SavedPage
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
@@ -51,14 +52,22 @@ class StudyScreens:
 
     def listed(self, _: Request) -> Response:
         """Show the studies and runs of the folder, and the studies that come with archlab."""
+        return page("studies", **self._list())
+
+    def saved_list(self, _: Request) -> SavedPage:
+        return SavedPage("studies", as_file("studies", **self._list()))
+
+    def _list(self) -> dict[str, Any]:
         library = {name: library_values(name)["question"] for name in studies()}
-        return page("studies", folders=self._folders(), runs=self._runs.runs(), library=library, scales=scales_to_start)
+        return {"folders": self._folders(), "runs": self._runs.runs(), "library": library, "scales": scales_to_start}
 
     def new(self, request: Request) -> Response:
         """Show the form for a new study."""
+        if "arms" in request.query_params:
+            return _written({**example_answers(), **request.query_params})
         source, scale = (request.query_params.get(name, "") for name in ("from", "scale"))
         name = f"{source}-{scale}" if source and scale else source or "first-study"
-        return _form(first_text(source, scale or None), name)
+        return _form(first_text(source, scale or None), name, answers={} if source else example_answers())
 
     def new_of(self, study: DifferencesStudy) -> Response:
         """Show the form for a new study of differences."""
@@ -145,6 +154,7 @@ class StudyScreens:
             problem=problem,
             is_running=is_running,
             is_elsewhere=is_elsewhere,
+            is_pausing=self._processes.is_pausing(folder),
             status=_status(folder, is_running, is_elsewhere, state is not None and state.is_finished),
             has_begun=has_begun(folder),
             output=[visible(line) for line in self._processes.output(folder)],
@@ -186,9 +196,27 @@ def _status(folder: Path, is_running: bool, is_elsewhere: bool, is_finished: boo
     return "finished" if is_finished else "not finished" if begun else "no run has begun"
 
 
-def _form(text: str, name: str, plan: Plan | None = None, problem: str = "", notes: Sequence[str] = ()) -> Response:
-    """Return the form for a study with its text, and notes on the text."""
-    return page("study_new", 422 if problem else 200, text=text, name=name, plan=plan, problem=problem, notes=notes)
+def _form(
+    text: str,
+    name: str,
+    plan: Plan | None = None,
+    problem: str = "",
+    notes: Sequence[str] = (),
+    answers: Mapping[str, str] = MappingProxyType({}),
+) -> Response:
+    """Return the form for a study with its text, and notes on the text. The text may be written from `answers`."""
+    values = {"text": text, "name": name, "plan": plan, "problem": problem, "notes": notes, "answers": answers}
+    return page("study_new", 422 if problem else 200, **values)
+
+
+def _written(answers: Mapping[str, str]) -> Response:
+    """Return the form with the study file that the answers describe."""
+    text = problem = ""
+    try:
+        text = text_of_answers(answers)
+    except UserError as error:
+        problem = visible(str(error))
+    return _form(text, "first-study", problem=problem, answers=answers)
 
 
 def _or_form(text: str, name: str, answer: Callable[[], Response]) -> Response:

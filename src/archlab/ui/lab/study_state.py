@@ -1,6 +1,6 @@
 """State of a study while it runs: its runs by arm and seed, their curves, and the load of the machine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from archlab.study.known_runs import KnownRuns, known_runs
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study, study_path
 from archlab.study.summary_file import has_summary, read_summary
-from archlab.ui.lab.curves import Chart, chart, held_out
+from archlab.ui.lab.curves import TRAINING_LOSS, Chart, Curve, chart, held_out, training_loss
 from archlab.ui.lab.load import machine_load
 
 
@@ -28,6 +28,9 @@ class RunCell(NamedTuple):
     """Latest held-out value, or an empty string."""
     progress: str
 
+
+_POINTS = 100
+"""Maximum number of points on the curve of one run's training loss."""
 
 _NO_RUN = RunCell("no run", "", "")
 """Cell of a seed that the largest size of a study leaves out."""
@@ -54,8 +57,8 @@ class StudyState(NamedTuple):
     """Runs before the comparison: the base and the tuning runs."""
     measure: str
     """Measure of the held-out values, in words. Empty before the first run begins."""
-    chart: Chart | None
-    """Held-out values of the compared runs over training tokens. None before a run has two."""
+    charts: list[Chart]
+    """Training losses and held-out values of the compared runs over training tokens, if a run has two of them."""
     load: str
     is_finished: bool
     """Whether all planned runs have ended, so that a verdict may be shown."""
@@ -141,8 +144,8 @@ def study_state(folder: Path) -> StudyState:
         )
         for arm in designed
     ]
-    curves = [
-        held_out(state, arm.label, color)
+    begun = [
+        (state, arm.label, color)
         for color, arm in enumerate(designed)
         for state in compared[arm.name].values()
         if state
@@ -155,13 +158,23 @@ def study_state(folder: Path) -> StudyState:
         rows,
         [(label, _cell(state)) for label, state in runs.before],
         measure and f"held-out {measure}",
-        chart(f"Held-out {measure}", curves),
+        _charts(
+            {
+                TRAINING_LOSS: [training_loss(*run, _POINTS) for run in begun],
+                f"Held-out {measure}": [held_out(*run) for run in begun],
+            }
+        ),
         machine_load(),
         runs.is_finished,
         read_summary(folder).answer if runs.is_finished else "",
         _one_more_seed(config, runs.ended, len(designed)) if runs.is_finished else None,
         visible(runs.note),
     )
+
+
+def _charts(curves: Mapping[str, Sequence[Curve]]) -> list[Chart]:
+    """Return the charts that have a line, by their titles."""
+    return [drawn for title, lines in curves.items() if (drawn := chart(title, lines))]
 
 
 def _names(runs: KnownRuns) -> list[str]:
@@ -176,7 +189,7 @@ def _states(names: Sequence[str], folder: Path) -> dict[str, Watched]:
 def _cell(state: Watched | None) -> RunCell:
     if state is None:
         return RunCell("waiting", "", "")
-    value = "" if state.held_out is None else f"{state.held_out:.4f}"
+    value = "" if state.held_out is None or not state.steps else f"{state.held_out:.4f}"
     done = f"{state.steps / state.settings.steps:.0%}" if state.status in ("training", "stopped") else ""
     return RunCell(state.status, value, done)
 

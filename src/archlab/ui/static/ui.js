@@ -37,18 +37,29 @@ function prepare() {
   document.querySelector(".diagram svg")?.setAttribute("role", "group");
 }
 
-// Return to the config before the latest change. A refused value has changed no config. Where the browser tells, the
-// first screen stays open.
+// Return to the config before the latest change. A refused value has changed no config. The first screen stays open:
+// each entry of the browser's history has the number of changes that led to it.
 function undo() {
   if (document.getElementById("problem").textContent) location.reload();
-  else if (globalThis.navigation?.canGoBack !== false) history.back();
+  else if (history.state?.changes) history.back();
 }
+let changes = history.state?.changes ?? 0;
+document.addEventListener("htmx:pushedIntoHistory", () => {
+  changes += 1;
+  history.replaceState({ ...history.state, changes }, "");
+});
 
-// "/" moves to the search, Escape closes its results.
+// "/" moves to the search, Escape closes its results, and the arrow keys move through them.
 document.addEventListener("keydown", (event) => {
-  const search = document.getElementById("search"), typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+  const search = document.getElementById("search"), found = document.getElementById("found");
+  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
   if (event.key === "/" && !typing) { event.preventDefault(); search.focus(); }
-  if (event.key === "Escape") document.getElementById("found").replaceChildren();
+  if (event.key === "Escape") found.replaceChildren();
+  const stops = [search, ...found.querySelectorAll("a")], at = stops.indexOf(document.activeElement);
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (at < 0 || !stops[at + step]) return;
+  event.preventDefault();
+  stops[at + step].focus();
 });
 document.addEventListener("pointerover", showPart);
 document.addEventListener("focusin", showPart);
