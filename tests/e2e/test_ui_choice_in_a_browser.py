@@ -92,7 +92,7 @@ def test_a_scaling_brings_its_own_parameters(home: str, page: Page):
 
 def test_the_workbench_leads_to_a_choice_and_back_with_its_changes(home: str, page: Page):
     page.goto(f"{home}/m/llama-3-8b?model.attention.n_kv_heads=2")
-    page.get_by_role("link", name="Explain: KV heads").click()
+    page.get_by_role("link", name="Explain model.attention.n_kv_heads").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("GQA")
     expect(page.locator(".there")).to_contain_text("llama-3-8b with its changes makes this choice")
     expect(page.locator("#knob-n_heads")).to_have_value("32")

@@ -113,7 +113,7 @@ def test_a_change_keeps_the_place_of_the_keyboard_and_what_is_open(lab: Laborato
     page.fill("#model-attention-n_kv_heads", "2")
     page.press("#model-attention-n_kv_heads", "Tab")
     page.wait_for_url("**n_kv_heads=2")
-    expect(page.get_by_role("link", name="Explain: Head dimension")).to_be_focused()
+    expect(page.get_by_role("link", name="Explain model.attention.head_dim")).to_be_focused()
     expect(page.locator("#main details[open]")).to_have_count(1)
 
 
@@ -159,6 +159,37 @@ def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, pa
     assert page.locator("math").count() > 0
     page.fill("#search", "gemma-2")
     expect(page.locator("#found")).to_contain_text("gemma-2-9b")
+    page.press("#search", "ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#found a").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#search")).to_be_focused()
+
+
+def test_undo_leaves_the_workbench_open(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/models")
+    page.goto(f"{lab.home}/m/gpt-2")
+    page.click("#undo")
+    page.fill("#model-n_layers", "6")
+    page.press("#model-n_layers", "Tab")
+    page.wait_for_url(re.compile("model.n_layers=6"))
+    page.click("#undo")
+    expect(page).to_have_url(f"{lab.home}/m/gpt-2")
+    page.click("#undo")
+    page.wait_for_timeout(500)
+    expect(page).to_have_url(f"{lab.home}/m/gpt-2")
+
+
+def test_a_study_is_written_from_answers(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/studies")
+    page.get_by_role("button", name="New study").click()
+    page.fill("#question", "Is a window enough?")
+    page.fill("#arms", "full:\nwindow: model.attention.window=64")
+    page.get_by_role("button", name="Write the study file").click()
+    expect(page.locator("#text")).to_have_value(re.compile("question: 'Is a window enough\\?'"))
+    page.get_by_text("Check and estimate").click()
+    expect(page.get_by_role("row", name=re.compile("^window"))).to_contain_text("model.attention.window: 64")
 
 
 def test_a_changed_config_is_compared_and_the_comparison_is_saved(lab: Laboratory, page: Page):
@@ -174,7 +205,7 @@ def test_a_changed_config_is_compared_and_the_comparison_is_saved(lab: Laborator
     expect(page.get_by_role("row", name=re.compile("^n_layers"))).to_contain_text("6")
     with page.expect_download() as download:
         page.get_by_role("button", name="Save differences").click()
-    assert download.value.suggested_filename == "gpt-2-with-model.n-layers-6-gpt-2-xl.html"
+    assert download.value.suggested_filename == "gpt-2-with-model.n-layers-6-gpt-2-xl-differences.html"
     saved = lab.context.new_page()
     saved.goto(f"file://{shutil.copy(download.value.path(), lab.folder / 'saved.html')}")
     expect(saved.get_by_role("heading", level=1)).to_contain_text("gpt-2-xl")
@@ -242,3 +273,5 @@ def test_a_study_ends_with_its_answer_and_one_more_seed_is_trained(lab: Laborato
     expect(page.get_by_role("button", name="Train one more seed")).to_be_visible(timeout=180_000)
     page.get_by_role("button", name="Report", exact=True).click()
     expect(page.locator("body")).to_contain_text("not planned")
+    for scheme in ("light", "dark"):
+        check_screen(page, page.url, scheme)

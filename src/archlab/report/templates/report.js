@@ -17,6 +17,8 @@ async function draw() {
     const { below = 0, ...changed } = spec.usermeta?.narrow ?? {};
     const fitting = place.clientWidth < below ? { ...spec, ...changed } : spec;
     views[name] = await vegaEmbed(place, fitting, { config, renderer: "svg", actions: false });
+    // A layer without data would be announced as a picture without a name.
+    for (const empty of place.querySelectorAll("[role=graphics-symbol]:not([aria-label])")) empty.removeAttribute("role");
   }
   choose(chosen);
 }
