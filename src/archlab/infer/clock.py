@@ -61,6 +61,8 @@ _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
 
 
 class _Clock(DispatchMode):
+    supports_higher_order_operators = True  # compiled code runs as such an operator
+
     def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
         super().__init__()
         self.seconds, self.calls = Counter[OperationKind](), Counter[OperationKind]()
@@ -85,6 +87,11 @@ class _Clock(DispatchMode):
                 seen.add(node)
                 node.metadata.setdefault(key, value)  # keep the value that an inner module has set
                 waiting += [before for before, _ in node.next_functions]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True. Otherwise, torch would run compiled functions uncompiled."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.perf_counter()
@@ -150,7 +157,9 @@ NamedKind = OperationKind | Literal["compiled"]
 """
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
-    ("attention", ("scaled_dot_product", "flash", "fmha", "flex_attention", "triton_tem", "causal_products", "bmm")),
+    # The only function that an uncompiled model compiles itself is flex_attention.
+    ("attention", ("scaled_dot_product", "flash", "fmha", "flex_attention", "inductor_compiled_code", "triton_tem")),
+    ("attention", ("causal_products", "bmm")),
     ("products", ("mm", "linear", "grouped", "int8pack", "nvjet", "cutlass")),
     ("convolutions", ("convolution",)),
     ("loss", ("log_softmax", "logsoftmax", "nll_loss", "cross_entropy", "logsumexp")),
