@@ -200,10 +200,12 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
 @pytest.mark.parametrize(
     ("needs", "able"),
     [
-        ({"bias": True, "is_cached": True, "width": 576, "sinks": True}, ["flex", "sdpa", "reference"]),
+        ({"bias": True, "is_cached": True, "widths": (576, 512), "sinks": True}, ["flex", "sdpa", "reference"]),
         ({"softcap": True}, ["flex", "blocked", "reference"]),
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
         ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
+        ({"widths": (64, 8)}, ["blocked", "products", "sdpa", "reference"]),
+        (CPU | {"widths": (64, 8)}, ["flex", "blocked", "products", "sdpa", "reference"]),
         ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU | {"gradients": True}, ["blocked", "products", "sdpa", "reference"]),
@@ -235,17 +237,22 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "sinks": True, "gradients": True}, flex),
         ({"softcap": True, "on_cuda": False}, reference),
         ({"softcap": True, "is_cached": True}, reference),
-        ({"softcap": True, "width": 8}, reference),
-        ({"softcap": True, "width": 16}, flex),
-        ({"softcap": True, "width": 128}, flex),
-        ({"softcap": True, "width": 256}, reference),
+        ({"softcap": True, "widths": (8, 16)}, reference),  # torch refuses to compile flex
+        ({"softcap": True, "widths": (16, 8)}, reference),
+        ({"softcap": True, "widths": (16, 16)}, flex),
+        ({"softcap": True, "widths": (256, 256)}, flex),  # Gemma 2
+        ({"softcap": True, "widths": (512, 256)}, reference),
+        ({"softcap": True, "widths": (8, 16), "on_cuda": False}, reference),
+        ({"sinks": True}, flex),  # the full layers of gpt-oss
+        ({"sinks": True, "is_cached": True}, sdpa),
+        ({"sinks": True, "on_cuda": False}, sdpa),
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
         ({"softcap": True, "float64": True}, reference),
         ({"mask": "other"}, flex),
         ({"mask": "other", "is_cut": True, "gradients": True, "sinks": True}, flex),
         ({"mask": "other", "is_cut": True, "dropout": True}, blocked),
-        ({"mask": "other", "is_cut": True, "width": 256}, blocked),
+        ({"mask": "other", "is_cut": True, "widths": (64, 264)}, blocked),
         ({"mask": "other", "is_cut": True, "softcap": True, "on_cuda": False}, blocked),
         ({"mask": "other", "is_cut": True, "bias": True}, sdpa),
         ({"mask": "other", "is_cached": True}, sdpa),
@@ -265,10 +272,10 @@ def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: K
 def test_a_call_asks_by_its_tensors() -> None:
     layer, exact = KernelNeeds(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
     asked = in_call(layer, exact, exact, exact, None, None, mask=None, is_cached=False)
-    assert asked == KernelNeeds(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
+    assert asked == KernelNeeds(softcap=True, widths=(8, 8), on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
         asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact > 0), is_cached=True)
-    assert asked == KernelNeeds(softcap=True, mask="other", width=8, on_cuda=False, is_cached=True)
+    assert asked == KernelNeeds(softcap=True, mask="other", widths=(8, 8), on_cuda=False, is_cached=True)
 
 
 def test_a_kernel_that_is_none() -> None:

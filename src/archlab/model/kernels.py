@@ -236,7 +236,7 @@ def in_call(
         is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
         sinks=sinks is not None,
         is_cached=is_cached,
-        width=max(q.shape[-1], v.shape[-1]),
+        widths=(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
         float64=q.dtype is torch.float64,
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),

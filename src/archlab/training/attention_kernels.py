@@ -89,7 +89,7 @@ def attention_kernels(
             mask=mask_kind,
             is_cut=mask_kind == "other" and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),
-            width=max(attention.query_width, getattr(attention, "v_dim", 0)),
+            widths=(attention.query_width, getattr(attention, "v_dim", attention.query_width)),
             on_cuda=on_cuda,
             gradients=True,
             queries=queries_1T.shape[1],
