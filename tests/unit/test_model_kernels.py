@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
+from accelerator import Accelerator, FakeCuda
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.kernel_choice import RULES, KernelNeeds
 from archlab.config.components.work import Pass
@@ -33,7 +34,7 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.masks import TensorMask
+from archlab.model.masks import NoMask, TensorMask
 from archlab.model.softmax import Softmax
 from archlab.training import attention_kernels as measured
 from archlab.training.attention_kernels import attention_kernels, products_up_to
@@ -182,7 +183,7 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
     grouped = list[bool]()
     fused = torch.nn.functional.scaled_dot_product_attention
     if queries > 1:
-        monkeypatch.setattr(kernels, "_fuses_groups_with_masks", lambda q: False)
+        monkeypatch.setattr(kernels, "_fuses_groups", lambda q, v, mask: mask is None)
     monkeypatch.setattr(
         torch.nn.functional,
         "scaled_dot_product_attention",
@@ -195,6 +196,39 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
         return
     sdpa(q, k, v, None, None, how)
     assert grouped == [False, True], "without a mask there is a kernel that knows groups"
+
+
+@pytest.mark.parametrize("mask", [None, NoMask(7, 7, torch.device("cpu"))], ids=["causal", "no mask"])
+@pytest.mark.parametrize(
+    ("dtype", "v_dim", "sunk", "knows_groups"),
+    [
+        (torch.bfloat16, 16, False, True),
+        (torch.float32, 16, False, False),
+        (torch.bfloat16, 8, False, False),
+        (torch.bfloat16, 16, True, False),  # a sink makes keys wider than values
+    ],
+)
+def test_on_a_gpu_only_flash_attention_knows_groups(
+    dtype: torch.dtype, v_dim: int, sunk: bool, knows_groups: bool, mask: NoMask | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's other fused kernels refuse them, so that torch would store all scores."""
+    q, k, v = (torch.randn(2, heads, 7, width, dtype=dtype) for heads, width in ((6, 16), (3, 16), (3, v_dim)))
+    sinks = torch.randn(6) if sunk else None
+    expected = reference(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
+    asked = list[bool]()
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def seen(*tensors: FakeCuda, enable_gqa: bool, **more: Any) -> FakeCuda:
+        asked.append(enable_gqa)
+        return FakeCuda(fused(*(x.content for x in tensors), enable_gqa=enable_gqa, **more))
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    there = Softmax(0.7, sinks_H=FakeCuda(sinks) if sinks is not None else None)
+    with Accelerator():
+        found = sdpa(*(FakeCuda(x) for x in (q, k, v)), mask, None, there)
+    assert isinstance(found, FakeCuda)
+    assert asked == [knows_groups]
+    torch.testing.assert_close(found.content, expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(

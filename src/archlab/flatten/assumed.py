@@ -80,7 +80,7 @@ class Assumed(Specializer):
                 return Known(not isinstance(bias, Known))
             case "_fuses_equal_widths_only", _:
                 return Known(False)
-            case "_fuses_groups_with_masks", _:
+            case "_fuses_groups", _:
                 return Known(True)
             case "_is_grouped", _:
                 attention = self.layer.attention
