@@ -184,6 +184,7 @@ def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, f
     """Call a function. Return the fraction of its time that each kind of operation takes, largest first.
 
     Norms and activations count as element-wise, because this function does not know in which module an operation runs.
+    The result is empty if torch's profiler records no operations, for example because it may not observe the GPU.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
     on_cuda = device_type == "cuda"
@@ -196,4 +197,4 @@ def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, f
         kind = operation_kind(event.key) or "element-wise"
         times[kind] = times.get(kind, 0.0) + (event.self_device_time_total if on_cuda else event.self_cpu_time_total)
     total = sum(times.values())
-    return {kind: times[kind] / total for kind in sorted(times, key=lambda kind: -times[kind])}
+    return {kind: times[kind] / total for kind in sorted(times, key=lambda kind: -times[kind]) if total}
