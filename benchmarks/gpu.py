@@ -22,7 +22,7 @@ from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 
 HERE = Path(__file__).parent
-TESTS = ("tests/invariants/test_grid.py", "tests/invariants/test_numerics.py", "tests/parity")
+TESTS = ("tests/invariants/test_grid.py", "tests/invariants/test_numerics.py")
 LENGTH, ROWS, PASSES = 4096, 4, 8
 LAYER = (
     "model.vocab_size=256", "model.d_model=2048", "model.n_layers=1", "model.mlp.kind=none",
@@ -79,7 +79,7 @@ def limits(train: dict[str, Any], decode: dict[str, Any]) -> dict[str, float]:
 
 
 def tested() -> dict[str, Any]:
-    """Run the grid and the families on the GPU. Return the last line of pytest and whether all tests passed."""
+    """Run the grid and the numerics on the GPU. Return the last line of pytest and whether all tests passed."""
     command = [sys.executable, "-m", "pytest", *TESTS, "--device", "cuda", "--tb=line"]
     run = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True)
     print(run.stdout[-2000:])

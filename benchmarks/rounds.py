@@ -11,10 +11,12 @@ import os
 import platform
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,59 +49,102 @@ def options(doc: str | None, rounds: int | None) -> argparse.ArgumentParser:
 
 
 def measure(entrants: Mapping[str, tuple[Callable[..., Round], tuple[Any, ...]]], rounds: int) -> dict[str, Any]:
-    """Measure all entrants in turn. Return name -> {median, best, peak memory in bytes}.
+    """Measure all entrants. Return name -> {median, best, peak memory in bytes}, without the entrants that fail.
 
-    An entrant is a maker and its arguments. The maker builds, warms up and compiles, and returns a round. The
-    makers run one after the other. Then each of the `rounds` rounds measures every entrant once. The peak is the
-    memory that the process took in addition to the imports of the benchmark's file.
+    An entrant is a maker and its arguments. The maker builds, warms up and compiles, and returns a round. On a CPU, all
+    entrants are made, and then each of the `rounds` rounds measures every entrant once. On a GPU, each entrant is made,
+    measured and ended before the next one is made, because together they would not fit into its memory. No other
+    program slows it down there.
+
+    The peak of an entrant that uses a GPU is that of its tensors on the GPU. Otherwise, it is the memory that the
+    process took in addition to the imports of the benchmark's file.
     """
+    if not _has_gpu():
+        return _in_turn(entrants, rounds)
+    results = dict[str, Any]()
+    for name, entrant in entrants.items():
+        results |= _in_turn({name: entrant}, rounds)
+    return results
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _in_turn(entrants: Mapping[str, tuple[Callable[..., Round], tuple[Any, ...]]], rounds: int) -> dict[str, Any]:
     context = mp.get_context("spawn")
-    running: dict[str, Any] = {}
+    running: dict[str, tuple[Any, BaseProcess]] = {}
+
+    def answer(name: str, request: str | None = None) -> Any:
+        """Return an entrant's answer to a request. If the entrant failed, print why, drop it, and return None."""
+        connection, process = running[name]
+        try:
+            if request:
+                connection.send(request)
+            failed, number = connection.recv()
+        except (EOFError, OSError):
+            failed, number = "its process died", None
+        if failed:
+            process.join()
+            failed += f" (exit code {process.exitcode})" * bool(process.exitcode)
+            print(f"  {name}: {failed}", flush=True)
+            del running[name]
+            connection.close()
+        return number
+
     try:
         for name, (make, arguments) in entrants.items():
             ours, theirs = context.Pipe()
-            context.Process(target=_serve, args=(theirs, make, arguments)).start()
+            process = context.Process(target=_serve, args=(theirs, make, arguments))
+            process.start()
             theirs.close()
-            failed = ours.recv()
-            print(f"  {name}: {failed or 'ready'}", flush=True)
-            if not failed:
-                running[name] = ours
+            running[name] = ours, process
+            answer(name)
+            if name in running:
+                print(f"  {name}: ready", flush=True)
         found: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
-            for name, connection in running.items():
-                connection.send("round")
-                found[name].append(connection.recv())
+            for name in list(running):
+                found[name].append(answer(name, "round"))
         results = {}
-        for name, connection in running.items():
-            connection.send("end")
-            results[name] = {
-                "median": _short(statistics.median(found[name])),
-                "best": _short(max(found[name])),
-                "peak": connection.recv(),
-            }
+        for name, (_, process) in list(running.items()):
+            peak = answer(name, "end")
+            if name in running:
+                median, best = statistics.median(found[name]), max(found[name])
+                results[name] = {"median": _short(median), "best": _short(best), "peak": peak}
+                process.join()  # its memory is free before the next one starts
         return results
     finally:
-        for connection in running.values():
+        for connection, _ in running.values():
             connection.close()  # ends the process, whatever it waits for
 
 
 def _serve(connection: Connection, make: Callable[..., Round], arguments: tuple[Any, ...]) -> None:
-    before = _peak()
+    before = _host_peak()
     try:
         measure_once = make(*arguments)
-    except Exception as error:
-        connection.send(f"{type(error).__name__}: {str(error)[:200]}")
-        return
-    connection.send(None)
-    try:
+        connection.send((None, None))
         while connection.recv() == "round":
-            connection.send(measure_once())
-        connection.send(_peak() - before)
+            connection.send((None, measure_once()))
+        connection.send((None, _peak(before)))
     except EOFError:
         return
+    except Exception as error:
+        connection.send((f"{type(error).__name__}: {str(error)[:200]}", None))
 
 
-def _peak() -> int:
+def _peak(before: int) -> int:
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_initialized():
+            return torch.cuda.max_memory_allocated()
+    return _host_peak() - before
+
+
+def _host_peak() -> int:
     # Not getrusage: its peak is inherited from the parent process.
     return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
 

@@ -34,6 +34,9 @@ def total_memory() -> int:
 def keep_freed_memory() -> None:
     """Let this process keep freed memory from now on instead of returning it to the operating system.
 
+    On a GPU, torch always keeps it. There, this function lets torch enlarge a kept block instead of requesting another,
+    unless the user's environment configures torch's allocator. It has an effect only before the GPU is first used.
+
     By default, glibc returns the memory of each large tensor when it is freed, and requests memory page by page for the
     next one. That costs a tenth of the time of a training run on a CPU.
 
@@ -43,6 +46,8 @@ def keep_freed_memory() -> None:
     """
     if sys.platform != "linux":
         return
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, LARGEST_KEPT)

@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 
 from archlab.config.io import build_config
 from archlab.errors import UserError
+from archlab.infer.clock import clocked
 from archlab.model.decoder import Decoder
 
 CONFIGS = {
@@ -54,6 +55,14 @@ def test_flex_in_a_compiled_model_is_the_reference() -> None:
         got = torch.compile(decoder(CONFIGS[name], "flex"))(tokens, documents=documents)
         expected = decoder(CONFIGS[name], "reference")(tokens, documents=documents)
     assert (got - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_the_clock_of_a_profile_times_compiled_flex_as_attention() -> None:
+    model, tokens = decoder(CONFIGS["grouped, window, soft cap"], "flex"), grid.tokens(2)
+    with torch.no_grad():
+        times = clocked(model, lambda: model(tokens), 2, "cpu")
+    assert times.by_kind["attention"].calls == 1
+    assert counters["stats"]["unique_graphs"] == 1, "it ran, but was not compiled"
 
 
 def test_flex_refuses_what_it_cannot_do() -> None:

@@ -1,9 +1,12 @@
 """Freed memory that stays with the process."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from archlab.machine import keep_freed_memory
 
 FREED = """
 import re, torch
@@ -32,3 +35,22 @@ def test_what_was_freed_stays_but_for_very_large_tensors():
     very_large, large = map(float, run.stdout.split())
     assert very_large < 0.1
     assert large > 0.9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch enlarges blocks only on Linux")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
+    ],
+)
+def test_blocks_of_a_gpu_can_grow_unless_the_user_decides(given, expected, monkeypatch):
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")  # so that the test's end restores it
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    keep_freed_memory.__wrapped__()
+    assert {name: value for name, value in os.environ.items() if name.endswith("_ALLOC_CONF")} == expected

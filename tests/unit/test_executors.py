@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -382,3 +384,24 @@ def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(training, "update", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         train(tiny.config(data=tiny.write_text(tmp_path)), tmp_path / "run", Callback())
+
+
+SCRIPT = """
+import os
+print("imported with", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+from pathlib import Path
+from archlab.study.executors.local import _start_worker
+
+connection, worker = _start_worker(Path("."), "7")
+connection.close()
+worker.process.join()
+"""
+
+
+def test_a_worker_does_not_import_the_script_before_it_chooses_its_gpu(tmp_path: Path) -> None:
+    """The script could use the GPUs of another worker."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, check=True)
+    assert run.stdout.splitlines() == ["imported with None"]

@@ -1,6 +1,7 @@
 """Generation on another device, tested without one: no tensor stays on the CPU."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +70,37 @@ def test_a_tensor_that_stays_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         model = model.to("cuda")
         with pytest.raises(RuntimeError, match="tensors on cuda and on the cpu"):
             written(model)
+
+
+@pytest.mark.parametrize(
+    ("override", "padding", "masked"),
+    [
+        ("model.attention={n_heads: 4}", None, [False] * 7),
+        ("model.attention={n_heads: 4, n_kv_heads: 2}", None, [False] * 7),
+        ("model.attention={n_heads: 4}", [0, 3], [True] * 7),
+        ("model.attention={n_heads: 4, window: 12}", None, [False] * 7),  # its cache keeps no other keys
+        ("model.attention={n_heads: 4, window: 12, global_tokens: 1}", None, [False] * 3 + [True] * 4),
+        ("model.attention={n_heads: 4, blocks: {size: 12, summary: 0}}", None, [False] * 3 + [True] * 4),
+    ],
+)
+def test_on_a_gpu_a_step_has_a_mask_only_if_it_hides_keys(
+    override: str, padding: list[int] | None, masked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Decoder(tiny.config(override, "model.n_layers=1").model).eval()
+    wanted = generate(model, TOKENS, len(masked) + 1, padding=padding)
+    found = list[bool]()
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def seen(*tensors: Tensor, attn_mask: Tensor | None, is_causal: bool, **more: Any) -> Tensor:
+        found.append(attn_mask is not None)
+        return fused(*tensors, attn_mask=attn_mask, is_causal=is_causal, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    with Accelerator():
+        there = generate(model.to("cuda"), TOKENS, len(masked) + 1, padding=padding)
+    assert isinstance(there, FakeCuda)
+    assert torch.equal(there.content, wanted)
+    assert found[1:] == masked
 
 
 class Stubborn:

@@ -1,6 +1,7 @@
 """Profile of a step: every operation belongs to one kind, forward and backward."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import library
 from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.infer.clock import time_by_kind
 from archlab.infer.speed import decoding_speed, profile
 from archlab.model.attention import MultiHeadAttention
 from archlab.model.decoder import Head, TokenEmbedding
@@ -94,6 +96,15 @@ def _slowly(x):
 
     time.sleep(0.05)  # long against all other work, even on a busy machine
     return x.clone()
+
+
+def test_a_profiler_that_may_not_observe_the_gpu_gives_no_shares(monkeypatch):
+    """It then records only the calls of the driver, which take no time on the GPU."""
+    call = SimpleNamespace(key="cudaLaunchKernel", self_device_time_total=0.0)
+    seen = SimpleNamespace(key_averages=lambda: [call])
+    monkeypatch.setattr("archlab.infer.clock.profile", lambda activities: nullcontext(seen))
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    assert time_by_kind(lambda: None, "cuda") == {}
 
 
 def test_without_norms_none_take_time():

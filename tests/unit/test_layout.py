@@ -189,3 +189,15 @@ def test_it_can_be_installed_beside_others():
     needed = [*project["dependencies"], *(n for name, extra in extras.items() if name != "dev" for n in extra)]
     assert [n for n in needed if not re.fullmatch(r"[\w-]+>=[\d.]+", n)] == []
     assert "torch==" in (HOME.parent.parent / "constraints.txt").read_text()
+
+
+def test_random_values_are_drawn_on_the_device_of_their_generator():
+    """Otherwise they would be drawn on the default device, and a user may set that to a GPU."""
+    without = [
+        f"{file.relative_to(HOME)}: {ast.unparse(call)}"
+        for file in HOME.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and re.fullmatch(r"torch\.\w+", ast.unparse(call.func))
+        if (names := {word.arg for word in call.keywords}) >= {"generator"} and "device" not in names
+    ]
+    assert without == []

@@ -19,6 +19,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.context import Context
 from archlab.model.decoder import Decoder
+from archlab.model.init import normal
 from archlab.model.norms import BranchNorms
 from archlab.model.state import Cache
 
@@ -410,6 +411,14 @@ def test_a_model_without_memory_says_its_shapes(position: str) -> None:
     with torch.device("meta"):
         model = Decoder(tiny(f"model.position.kind={position}", "model.attention.softcap=3").model, seed=None)
         assert model(torch.zeros(2, 9, dtype=torch.int64)).shape == (2, 9, 17)
+
+
+@pytest.mark.parametrize("stream", ["0/embedding.weight", "1/embedding.weight"])
+def test_initial_values_do_not_depend_on_the_default_device(stream: str) -> None:
+    like = torch.empty(3, 5)
+    with torch.device("meta"):
+        drawn = normal(like, 0.02, stream)
+    assert torch.equal(drawn, normal(like, 0.02, stream))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
+from accelerator import Accelerator, FakeCuda
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.kernel_choice import RULES, KernelNeeds
 from archlab.config.components.work import Pass
@@ -33,7 +34,7 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.masks import TensorMask
+from archlab.model.masks import NoMask, TensorMask
 from archlab.model.softmax import Softmax
 from archlab.training import attention_kernels as measured
 from archlab.training.attention_kernels import attention_kernels, products_up_to
@@ -182,7 +183,7 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
     grouped = list[bool]()
     fused = torch.nn.functional.scaled_dot_product_attention
     if queries > 1:
-        monkeypatch.setattr(kernels, "_fuses_groups_with_masks", lambda q: False)
+        monkeypatch.setattr(kernels, "_fuses_groups", lambda q, v, mask: mask is None)
     monkeypatch.setattr(
         torch.nn.functional,
         "scaled_dot_product_attention",
@@ -197,13 +198,48 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
     assert grouped == [False, True], "without a mask there is a kernel that knows groups"
 
 
+@pytest.mark.parametrize("mask", [None, NoMask(7, 7, torch.device("cpu"))], ids=["causal", "no mask"])
+@pytest.mark.parametrize(
+    ("dtype", "v_dim", "sunk", "knows_groups"),
+    [
+        (torch.bfloat16, 16, False, True),
+        (torch.float32, 16, False, False),
+        (torch.bfloat16, 8, False, False),
+        (torch.bfloat16, 16, True, False),  # a sink makes keys wider than values
+    ],
+)
+def test_on_a_gpu_only_flash_attention_knows_groups(
+    dtype: torch.dtype, v_dim: int, sunk: bool, knows_groups: bool, mask: NoMask | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's other fused kernels refuse them, so that torch would store all scores."""
+    q, k, v = (torch.randn(2, heads, 7, width, dtype=dtype) for heads, width in ((6, 16), (3, 16), (3, v_dim)))
+    sinks = torch.randn(6) if sunk else None
+    expected = reference(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
+    asked = list[bool]()
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def seen(*tensors: FakeCuda, enable_gqa: bool, **more: Any) -> FakeCuda:
+        asked.append(enable_gqa)
+        return FakeCuda(fused(*(x.content for x in tensors), enable_gqa=enable_gqa, **more))
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    there = Softmax(0.7, sinks_H=FakeCuda(sinks) if sinks is not None else None)
+    with Accelerator():
+        found = sdpa(*(FakeCuda(x) for x in (q, k, v)), mask, None, there)
+    assert isinstance(found, FakeCuda)
+    assert asked == [knows_groups]
+    torch.testing.assert_close(found.content, expected, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize(
     ("needs", "able"),
     [
-        ({"bias": True, "is_cached": True, "width": 576, "sinks": True}, ["flex", "sdpa", "reference"]),
+        ({"bias": True, "is_cached": True, "widths": (576, 512), "sinks": True}, ["flex", "sdpa", "reference"]),
         ({"softcap": True}, ["flex", "blocked", "reference"]),
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
         ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
+        ({"widths": (64, 8)}, ["blocked", "products", "sdpa", "reference"]),
+        (CPU | {"widths": (64, 8)}, ["flex", "blocked", "products", "sdpa", "reference"]),
         ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU | {"gradients": True}, ["blocked", "products", "sdpa", "reference"]),
@@ -235,17 +271,22 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "sinks": True, "gradients": True}, flex),
         ({"softcap": True, "on_cuda": False}, reference),
         ({"softcap": True, "is_cached": True}, reference),
-        ({"softcap": True, "width": 8}, reference),
-        ({"softcap": True, "width": 16}, flex),
-        ({"softcap": True, "width": 128}, flex),
-        ({"softcap": True, "width": 256}, reference),
+        ({"softcap": True, "widths": (8, 16)}, reference),  # torch refuses to compile flex
+        ({"softcap": True, "widths": (16, 8)}, reference),
+        ({"softcap": True, "widths": (16, 16)}, flex),
+        ({"softcap": True, "widths": (256, 256)}, flex),  # Gemma 2
+        ({"softcap": True, "widths": (512, 256)}, reference),
+        ({"softcap": True, "widths": (8, 16), "on_cuda": False}, reference),
+        ({"sinks": True}, flex),  # the full layers of gpt-oss
+        ({"sinks": True, "is_cached": True}, sdpa),
+        ({"sinks": True, "on_cuda": False}, sdpa),
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
         ({"softcap": True, "float64": True}, reference),
         ({"mask": "other"}, flex),
         ({"mask": "other", "is_cut": True, "gradients": True, "sinks": True}, flex),
         ({"mask": "other", "is_cut": True, "dropout": True}, blocked),
-        ({"mask": "other", "is_cut": True, "width": 256}, blocked),
+        ({"mask": "other", "is_cut": True, "widths": (64, 264)}, blocked),
         ({"mask": "other", "is_cut": True, "softcap": True, "on_cuda": False}, blocked),
         ({"mask": "other", "is_cut": True, "bias": True}, sdpa),
         ({"mask": "other", "is_cached": True}, sdpa),
@@ -265,10 +306,10 @@ def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: K
 def test_a_call_asks_by_its_tensors() -> None:
     layer, exact = KernelNeeds(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
     asked = in_call(layer, exact, exact, exact, None, None, mask=None, is_cached=False)
-    assert asked == KernelNeeds(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
+    assert asked == KernelNeeds(softcap=True, widths=(8, 8), on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
         asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact > 0), is_cached=True)
-    assert asked == KernelNeeds(softcap=True, mask="other", width=8, on_cuda=False, is_cached=True)
+    assert asked == KernelNeeds(softcap=True, mask="other", widths=(8, 8), on_cuda=False, is_cached=True)
 
 
 def test_a_kernel_that_is_none() -> None:

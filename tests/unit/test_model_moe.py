@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, library, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from archlab.config.components.moe import MoE as MoEConfig
@@ -249,6 +250,31 @@ def test_autocast_rounds_the_experts_products_and_not_the_router() -> None:
         cast, routed = module(x_BTD, context(), None), module.router(x_BTD.flatten(0, 1))
     assert torch.equal(routed.weights_NK, routing.weights_NK)
     assert 1e-4 < (cast - plain).abs().max() < 2**-5 * plain.abs().max()
+
+
+@pytest.mark.parametrize("text", [text for text, _ in ROWS.values()], ids=ROWS)
+def test_no_gradient_is_added_in_an_order_that_a_gpu_chooses(text: str) -> None:
+    """torch adds rows by atomic operations, whose order differs from run to run.
+
+    The router's `scatter_add` adds one number to each place, so it has no order.
+    """
+    module, x_BTD = drawn(text), tokens().requires_grad_()
+    y_BTD = module(x_BTD, context(), None)
+    with Named() as seen:
+        y_BTD.square().sum().backward()
+    assert not [name for name in seen.names if "index_add" in name]
+
+
+class Named(TorchDispatchMode):
+    """Record the names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.slow

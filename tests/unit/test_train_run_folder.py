@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from archlab import digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY
 from archlab.training.callback import Callback
+from archlab.training.device import Device, environment
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from archlab.training.train import train
@@ -391,3 +393,12 @@ def test_training_writes_nothing_through_a_link(claimed, tmp_path):
     with pytest.raises(UserError, match=r"checkpoints: is a link to .*elsewhere, so files"), claimed.locked():
         pass
     assert ((tmp_path / "victim").read_text(), (tmp_path / "new").exists()) == ("precious\n", False)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_set", "expected"), [("cpu", False, True), ("cuda", False, False), ("cuda", True, True)]
+)
+def test_a_run_on_a_gpu_is_recorded_as_not_deterministic(device, is_set, expected, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("torch.are_deterministic_algorithms_enabled", lambda: is_set)
+    assert environment(Device(device, torch.float32))["deterministic"] is expected

@@ -96,6 +96,9 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
     print(f"on {speed.device}, {speed.threads} threads")
     used = "an unknown share" if speed.used is None else f"{speed.used:.0%}"
     print(f"{used} {limit} ({si(speed.limit)} {unit})")
+    if not speed.time_by_kind:
+        print("torch's profiler recorded no operations")
+        return
     print_table(
         ("kind of operation", "share of the time"),
         [(kind, f"{share:.1%}") for kind, share in speed.time_by_kind.items()],

@@ -54,6 +54,9 @@ class Assumed(Specializer):
                 return Known(False)
             case "grouped_linear", _ if function.home is not module(SKELETON):
                 return self.call(self.top("grouped_linear", module(SKELETON)), arguments, {})
+            case "gathered", [x, rows, _]:
+                gather = ast.Attribute(lift(x), "index_select", ast.Load())
+                return Code(ast.Call(gather, [ast.Constant(0), lift(rows)], []))
             case "Projection", [d_in, d_out]:
                 bias = [] if plain(keywords["bias"]) else [ast.keyword("bias", ast.Constant(False))]
                 return Record("nn.Linear", creation=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
@@ -80,7 +83,7 @@ class Assumed(Specializer):
                 return Known(not isinstance(bias, Known))
             case "_fuses_equal_widths_only", _:
                 return Known(False)
-            case "_fuses_groups_with_masks", _:
+            case "_fuses_groups", _:
                 return Known(True)
             case "_is_grouped", _:
                 attention = self.layer.attention

@@ -61,6 +61,8 @@ _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
 
 
 class _Clock(DispatchMode):
+    supports_higher_order_operators = True  # compiled code runs as such an operator
+
     def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
         super().__init__()
         self.seconds, self.calls = Counter[OperationKind](), Counter[OperationKind]()
@@ -85,6 +87,11 @@ class _Clock(DispatchMode):
                 seen.add(node)
                 node.metadata.setdefault(key, value)  # keep the value that an inner module has set
                 waiting += [before for before, _ in node.next_functions]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True. Otherwise, torch would run compiled functions uncompiled."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.perf_counter()
@@ -150,7 +157,9 @@ NamedKind = OperationKind | Literal["compiled"]
 """
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
-    ("attention", ("scaled_dot_product", "flash", "fmha", "flex_attention", "triton_tem", "causal_products", "bmm")),
+    # The only function that an uncompiled model compiles itself is flex_attention.
+    ("attention", ("scaled_dot_product", "flash", "fmha", "flex_attention", "inductor_compiled_code", "triton_tem")),
+    ("attention", ("causal_products", "bmm")),
     ("products", ("mm", "linear", "grouped", "int8pack", "nvjet", "cutlass")),
     ("convolutions", ("convolution",)),
     ("loss", ("log_softmax", "logsoftmax", "nll_loss", "cross_entropy", "logsumexp")),
@@ -175,6 +184,7 @@ def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, f
     """Call a function. Return the fraction of its time that each kind of operation takes, largest first.
 
     Norms and activations count as element-wise, because this function does not know in which module an operation runs.
+    The result is empty if torch's profiler records no operations, for example because it may not observe the GPU.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
     on_cuda = device_type == "cuda"
@@ -187,4 +197,4 @@ def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, f
         kind = operation_kind(event.key) or "element-wise"
         times[kind] = times.get(kind, 0.0) + (event.self_device_time_total if on_cuda else event.self_cpu_time_total)
     total = sum(times.values())
-    return {kind: times[kind] / total for kind in sorted(times, key=lambda kind: -times[kind])}
+    return {kind: times[kind] / total for kind in sorted(times, key=lambda kind: -times[kind]) if total}

@@ -107,7 +107,8 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
     model_config, seed = config.model, config.train.seed
     model = Decoder(model_config, seed=seed).to(device.type)
     generator = torch.Generator().manual_seed(seed)
-    windows = Windows(torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator).numpy())
+    tokens = torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator, device="cpu")
+    windows = Windows(tokens.numpy())
     return Start(
         parameters=parameters(model_config).total,
         vocab_size=model_config.vocab_size,
@@ -158,8 +159,8 @@ def rope_products(kind: str, position: Rope, width: int, length: int, seed: int)
     octaves = (length - 1).bit_length() if length > 1 else 0
     steps = {round(2 ** (i / PER_OCTAVE)) for i in range(octaves * PER_OCTAVE + 1)}
     distances = [0, *sorted(step for step in steps if step < length)]
-    x_1NTC = torch.randn(1, VECTORS, 1, width, generator=torch.Generator().manual_seed(seed))
-    positions_1T, lengths_11 = torch.tensor(distances)[None], torch.tensor([[length]])
+    x_1NTC = torch.randn(1, VECTORS, 1, width, generator=torch.Generator().manual_seed(seed), device="cpu")
+    positions_1T, lengths_11 = (torch.tensor(x, device="cpu")[None] for x in (distances, [length]))
     rotated_1NTC = rotation(position, width, positions_1T, lengths_11, torch.float32).rotate(
         x_1NTC.expand(-1, -1, len(distances), -1)
     )

@@ -54,7 +54,7 @@ class Speed(Base):
     For training: FLOPs per second of a large matrix product. For decoding: bytes per second of a large copy.
     """
     time_by_kind: dict[str, float]
-    """Fraction of a step's time by kind of operation."""
+    """Fraction of a step's time by kind of operation. Empty if torch's profiler records no operations."""
     compiled: bool
     device: str
     dtype: str

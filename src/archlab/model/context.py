@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.position import Alibi, Position
-from archlab.config.components.visibility import Visibility, hidden_keys, is_plain_causal
+from archlab.config.components.visibility import Visibility, hidden_keys, is_plain_causal, reaches_all
 from archlab.config.core.registry import make
 from archlab.config.layers import LayerConfig
 from archlab.model.masks import Mask, NoMask, TensorMask, Visible
 from archlab.model.rotary import Rotation, check_rotation
-from archlab.model.state import NO_STATES, Cache, Source, State
+from archlab.model.state import NO_STATES, Cache, Source, State, is_step
 
 
 class Collected(UserDict[str, list[Tensor]]):
@@ -192,13 +192,25 @@ class ForwardPass:
         # Padding after a sequence needs no mask unless a query sees later keys.
         is_whole = self.is_whole and not (self.is_padded and attention.visibility == "two_sided")
         n_queries, n_keys = query_BT.shape[1], key_BS.shape[1]
-        if is_whole and hidden_keys(attention, n_keys) == "none":
+        if (is_whole and hidden_keys(attention, n_keys) == "none") or self._sees_all_kept(attention, n_keys):
             return NoMask(n_queries, n_keys, key_BS.device)
         is_whole |= self.whole is None and self.starts_BT is not None
         key_starts_BS = self.whole.starts_BT if self.whole else None
         mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS, self.runs)
         mask.prepare(is_biased=is_biased)
         return mask
+
+    def _sees_all_kept(self, rule: Visibility, n_keys: int) -> bool:
+        """Return whether this pass is an uncompiled decoding step on a GPU whose query sees all `n_keys` keys it reads.
+
+        Without a mask, torch's kernel for GPUs divides the keys of a head among several blocks of threads.
+        """
+        query_BT, cache = self.positions_BT, self.cache
+        if torch.compiler.is_compiling() or cache is None or self.is_padded or query_BT.device.type == "cpu":
+            return False
+        # A cache keeps only the keys within a window, but keys of two neighboring blocks.
+        reach = n_keys if rule.blocks is None else cache.length + 1
+        return is_step(query_BT.shape[1]) and reaches_all(rule, reach)
 
     def _rotation(self, position: Position, width: int) -> Rotation | None:
         if position.acts_on != "queries":

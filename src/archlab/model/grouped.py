@@ -6,6 +6,8 @@ if possible, and otherwise loop over the groups. For a compiler, each operator i
 sizes, which depend on data, would break the graph. Registered formulas let FlopCounterMode count the FLOPs of the
 operators.
 
+`gathered` brings rows into the order of the groups, and back.
+
 Shapes: N rows sorted by group, E groups, D input features, O output features. `ends_E` (int32) holds the index at which
 each group ends.
 """
@@ -94,3 +96,25 @@ def _(x_ND: torch.Size, weight_EOD: torch.Size, ends_E: torch.Size, **_: Any) ->
 @register_flop_formula(torch.ops.archlab.grouped_outer)
 def _(y_NO: torch.Size, x_ND: torch.Size, ends_E: torch.Size, **_: Any) -> int:
     return 2 * x_ND[0] * x_ND[1] * y_NO[1]
+
+
+def gathered(x_ND: Tensor, index_R: Tensor, places_NK: Tensor) -> Tensor:
+    """Return the rows of x with these indices, [R, D].
+
+    Each row of x is gathered K times. `places` holds its K indices in the result. The backward pass sums the gradients
+    of a row in the order of `places`. On a GPU, index_select's own backward pass can sum in another order in each run.
+    """
+    return _Gathered.apply(x_ND, index_R, places_NK)  # pyright: ignore[reportReturnType]
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, index_R: Tensor, places_NK: Tensor) -> Tensor:
+        ctx.save_for_backward(places_NK)
+        return x_ND.index_select(0, index_R)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (places_NK,) = ctx.saved_tensors
+        grad_NKD = gradients[0].index_select(0, places_NK.flatten()).unflatten(0, places_NK.shape)
+        return grad_NKD.sum(1), None, None

@@ -35,5 +35,5 @@ def normal(like: Tensor, deviation: float, stream: str) -> Tensor:
     """Return normally distributed float32 values of the shape of `like`, from the random stream with this name."""
     seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.empty(like.shape, dtype=torch.float32)  # a fixed dtype, because it affects the values
+    drawn = torch.empty(like.shape, dtype=torch.float32, device="cpu")  # a fixed dtype and device affect the values
     return drawn.normal_(0.0, deviation, generator=generator)

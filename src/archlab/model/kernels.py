@@ -85,13 +85,16 @@ def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
     return q_BHQC.device.type == "cpu"
 
 
-def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """Return whether torch's fused attention with a mask is fast if query heads share keys.
+def _fuses_groups(q_BHQC: Tensor, v_BKSV: Tensor, mask: Tensor | None) -> bool:
+    """Return whether torch's fused attention is fast if query heads share keys.
 
-    On a CPU it is fast, except for a single query, for which it would read each key once per query head. On a GPU, the
-    fused kernel with masks does not support shared keys, so torch would materialize the whole score matrix.
+    On a CPU it is fast, except for a single query with a mask, for which it would read each key once per query head. On
+    a GPU, only flash attention supports shared keys. It has no masks, and needs 16-bit tensors of one width up to 256.
+    Otherwise, torch would materialize the whole score matrix.
     """
-    return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
+    if q_BHQC.device.type == "cpu":
+        return mask is None or q_BHQC.shape[2] > 1
+    return mask is None and q_BHQC.dtype.itemsize == 2 and q_BHQC.shape[-1] == v_BKSV.shape[-1] <= 256
 
 
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
@@ -119,9 +122,12 @@ def _fused(
         width = max(q_BHQC.shape[-1], v_dim)
         q_BHQC, k_BKSC, v_BKSV = (F.pad(x, (0, width - x.shape[-1])) for x in (q_BHQC, k_BKSC, v_BKSV))
     group, is_folded = q_BHQC.shape[1] // k_BKSC.shape[1], False
-    if mask is not None and _is_grouped(q_BHQC, k_BKSC) and not _fuses_groups_with_masks(q_BHQC):
-        is_folded = True
-        q_BHQC, mask = _with_groups_as_queries(q_BHQC, mask, group)
+    if _is_grouped(q_BHQC, k_BKSC) and not _fuses_groups(q_BHQC, v_BKSV, mask):
+        if is_causal:
+            k_BKSC, v_BKSV = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSV))
+        else:
+            is_folded = True
+            q_BHQC, mask = _with_groups_as_queries(q_BHQC, mask, group)
     with without_autocast(q_BHQC):
         mixed_BHQV = F.scaled_dot_product_attention(
             q_BHQC,
@@ -138,13 +144,13 @@ def _fused(
     return mixed_BHQV if softmax.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
 
 
-def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
+def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor | None, group: int) -> tuple[Tensor, Tensor | None]:
     """Turn the query heads that share a key head into additional queries of one head.
 
-    Return the queries, [B, K, group * Q, C], and the mask, [B or 1, K or 1, group * Q or 1, S].
+    Return the queries, [B, K, group * Q, C], and the mask, [B or 1, K or 1, group * Q or 1, S], if there is one.
     """
     grouped = q_BHQC.unflatten(1, (-1, group)).flatten(2, 3)
-    if mask.shape[1] == mask.shape[2] == 1:  # the same for all heads and queries
+    if mask is None or mask.shape[1] == mask.shape[2] == 1:  # the same for all heads and queries
         return grouped, mask
     of_groups = mask.unflatten(1, (-1, group)) if mask.shape[1] > 1 else mask[:, :, None].expand(-1, -1, group, -1, -1)
     return grouped, of_groups.flatten(2, 3)
@@ -236,7 +242,7 @@ def in_call(
         is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
         sinks=sinks is not None,
         is_cached=is_cached,
-        width=max(q.shape[-1], v.shape[-1]),
+        widths=(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
         float64=q.dtype is torch.float64,
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),

@@ -12,7 +12,7 @@ from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
-from archlab.model.grouped import grouped_linear
+from archlab.model.grouped import gathered, grouped_linear
 from archlab.model.mlp import MLP, inner
 from archlab.model.projection import Projection
 from archlab.model.router import Router, collect, load_of
@@ -54,7 +54,7 @@ class Experts(nn.Module):
 
     Rows are sorted by expert, so that each expert computes one matrix product. A token's outputs are then gathered and
     summed in the order in which the router chose the experts. This order is fixed, so a token's result does not depend
-    on the other tokens.
+    on the other tokens. The backward pass sums in the same order.
     """
 
     def __init__(self, config: MoEConfig, d_model: int) -> None:
@@ -81,11 +81,12 @@ class Experts(nn.Module):
         """
         K = chosen_NK.shape[1]
         expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows
-        x_RD = x_ND.index_select(0, order_R // K)
+        inverse_R = order_R.argsort()
+        x_RD = gathered(x_ND, order_R // K, inverse_R.unflatten(0, (-1, K)))
         if self.weights_input:
             x_RD = (x_RD * weights_NK.flatten()[order_R, None]).to(x_RD.dtype)
         y_RD = self.through(x_RD, expert_R)
-        y_NKD = y_RD.index_select(0, order_R.argsort()).unflatten(0, (-1, K))
+        y_NKD = gathered(y_RD, inverse_R, order_R[:, None]).unflatten(0, (-1, K))
         if not self.weights_input:
             y_NKD = y_NKD * weights_NK[..., None]
         return y_NKD.sum(1).to(y_RD.dtype)

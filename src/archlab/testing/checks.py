@@ -117,7 +117,8 @@ def _gradients(pair: Pair) -> Check:
     if pair.candidate.uses_numpy:
         return Check("gradients", "not checked", "NumPy computes no gradients")
     right = pair.right(pair.reference)
-    direction = torch.randn(right.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    random = torch.Generator().manual_seed(2)
+    direction = torch.randn(right.shape, generator=random, dtype=torch.float64, device="cpu").to(right.device)
     ours = _gradients_of(pair.reference, pair.x, direction, dict(pair.reference.weights))
     try:
         theirs = _gradients_of(pair.run, pair.x, direction, pair.candidate.leaves)

@@ -86,14 +86,15 @@ class Reference(nn.Module):
 
         Tokens differ in size by a factor of up to 100, so that the epsilon of a norm matters.
         """
-        random = torch.Generator().manual_seed(1)
+        random, device = torch.Generator().manual_seed(1), torch.get_default_device()
         T = min(LONGEST, self.config.max_seq_len)
         if self.part == "model":
-            return torch.randint(self.config.vocab_size, (BATCH, T), generator=random)
+            return torch.randint(self.config.vocab_size, (BATCH, T), generator=random, device="cpu").to(device)
         width = self.rotary_width if self.part == "rotary" else self.config.d_model
-        sizes = 10 ** -(2 * torch.rand(BATCH, T, 1, generator=random, dtype=torch.float64))
+        sizes = 10 ** -(2 * torch.rand(BATCH, T, 1, generator=random, dtype=torch.float64, device="cpu"))
         sizes = torch.ones_like(sizes) if self.part == "rotary" else sizes
-        return torch.randn(BATCH, T, width, generator=random, dtype=torch.float64) * sizes
+        x = torch.randn(BATCH, T, width, generator=random, dtype=torch.float64, device="cpu") * sizes
+        return x.to(device)
 
     @property
     def rotary_width(self) -> int:
@@ -141,7 +142,7 @@ def _randomize(module: nn.Module) -> None:
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            drawn = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            drawn = torch.randn(parameter.shape, generator=random, dtype=torch.float64, device="cpu")
             if name.endswith("embedding.weight"):
                 parameter.copy_(drawn)
             elif parameter.ndim > 1:

@@ -49,7 +49,7 @@ def products_up_to(device: Device) -> int:
 
 def _gain_of_products(repeats: int = 10) -> float:
     own = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(4, n, 256, 64, generator=own).bfloat16().requires_grad_() for n in (4, 2, 2))
+    q, k, v = (torch.randn(4, n, 256, 64, generator=own, device="cpu").bfloat16().requires_grad_() for n in (4, 2, 2))
     shortest = {kernel: float("inf") for kernel in (sdpa, products)}
     for _ in range(repeats):
         for kernel in shortest:
@@ -89,7 +89,7 @@ def attention_kernels(
             mask=mask_kind,
             is_cut=mask_kind == "other" and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),
-            width=max(attention.query_width, getattr(attention, "v_dim", 0)),
+            widths=(attention.query_width, getattr(attention, "v_dim", attention.query_width)),
             on_cuda=on_cuda,
             gradients=True,
             queries=queries_1T.shape[1],

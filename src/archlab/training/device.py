@@ -157,5 +157,7 @@ def environment(device: Device) -> dict[str, Any]:
         "processor": device.name,
         "device": device.type,
         "dtype": device.format,
+        # On a GPU, the backward pass of attention adds in an order that differs from run to run by default.
+        "deterministic": device.type == "cpu" or torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
     }

@@ -34,8 +34,8 @@ class KernelNeeds:
     """Whether at most half of all query-key pairs are computed if the queries are divided into blocks."""
     sinks: bool = False
     is_cached: bool = False
-    width: int = 64
-    """Width of a query or of a value, whichever is larger."""
+    widths: tuple[int, int] = (64, 64)
+    """Width of a query, and width of a value."""
     on_cuda: bool = True
     float64: bool = False
     gradients: bool = False
@@ -73,7 +73,7 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
     if needs.float64:
         return "float64"
     if needs.on_cuda:
-        return None
+        return "heads below a width of 16 on cuda" if min(needs.widths) < 16 else None
     return "gradients on cpu" if needs.gradients else "sinks on cpu" if needs.sinks else None
 
 
@@ -81,12 +81,13 @@ def _flex_suits(needs: KernelNeeds) -> bool:
     """Return whether flex is worth its compile time, because torch's fused kernel lacks a feature or would compute
     masked pairs.
 
-    Flex is not chosen with a cache, because it compiles for every shape and a cache grows. It is not chosen on a CPU,
-    where it needs a C++ compiler. On a GPU, it needs heads at least 16 wide, may fail with wide heads, and is slow with
-    a learned bias.
+    With sinks, keys are wider than values, and torch's fused kernel then repeats the keys that query heads share. Flex
+    is not chosen with a cache, because it compiles for every shape and a cache grows. It is not chosen on a CPU, where
+    it needs a C++ compiler. On a GPU, torch has settings of flex for heads up to 256 wide, and flex is slow with a
+    learned bias.
     """
-    is_wanted = needs.softcap or needs.mask == "other"
-    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
+    is_wanted = needs.softcap or needs.sinks or needs.mask == "other"
+    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and max(needs.widths) <= 256
 
 
 RULES: dict[KernelName, KernelRules] = {
