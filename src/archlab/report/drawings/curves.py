@@ -114,13 +114,13 @@ def one_activation(activation: str, mlp: str, reach: float, clamp: float = 0, up
         for up, limited in zip(_UPS, ups, strict=True)
         for point in _curve(f"V x = {up:g}", x, function(gate) * (limited + up_offset))
     ]
-    vertical = alt.Y("y:Q").axis(title="output before W2", tickCount=6)
+    vertical = alt.Y("y:Q").axis(title="output before W₂", tickCount=6)
     offset = f" + {up_offset:g}" if up_offset else ""
     limits = f" Both inputs are limited to {clamp:g}." if clamp else ""
     description = (
-        f"{name_of_mlp(activation, is_gated=True)}: {name}(W x) · (V x{offset}), for a few values of V x.{limits}"
+        f"{name_of_mlp(activation, is_gated=True)}: {name}(W₁ x) · (V x{offset}), for a few values of V x.{limits}"
     )
-    return lines(points, _x("W x"), vertical, description)
+    return lines(points, _x("W₁ x"), vertical, description)
 
 
 NORMS: Mapping[str, Sequence[str]] = {

@@ -21,7 +21,8 @@ class ForestRow(NamedTuple):
 
     label: str
     where: str
-    """Study or publication, with its scale."""
+    """Study, with the claim that it judges, or publication, with its scale. The same comparison may judge two claims.
+    Each corrects for its own comparisons, so their intervals differ."""
     text: str
     """Difference with its interval, or the two published numbers."""
     result: str
@@ -67,13 +68,16 @@ def forests(name: str, entries: Sequence[LedgerEntry]) -> list[Forest]:
 
 
 def _own(name: str, entries: Sequence[LedgerEntry]) -> Iterator[_Effect]:
+    claim_of = {id(found): entry.claim for entry in entries for found in entry.found[0].judged}
     for found in measured(name, entries):
+        claim = claim_of.get(id(found))
         comparison, (low, high) = found.comparison, found.interval
         if found.outcome is None or comparison is None or comparison.difference is None:
             continue
-        caveat = "; ".join(_caveats(found, entries))
+        where = f"archlab, {found.study}{f', claim {claim.number}' if claim else ''}"
+        caveat = claim.caveat_in_short if claim else "; ".join(_caveats(found, entries))
         against = f" vs {found.against}" if found.against else ""
-        row = ForestRow(f"{found.label}{against}", f"archlab, {found.study}", found.effect, found.why, 0, None, caveat)
+        row = ForestRow(f"{found.label}{against}", where, found.effect, found.why, 0, None, caveat)
         interval = None if low is None or high is None else (low, high)
         yield _Effect(_title(found.outcome), row, comparison.difference, interval, _ticks_of(found.outcome))
 

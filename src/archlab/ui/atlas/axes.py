@@ -166,7 +166,7 @@ def _spread(n: int, *, is_grid: bool) -> list[tuple[float, float]]:
     return [(middle[i % side], middle[i // side]) for i in range(n)]
 
 
-def guides(axis: Axis, values: Mapping[str, Sequence[float]]) -> list[float]:
-    """Return the places, in percent, of the rules of thumb for the field of an axis."""
-    found = [100 * axis.place(value) for value in values.get(axis.field, ())]
-    return [place for place in found if 0 <= place <= 100]
+def guides(axis: Axis, values: Mapping[str, Sequence[float]]) -> list[tuple[float, str]]:
+    """Return the places, in percent, and the values of the rules of thumb for the field of an axis."""
+    found = [(100 * axis.place(value), f"{value:.3g}") for value in values.get(axis.field, ())]
+    return [(place, text) for place, text in found if 0 <= place <= 100]

@@ -42,7 +42,7 @@ class Scatter:
     star: Dot | None
     n_unknown: int
     """Number of chosen models that are not in the chart, because a field is unknown."""
-    guides: list[float]
+    guides: list[tuple[float, str]]
     colors: Panel
 
     @property
