@@ -298,6 +298,16 @@ def test_verdicts_with_a_margin(name, verdict, found):
     assert judged.found == found
 
 
+def test_the_document_repeats_the_margins():
+    document = (HOME / "docs/claims.md").read_text()
+    table = re.findall(r"^\| ([\w/ ]+) \| ([\d.]+)(%?)[^|]* \|", document.partition("**Margins.**")[2], re.MULTILINE)
+    written = {unit: float(number) / (100 if percent else 1) for unit, number, percent in table}
+    assert written == {unit: margin.largest for unit, margin in margins().items()}
+    assert {unit for unit, _, percent in table if percent} == {
+        u for u, margin in margins().items() if margin.is_relative
+    }
+
+
 def test_a_difference_that_is_undecided_has_a_reason():
     """Without the reason, a reader sees an interval that excludes 0 beside "undecided"."""
     results = planted({"ref": 0.0, "border": 0.02, "small": 0.01}, seeds=10, noise=0.003)
