@@ -3,12 +3,11 @@
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy  # loads its parts on first use
 
 from archlab.evidence.claims import Predicted
 from archlab.study.outcomes.schema import Better
 from archlab.study.record import Comparison
-from archlab.study.stats import ALPHA, Estimate
+from archlab.study.stats import ALPHA, Estimate, upper_tail
 
 ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not testable", "not run yet"]
 """Verdict on one prediction of a claim. "not testable": a manipulation check of the study failed."""
@@ -58,7 +57,7 @@ def _p_beyond(estimate: Estimate, bound: float, sign: int) -> float:
     """Return the one-sided p-value of the hypothesis that `sign` times the true mean is at most `bound`."""
     distance = sign * estimate.mean - bound
     if estimate.error:
-        return float(scipy.stats.t.sf(distance / estimate.error, estimate.freedom))
+        return upper_tail(distance / estimate.error, estimate.freedom)
     if distance <= 0:
         return 1.0
     return estimate.p if estimate.mean else 0.0  # arms with identical results differ by exactly zero

@@ -190,12 +190,20 @@ def estimate(
     freedom, rounding = len(first) - 1, _NO_SCATTER * (max(map(abs, values)) if size is None else size)
     if deviation > rounding:
         error = deviation / sqrt(n)
-        half_width = float(scipy.stats.t.isf(alpha / 2, freedom)) * error
-        p = float(2 * scipy.stats.t.sf(abs(mean) / error, freedom))
+        half_width = -float(scipy.special.stdtrit(freedom, alpha / 2)) * error
+        p = 2 * upper_tail(abs(mean) / error, freedom)
         return Estimate(mean, mean - half_width, mean + half_width, p, deviation, error, freedom)
     if abs(mean) <= rounding:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0, 0.0, freedom)
     return Estimate(mean, None, None, 2.0 ** (1 - n), 0.0, 0.0, freedom)
+
+
+def upper_tail(t: float, freedom: int) -> float:
+    """Return the probability that a variable with Student's t distribution is more than `t`.
+
+    `scipy.stats.t.sf` returns the same number, but takes 80 times as long, and the ledger needs thousands of them.
+    """
+    return float(scipy.special.stdtr(freedom, -t))
 
 
 def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
@@ -320,7 +328,7 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
     otherwise.
     """
     if test.deviation:
-        return float(scipy.stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
+        return upper_tail((margin - abs(test.mean)) / test.error, test.freedom)
     return 0.0 if test.mean == 0 else None
 
 

@@ -11,7 +11,7 @@ from archlab.evidence.claims import claims
 from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.evidence.look_up import UsersKinds, look_up
-from archlab.evidence.topics import Chapter, Topic
+from archlab.evidence.topics import Chapter, Topic, topics
 from archlab.report.guide.lecture import TopicEntry, topic_entry
 from archlab.report.ledger.forest import Forest, forests
 from archlab.ui.choice.open_model import ChoiceCost, OpenModel, choice_cost
@@ -22,6 +22,14 @@ _MOST_KEPT = 256
 """Number of explanations that are kept for the next request. Their statistics take most of its time."""
 
 
+class Evidence(NamedTuple):
+    """What is known about a topic."""
+
+    claims: list[LedgerEntry]
+    forests: list[Forest]
+    """Plots of the results about the topic: those of archlab and those of publications."""
+
+
 class Explained(NamedTuple):
     """Explanation of a topic, or of the fields or the chapter that a word names."""
 
@@ -29,12 +37,18 @@ class Explained(NamedTuple):
     topic: tuple[str, Topic] | None
     """Name of the topic, and the topic. None for fields and chapters."""
     entry: TopicEntry | None
-    forests: list[Forest]
-    """Plots of the results about the topic: those of archlab and those of publications."""
-    claims: list[LedgerEntry]
+    evidence: Evidence | None
+    """None for fields and chapters."""
     fields: list[FieldHelp]
     topics: dict[str, Topic]
     command: str
+
+
+@lru_cache(_MOST_KEPT)
+def evidence(name: str) -> Evidence:
+    """Return the claims about a topic, and the plots of their results."""
+    judged = ledger(chosen=[claims()[number] for number in dict(topics())[name].claims])
+    return Evidence(judged, forests(name, judged))
 
 
 @lru_cache(_MOST_KEPT)
@@ -47,15 +61,14 @@ def explain(text: str) -> Explained:
         raise UnknownNameError(str(error)) from None
     match found:
         case Chapter() as chapter:
-            return Explained(chapter.title, None, None, [], [], [], chapter.topics, command)
+            return Explained(chapter.title, None, None, None, [], chapter.topics, command)
         case (str() as name, Topic() as topic):
             entry = topic_entry(name, topic)._replace(here=[], claims=[])  # they have parts of the screen of their own
-            judged = ledger(chosen=map(claims().__getitem__, topic.claims))
-            return Explained(topic.title, (name, topic), entry, forests(name, judged), judged, [], {}, command)
+            return Explained(topic.title, (name, topic), entry, evidence(name), [], {}, command)
         case UsersKinds():
             raise UnknownNameError(f"{text}: a kind of a plug-in; `{command}` explains it in a terminal")
         case fields:
-            return Explained(text, None, None, [], [], fields, {}, command)
+            return Explained(text, None, None, None, fields, {}, command)
 
 
 class Screen(NamedTuple):

@@ -24,7 +24,7 @@ from archlab.report.drawings.block import side_by_side
 from archlab.report.ledger.forest import Forest
 from archlab.report.ledger.words import numbered
 from archlab.ui.bench.workbench import View
-from archlab.ui.choice.explained import explain
+from archlab.ui.choice.explained import evidence
 from archlab.ui.configs import ComparedConfigs, Variant, load
 from archlab.ui.values import shown_fields
 
@@ -207,8 +207,8 @@ def _known(rows: Sequence[Row]) -> list[Known]:
     """Return the topics of the rows."""
     by_name = dict(topics())
     names = dict.fromkeys(name for row in rows for name in row.topics if name in by_name)
-    explained = {name: explain(name) for name in names}
-    return [Known(name, by_name[name], numbered(x.claims), x.forests) for name, x in explained.items()]
+    found = {name: evidence(name) for name in names}
+    return [Known(name, by_name[name], numbered(known.claims), known.forests) for name, known in found.items()]
 
 
 def _numbers(configs: Sequence[Config], costs: Sequence[_Costs], context: int) -> list[tuple[str, list[str]]]:
