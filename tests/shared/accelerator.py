@@ -4,8 +4,10 @@ Without a GPU it can show one thing: code for a GPU leaves nothing behind on the
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -89,6 +91,12 @@ class Accelerator(TorchDispatchMode):
         self, op: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         return run(op, args, dict(kwargs or {}))
+
+
+def find_gpu(monkeypatch: pytest.MonkeyPatch, capability: int = 9) -> None:
+    """Let torch find a GPU of this compute capability."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability))
 
 
 def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
