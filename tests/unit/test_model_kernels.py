@@ -198,6 +198,28 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
     assert grouped == [False, True], "without a mask there is a kernel that knows groups"
 
 
+@pytest.mark.usefixtures("traced_flex")
+@pytest.mark.parametrize(
+    ("rule", "times"),
+    [
+        ("model.attention.softcap=9", 0),  # a plain causal mask was made by the first pass
+        ("model.attention.window=5", 1),
+        ("model.attention.visibility=two_sided", 1),
+    ],
+)
+def test_all_layers_share_the_tiles_of_a_mask(rule: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()  # after many soft caps, torch would trace them as variables, which fails
+    monkeypatch.setattr(kernels, "choose_kernel", lambda name, needs: flex)  # as on a GPU
+    model = Decoder(config(rule, "model.n_layers=3").model).eval()
+    tokens = torch.zeros(2, 11, dtype=torch.int64)
+    with torch.inference_mode():
+        model(tokens)
+    made, create = list[tuple[Any, ...]](), flex_attention.create_block_mask
+    monkeypatch.setattr(flex_attention, "create_block_mask", lambda *a, **k: made.append(a) or create(*a, **k))
+    model(tokens).sum().backward()  # in inference mode, torch would make tensors that cannot be saved for it
+    assert len(made) == times
+
+
 @pytest.mark.parametrize("mask", [None, NoMask(7, 7, torch.device("cpu"))], ids=["causal", "no mask"])
 @pytest.mark.parametrize(
     ("dtype", "v_dim", "sunk", "capability", "knows_groups"),
