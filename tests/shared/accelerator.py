@@ -39,7 +39,7 @@ class FakeCuda(Tensor):
         return True
 
     def tolist(self) -> Any:
-        return self.content.tolist()
+        return self.cpu().tolist()
 
     def new_tensor(self, data: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return torch.tensor(data, dtype=self.dtype, device=CUDA)
@@ -54,11 +54,18 @@ class FakeCuda(Tensor):
 
 
 class Numbered(TorchFunctionMode):
-    """Turn the device `cuda` into `cuda:0` without asking a driver for the current device."""
+    """Turn the device `cuda` into `cuda:0` without asking a driver for the current device, and pin memory likewise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pinned = list[Tensor]()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
+        if function is Tensor.pin_memory:
+            self.pinned.append(args[0])
+            return args[0]
         return function(*tree_map(numbered, args), **tree_map(numbered, kwargs or {}))
 
 
@@ -66,8 +73,19 @@ def numbered(x: Any) -> Any:
     return CUDA if isinstance(x, str | torch.device) and str(x) == "cuda" else x
 
 
+WAITING = tuple(getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "nonzero", "masked_select", "equal"))
+COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
 class Accelerator(TorchDispatchMode):
-    """A context in which `cuda` exists for new tensors, moved tensors and models."""
+    """A context in which `cuda` exists for new tensors, moved tensors and models.
+
+    `waits` names the operations at which Python would wait until a GPU has computed everything before them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = list[str]()
 
     def __enter__(self) -> "Accelerator":
         # torch's own FakeTensorMode does the same.
@@ -90,7 +108,25 @@ class Accelerator(TorchDispatchMode):
     def __torch_dispatch__(
         self, op: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if self._waits(op, args, kwargs or {}):
+            self.waits.append(op.name())
         return run(op, args, dict(kwargs or {}))
+
+    def _waits(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if op in COPIES:
+            is_there = isinstance(source := tensors[-1], FakeCuda)
+            host, goes_there = source, is_there
+            if op is torch.ops.aten.copy_.default:
+                host, goes_there = args[0] if is_there else source, isinstance(args[0], FakeCuda)
+            elif kwargs.get("device") is not None:
+                goes_there = torch.device(kwargs["device"]).type != "cpu"
+            is_direct = (kwargs.get("non_blocking") or args[2:] == (True,)) and any(
+                host is x for x in self.numbered.pinned
+            )
+            return is_there != goes_there and not is_direct
+        by_mask = op.overloadpacket in BRACKETS and any(x.dtype is torch.bool for x in tensors[1:])
+        return any(isinstance(x, FakeCuda) for x in tensors) and (by_mask or op.overloadpacket in WAITING)
 
 
 def find_gpu(monkeypatch: pytest.MonkeyPatch, capability: int = 9) -> None:
@@ -105,7 +141,7 @@ def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return torch.device("meta")  # for torch's C++ code, which does not know `cuda` in a CPU build
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     on_cuda = any(isinstance(x, FakeCuda) for x in tensors)
-    moves = op in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+    moves = op in COPIES
     # torch allows numbers on the CPU, and indices in brackets.
     on_cpu = [x for x in tensors if not isinstance(x, FakeCuda) and x.ndim]
     if on_cuda and on_cpu and not moves and op.overloadpacket not in BRACKETS:

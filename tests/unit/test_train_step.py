@@ -11,12 +11,14 @@ from torch._dynamo.testing import CompileCounter
 from torch.distributed import HashStore, destroy_process_group, init_process_group
 from torch.distributed.device_mesh import init_device_mesh
 
+from accelerator import Accelerator
 from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
 from archlab.config.optimizer import Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
 from archlab.data.batch import HeldOut, next_token
+from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
@@ -165,6 +167,27 @@ def test_a_pass_reads_one_micro_batch(monkeypatch):
     )
     one_update(32)
     assert read == [(2, 16), (2, 16)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "waits"),
+    [
+        ((), 1),
+        (("train.objective=masked", "model.attention.visibility=two_sided"), 1),
+        (("model.mlp={kind: moe, experts: 4, active: 2, d_ff: 8}",), 2),
+    ],
+)
+def test_an_update_waits_for_a_gpu_only_to_read_its_results(overrides, waits):
+    """One wait for the loss and the gradient norm, and one for the router's metrics."""
+    train = resolve_train(asked := config(*overrides, "train.batch_tokens=64", "train.micro_batch_tokens=32"))
+    with Accelerator() as gpu:
+        model = Decoder(asked.model).to("cuda")
+        optimizer = make_optimizer(model, train)
+        batch = random_batch(asked, Windows(windows()))
+        gpu.waits.clear()
+        result = update(model, optimizer, batch, train, 0, Device("cuda", torch.float32))
+    assert result.updated
+    assert len(gpu.waits) == waits, gpu.waits
 
 
 @pytest.fixture

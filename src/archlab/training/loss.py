@@ -181,14 +181,17 @@ class Routers:
         if not self.mixtures:
             return {}
         losses = [losses for _, losses in self._passes]
+        sums = torch.stack([torch.stack([getattr(x, name) for x in losses]).sum() for name in ("balance", "z")])
         n_passes = len(losses) * self._world.readers
         largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads]).max()
         dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads]).sum()
+        numbers = torch.cat((self._world.sum(sums), torch.stack((largest, dead.to(largest.dtype)))))
+        balance, z, largest_load, dead_experts = numbers.tolist()  # waits for a GPU once
         return {
-            "balance_loss": self._world.sum(torch.stack([x.balance for x in losses]).sum()).item() / n_passes,
-            "router_z_loss": self._world.sum(torch.stack([x.z for x in losses]).sum()).item() / n_passes,
-            "largest_load": largest.item(),
-            "dead_experts": int(dead.item()),
+            "balance_loss": balance / n_passes,
+            "router_z_loss": z / n_passes,
+            "largest_load": largest_load,
+            "dead_experts": int(dead_experts),
         }
 
     @cached_property
