@@ -66,7 +66,12 @@ class Numbered(TorchFunctionMode):
         if function is Tensor.pin_memory:
             self.pinned.append(args[0])
             return args[0]
-        return function(*tree_map(numbered, args), **tree_map(numbered, kwargs or {}))
+        kwargs = dict(kwargs or {})
+        is_pinned = kwargs.pop("pin_memory", False)
+        result = function(*tree_map(numbered, args), **tree_map(numbered, kwargs))
+        if is_pinned:
+            self.pinned.append(result)
+        return result
 
 
 def numbered(x: Any) -> Any:
