@@ -33,11 +33,12 @@ def logits_in_pieces(
     only its own tokens.
     """
     rows = rows_at_once(model.config.vocab_size, device.type)
-    for piece_ND, piece_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
-        leaf_ND = piece_ND.detach().requires_grad_(torch.is_grad_enabled())
-        with device.autocast():
-            logits_NV = model.head(leaf_ND, model.embedding.weight)
-        yield leaf_ND, logits_NV, piece_N
+    with torch.autocast(device.type, enabled=False):  # the block in which torch keeps the head's converted matrix
+        for piece_ND, piece_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
+            leaf_ND = piece_ND.detach().requires_grad_(torch.is_grad_enabled())
+            with device.autocast(keeps_weights=True):
+                logits_NV = model.head(leaf_ND, model.embedding.weight)
+            yield leaf_ND, logits_NV, piece_N
 
 
 class HeadLosses(NamedTuple):
