@@ -4,8 +4,10 @@ Without a GPU it can show one thing: code for a GPU leaves nothing behind on the
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -37,7 +39,7 @@ class FakeCuda(Tensor):
         return True
 
     def tolist(self) -> Any:
-        return self.content.tolist()
+        return self.cpu().tolist()
 
     def new_tensor(self, data: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return torch.tensor(data, dtype=self.dtype, device=CUDA)
@@ -52,20 +54,43 @@ class FakeCuda(Tensor):
 
 
 class Numbered(TorchFunctionMode):
-    """Turn the device `cuda` into `cuda:0` without asking a driver for the current device."""
+    """Turn the device `cuda` into `cuda:0` without asking a driver for the current device, and pin memory likewise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pinned = list[Tensor]()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        return function(*tree_map(numbered, args), **tree_map(numbered, kwargs or {}))
+        if function is Tensor.pin_memory:
+            self.pinned.append(args[0])
+            return args[0]
+        kwargs = dict(kwargs or {})
+        is_pinned = kwargs.pop("pin_memory", False)
+        result = function(*tree_map(numbered, args), **tree_map(numbered, kwargs))
+        if is_pinned:
+            self.pinned.append(result)
+        return result
 
 
 def numbered(x: Any) -> Any:
     return CUDA if isinstance(x, str | torch.device) and str(x) == "cuda" else x
 
 
+WAITING = tuple(getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "nonzero", "masked_select", "equal"))
+COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
 class Accelerator(TorchDispatchMode):
-    """A context in which `cuda` exists for new tensors, moved tensors and models."""
+    """A context in which `cuda` exists for new tensors, moved tensors and models.
+
+    `waits` names the operations at which Python would wait until a GPU has computed everything before them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = list[str]()
 
     def __enter__(self) -> "Accelerator":
         # torch's own FakeTensorMode does the same.
@@ -88,7 +113,31 @@ class Accelerator(TorchDispatchMode):
     def __torch_dispatch__(
         self, op: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if self._waits(op, args, kwargs or {}):
+            self.waits.append(op.name())
         return run(op, args, dict(kwargs or {}))
+
+    def _waits(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if op in COPIES:
+            is_there = isinstance(source := tensors[-1], FakeCuda)
+            host, goes_there = source, is_there
+            if op is torch.ops.aten.copy_.default:
+                host, goes_there = args[0] if is_there else source, isinstance(args[0], FakeCuda)
+            elif kwargs.get("device") is not None:
+                goes_there = torch.device(kwargs["device"]).type != "cpu"
+            is_direct = (kwargs.get("non_blocking") or args[2:] == (True,)) and any(
+                host is x for x in self.numbered.pinned
+            )
+            return is_there != goes_there and not is_direct
+        by_mask = op.overloadpacket in BRACKETS and any(x.dtype is torch.bool for x in tensors[1:])
+        return any(isinstance(x, FakeCuda) for x in tensors) and (by_mask or op.overloadpacket in WAITING)
+
+
+def find_gpu(monkeypatch: pytest.MonkeyPatch, capability: int = 9) -> None:
+    """Let torch find a GPU of this compute capability."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability))
 
 
 def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -97,7 +146,7 @@ def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return torch.device("meta")  # for torch's C++ code, which does not know `cuda` in a CPU build
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     on_cuda = any(isinstance(x, FakeCuda) for x in tensors)
-    moves = op in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+    moves = op in COPIES
     # torch allows numbers on the CPU, and indices in brackets.
     on_cpu = [x for x in tensors if not isinstance(x, FakeCuda) and x.ndim]
     if on_cuda and on_cpu and not moves and op.overloadpacket not in BRACKETS:

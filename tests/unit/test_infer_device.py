@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import archlab
 import tiny
-from accelerator import Accelerator, FakeCuda
+from accelerator import Accelerator, FakeCuda, find_gpu
 from archlab.cli.app import main
 from archlab.data.tokenizer import train as train_tokenizer
 from archlab.errors import UserError
@@ -151,7 +151,7 @@ def test_generate_uses_the_gpu_if_there_is_one(
     assert set(used) == {("cpu", torch.bfloat16)}
     assert main(command) == 0
     *_, here = capsys.readouterr().out.split("the cat")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    find_gpu(monkeypatch)
     for more, device in (([], "cuda"), (["--device", "cuda"], "cuda"), (["--device", "cpu"], "cpu")):
         used.clear()
         with Accelerator():

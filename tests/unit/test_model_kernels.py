@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
-from accelerator import Accelerator, FakeCuda
+from accelerator import Accelerator, FakeCuda, find_gpu
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.kernel_choice import RULES, KernelNeeds
 from archlab.config.components.work import Pass
@@ -198,20 +198,50 @@ def test_with_a_mask_heads_of_a_group_are_queries_if_that_is_faster(
     assert grouped == [False, True], "without a mask there is a kernel that knows groups"
 
 
+@pytest.mark.usefixtures("traced_flex")
+@pytest.mark.parametrize(
+    ("rule", "times"),
+    [
+        ("model.attention.softcap=9", 0),  # a plain causal mask was made by the first pass
+        ("model.attention.window=5", 1),
+        ("model.attention.visibility=two_sided", 1),
+    ],
+)
+def test_all_layers_share_the_tiles_of_a_mask(rule: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()  # after many soft caps, torch would trace them as variables, which fails
+    monkeypatch.setattr(kernels, "choose_kernel", lambda name, needs: flex)  # as on a GPU
+    model = Decoder(config(rule, "model.n_layers=3").model).eval()
+    tokens = torch.zeros(2, 11, dtype=torch.int64)
+    with torch.inference_mode():
+        model(tokens)
+    made, create = list[tuple[Any, ...]](), flex_attention.create_block_mask
+    monkeypatch.setattr(flex_attention, "create_block_mask", lambda *a, **k: made.append(a) or create(*a, **k))
+    model(tokens).sum().backward()  # in inference mode, torch would make tensors that cannot be saved for it
+    assert len(made) == times
+
+
 @pytest.mark.parametrize("mask", [None, NoMask(7, 7, torch.device("cpu"))], ids=["causal", "no mask"])
 @pytest.mark.parametrize(
-    ("dtype", "v_dim", "sunk", "knows_groups"),
+    ("dtype", "v_dim", "sunk", "capability", "knows_groups"),
     [
-        (torch.bfloat16, 16, False, True),
-        (torch.float32, 16, False, False),
-        (torch.bfloat16, 8, False, False),
-        (torch.bfloat16, 16, True, False),  # a sink makes keys wider than values
+        (torch.bfloat16, 16, False, 8, True),
+        (torch.float32, 16, False, 8, False),
+        (torch.bfloat16, 8, False, 8, False),
+        (torch.bfloat16, 16, True, 8, False),  # a sink makes keys wider than values
+        (torch.float16, 16, False, 7, False),
     ],
 )
 def test_on_a_gpu_only_flash_attention_knows_groups(
-    dtype: torch.dtype, v_dim: int, sunk: bool, knows_groups: bool, mask: NoMask | None, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype,
+    v_dim: int,
+    sunk: bool,
+    capability: int,
+    knows_groups: bool,
+    mask: NoMask | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torch's other fused kernels refuse them, so that torch would store all scores."""
+    find_gpu(monkeypatch, capability)
     q, k, v = (torch.randn(2, heads, 7, width, dtype=dtype) for heads, width in ((6, 16), (3, 16), (3, v_dim)))
     sinks = torch.randn(6) if sunk else None
     expected = reference(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
@@ -239,6 +269,7 @@ def test_on_a_gpu_only_flash_attention_knows_groups(
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
         ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
         ({"widths": (64, 8)}, ["blocked", "products", "sdpa", "reference"]),
+        ({"before_ampere": True}, ["blocked", "products", "sdpa", "reference"]),
         (CPU | {"widths": (64, 8)}, ["flex", "blocked", "products", "sdpa", "reference"]),
         ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
@@ -279,6 +310,9 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "widths": (8, 16), "on_cuda": False}, reference),
         ({"sinks": True}, flex),  # the full layers of gpt-oss
         ({"sinks": True, "is_cached": True}, sdpa),
+        ({"sinks": True, "before_ampere": True}, sdpa),
+        ({"softcap": True, "before_ampere": True}, reference),
+        ({"mask": "other", "is_cut": True, "before_ampere": True}, blocked),
         ({"sinks": True, "on_cuda": False}, sdpa),
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
@@ -310,6 +344,19 @@ def test_a_call_asks_by_its_tensors() -> None:
     with torch.no_grad():
         asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact > 0), is_cached=True)
     assert asked == KernelNeeds(softcap=True, mask="other", widths=(8, 8), on_cuda=False, is_cached=True)
+
+
+@pytest.mark.parametrize(("capability", "kernels"), [(7, {"reference": 2}), (8, {"flex": 2})])
+def test_flex_is_not_chosen_on_gpus_for_which_torch_has_no_settings(
+    capability: int, kernels: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a T4, the kernel of 128-wide heads would need more shared memory than there is."""
+    find_gpu(monkeypatch, capability)
+    q = FakeCuda(torch.zeros(1, 1, 4, 128))
+    asked = in_call(KernelNeeds(softcap=True), q, q, q, None, None, mask=None, is_cached=False)
+    assert choose_kernel("auto", asked) is KERNELS[next(iter(kernels))]
+    soft_capped = config("model.attention.softcap=50", "model.n_layers=2", "model.attention.head_dim=16").model
+    assert attention_kernels(soft_capped, 32, packed=False, on_cuda=True, products_up_to=0) == kernels
 
 
 def test_a_kernel_that_is_none() -> None:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from accelerator import Accelerator
 from archlab.config.components import recurrent
 from archlab.config.components.component import Mixer, Site
 from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
@@ -20,6 +22,7 @@ from archlab.config.components.rglru import RGLRU
 from archlab.config.components.short_conv import ShortConv as ShortConvConfig
 from archlab.config.components.work import Pass
 from archlab.config.core.registry import kinds
+from archlab.model import mamba2
 from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State
@@ -143,6 +146,47 @@ def test_chunks_give_what_the_formula_says(name, chunk, monkeypatch):
     found = mixer(x, PLAIN, None)
     for row in range(2):
         close(found[row], reference(name, mixer, x[row]))
+
+
+def scanned(device, n_tokens, starts):
+    """Return the outputs of Mamba 2's scan and the gradients of its inputs, and the number of operations."""
+    shapes = {"x": (6, 4), "log_decay": (6,), "B": (3, 5), "C": (3, 5)}
+    generator = torch.Generator().manual_seed(0)
+    drawn = {
+        k: torch.randn(2, n_tokens, *shape, generator=generator, dtype=torch.float64) for k, shape in shapes.items()
+    }
+    drawn["log_decay"] = -drawn["log_decay"].abs() / 9
+    state = torch.randn(2, 6, 4, 5, generator=generator, dtype=torch.float64)
+    there = [x.to(device).requires_grad_() for x in (*drawn.values(), state)]
+    with Operations() as seen:
+        y, S = mamba2.scan(*there, None if starts is None else starts.to(device))
+        (y.square().sum() + S.square().sum()).backward()
+    return [y.detach(), S.detach(), *(x.grad for x in there)], seen.count
+
+
+class Operations(TorchDispatchMode):
+    """Count all operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_on_a_gpu_mamba2_needs_no_loop_over_chunks(packed):
+    counts = []
+    for n_tokens in (22, 83):
+        starts = torch.tensor([0, 5, 9, n_tokens]).repeat_interleave(torch.tensor([5, 4, n_tokens - 9, 0]))
+        starts = starts.expand(2, -1) if packed else None
+        wanted, _ = scanned("cpu", n_tokens, starts)
+        with Accelerator():
+            found, count = scanned("cuda", n_tokens, starts)
+        counts.append(count)
+        for there, here in zip(found, wanted, strict=True):
+            torch.testing.assert_close(there.content, here)
+    assert counts[0] == counts[1], "3 and 11 chunks"
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -5,11 +5,13 @@ import os
 import resource
 import shutil
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from accelerator import Accelerator
 from archlab import digests, files
 from archlab.config.schema import Keep
 from archlab.errors import UserError
@@ -130,6 +132,27 @@ def test_what_is_trained_meanwhile_is_not_in_it(tmp_path, monkeypatch):
     saver.wait()
     written = load_file(tmp_path / "step-00000001" / "model.safetensors")
     assert all(torch.equal(written[name], before[name]) for name in before)
+
+
+def test_a_gpu_copies_while_training_continues(tmp_path, monkeypatch):
+    """Only the thread waits for the copy, before it writes it."""
+    order, waited, write = [], Event(), saving.write_whole
+    event = SimpleNamespace(record=lambda: order.append("queued"), synchronize=lambda: order.append(waited.wait()))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(saving, "write_whole", lambda *args: order.append("written") or write(*args))
+    saver, (model, _) = Saver(tmp_path, Retention(Keep(), last_step=1), ALONE), trained()
+    expected = {name: x.clone() for name, x in model.state_dict().items()}
+    with Accelerator() as gpu:
+        model.to("cuda")
+        gpu.waits.clear()
+        saver.save(1, model, None, b"")
+        assert (gpu.waits, order) == ([], ["queued"])
+    waited.set()
+    saver.wait()
+    assert order == ["queued", True, "written"]
+    found = load_file(tmp_path / "step-00000001" / checkpoint.WEIGHTS)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
 def test_a_failure_of_the_thread_is_raised_in_the_training_loop(tmp_path, monkeypatch):

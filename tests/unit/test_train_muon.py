@@ -6,10 +6,12 @@ import torch
 from torch import nn
 from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, which takes five seconds
 
+from accelerator import Accelerator
 from archlab.config.optimizer import Muon as Config
 from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
+from archlab.training import optim
 from archlab.training.optim import Muon, make_optimizer, orthogonalized
 from tiny import config
 
@@ -60,6 +62,34 @@ def test_bfloat16_is_another_rounding():
     assert (
         1e-3 < (exact - rounded).norm() / exact.norm() < 0.05
     )  # bfloat16 has eight bits, and each of five steps loses some
+
+
+@pytest.mark.parametrize(
+    ("setting", "supported", "device", "expected"),
+    [
+        ("auto", True, "cuda", torch.bfloat16),
+        ("auto", False, "cuda", torch.float32),
+        ("auto", True, "cpu", torch.float32),
+        ("float32", True, "cuda", torch.float32),
+        ("bfloat16", True, "cpu", torch.bfloat16),
+    ],
+)
+def test_on_a_gpu_its_products_are_bfloat16(setting, supported, device, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    used = list[torch.dtype]()
+
+    def seen(matrices, steps, dtype):
+        used.append(dtype)
+        return orthogonalized(matrices, steps, dtype)
+
+    monkeypatch.setattr(optim, "orthogonalized", seen)
+    with Accelerator():
+        model = Decoder(config("model.n_layers=1").model).to(device)
+        optimizer = make_optimizer(model, resolve_train(config(f"train.optimizer={{kind: muon, dtype: {setting}}}")))
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert set(used) == {expected}
 
 
 def by_svd(matrix, steps):

@@ -10,13 +10,16 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.distributed import HashStore, destroy_process_group, init_process_group
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from accelerator import Accelerator
 from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
 from archlab.config.optimizer import Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
 from archlab.data.batch import HeldOut, next_token
+from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
@@ -165,6 +168,58 @@ def test_a_pass_reads_one_micro_batch(monkeypatch):
     )
     one_update(32)
     assert read == [(2, 16), (2, 16)]
+
+
+@pytest.mark.parametrize("overrides", [(), ("model.head.tied=true",)])
+def test_the_heads_matrix_is_converted_once_for_all_pieces(overrides, monkeypatch):
+    """The gradients stay those of a conversion in each piece, and are summed in float32."""
+    train, rounded = resolve_train(config(*overrides)), Device("cpu", torch.bfloat16)
+    found = []
+    for rows in (64, 16):
+        monkeypatch.setattr(loss, "rows_at_once", lambda vocab_size, device_type, rows=rows: rows)
+        model = Decoder(config(*overrides).model)
+        matrix = model.embedding.weight if model.head.weight is None else model.head.weight
+        hidden_ND, targets_N = torch.linspace(-1, 1, 64 * model.config.d_model).view(64, -1), torch.arange(64)
+        with Conversions(matrix) as seen:
+            gradient_ND, _ = loss.backward_through_head(model, hidden_ND, targets_N, train, 1.0, rounded)
+        assert seen.count == 1
+        found.append((gradient_ND, matrix.grad))
+    for whole, in_pieces in zip(*found, strict=True):
+        torch.testing.assert_close(in_pieces, whole, rtol=0.02, atol=1e-4)
+    assert torch.is_autocast_enabled("cpu") is False
+
+
+class Conversions(TorchDispatchMode):
+    """Count how often a matrix is converted to another dtype."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix, self.count = matrix, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default and args[0] is self.matrix
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "waits"),
+    [
+        ((), 1),
+        (("train.objective=masked", "model.attention.visibility=two_sided"), 1),
+        (("model.mlp={kind: moe, experts: 4, active: 2, d_ff: 8}",), 2),
+    ],
+)
+def test_an_update_waits_for_a_gpu_only_to_read_its_results(overrides, waits):
+    """One wait for the loss and the gradient norm, and one for the router's metrics."""
+    train = resolve_train(asked := config(*overrides, "train.batch_tokens=64", "train.micro_batch_tokens=32"))
+    with Accelerator() as gpu:
+        model = Decoder(asked.model).to("cuda")
+        optimizer = make_optimizer(model, train)
+        batch = random_batch(asked, Windows(windows()))
+        gpu.waits.clear()
+        result = update(model, optimizer, batch, train, 0, Device("cuda", torch.float32))
+    assert result.updated
+    assert len(gpu.waits) == waits, gpu.waits
 
 
 @pytest.fixture

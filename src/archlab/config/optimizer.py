@@ -46,8 +46,9 @@ class Muon(Optimizer):
     adam_lr: Positive | None = None
     """Peak learning rate of AdamW for all parameters that Muon does not update. It follows the schedule of train.lr.
     null: train.lr."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of the matrix products of the Newton-Schulz steps. bfloat16, as in Jordan's code, is faster on a GPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Dtype of the matrix products of the Newton-Schulz steps. `auto`: bfloat16, as in Jordan's code, on a GPU that
+    supports it; otherwise float32."""
 
 
 class Schedule(Named):

@@ -106,7 +106,7 @@ def scan(
     q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))
     v_bcgrqv = chunked(v_BTHV).unflatten(3, groups).movedim(2, 4)
     beta_bcgrq1 = chunked(beta_BTH).unflatten(3, groups).movedim(2, 4)[..., None]
-    between_bcgrqs, since_bcgrq = (y.unflatten(2, groups) for y in decays(chunked(log_decay_BTH), starts_BT))
+    between_bcgrqs, since_bcgrq = (y.unflatten(2, groups) for y in decays(chunked(log_decay_BTH), starts_BT)[:2])
 
     met_bcgqs = k_bcgqk @ k_bcgqk.mT
     system_bcgrqs = beta_bcgrq1 * met_bcgqs[:, :, :, None] * between_bcgrqs  # the solver treats its diagonal as 1

@@ -89,12 +89,24 @@ def _fuses_groups(q_BHQC: Tensor, v_BKSV: Tensor, mask: Tensor | None) -> bool:
     """Return whether torch's fused attention is fast if query heads share keys.
 
     On a CPU it is fast, except for a single query with a mask, for which it would read each key once per query head. On
-    a GPU, only flash attention supports shared keys. It has no masks, and needs 16-bit tensors of one width up to 256.
-    Otherwise, torch would materialize the whole score matrix.
+    a GPU, only flash attention supports shared keys. It has no masks, and needs 16-bit tensors of one width up to 256,
+    and a compute capability of 8.0. Otherwise, torch would materialize the whole score matrix.
     """
     if q_BHQC.device.type == "cpu":
         return mask is None or q_BHQC.shape[2] > 1
-    return mask is None and q_BHQC.dtype.itemsize == 2 and q_BHQC.shape[-1] == v_BKSV.shape[-1] <= 256
+    has_flash = q_BHQC.dtype.itemsize == 2 and not is_before_ampere(q_BHQC.device)
+    return mask is None and has_flash and q_BHQC.shape[-1] == v_BKSV.shape[-1] <= 256
+
+
+def is_before_ampere(device: torch.device) -> bool:
+    """Return whether the device is a GPU with a compute capability below 8.0.
+
+    torch's flash attention refuses such a GPU. torch tests flex_attention from 8.0 on, and its settings for older GPUs
+    need more shared memory than a T4 has if heads are 128 wide.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_properties(device).major < 8
 
 
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
@@ -244,6 +256,7 @@ def in_call(
         is_cached=is_cached,
         widths=(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
+        before_ampere=is_before_ampere(q.device),
         float64=q.dtype is torch.float64,
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
         queries=q.shape[-2],

@@ -17,7 +17,7 @@ from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context
 from archlab.model.projection import Projection
-from archlab.model.recurrent import CausalConv, Gate, GatedNorm, chunked, decays, initial_decay, joined
+from archlab.model.recurrent import CausalConv, Gate, GatedNorm, carried, chunked, decays, initial_decay, joined
 from archlab.model.state import State, is_step
 
 
@@ -99,7 +99,7 @@ def scan(
     T, G = x_BTHP.shape[1], B_BTGN.shape[2]
     x_bcsgrp = chunked(x_BTHP).unflatten(3, (G, -1))
     B_bcsgn, C_bcqgn = chunked(B_BTGN), chunked(C_BTGN)
-    between_bchqs, since_bchq = decays(chunked(log_decay_BTH), starts_BT)
+    between_bchqs, since_bchq, log_decay_bch = decays(chunked(log_decay_BTH), starts_BT)
     between_bcgrqs, since_bcgrq = (y.unflatten(2, (G, -1)) for y in (between_bchqs, since_bchq))
     # Within a chunk, the scan is attention with the weights C.B times the decay between the two tokens.
     weights_bcgrqs = torch.einsum("bcqgn,bcsgn->bcgqs", C_bcqgn, B_bcsgn)[:, :, :, None] * between_bcgrqs
@@ -108,10 +108,15 @@ def scan(
     left_bcsgr = between_bcgrqs[..., -1, :].movedim(-1, 2)
     added_bcgrpn = torch.einsum("bcsgrp,bcsgn->bcgrpn", x_bcsgrp * left_bcsgr[..., None], B_bcsgn)
     S_bgrpn = torch.zeros_like(added_bcgrpn[:, 0]) if S_BHPN is None else S_BHPN.unflatten(1, (G, -1))
-    before: list[Tensor] = []
-    for c in range(added_bcgrpn.shape[1]):
-        before.append(S_bgrpn)
-        S_bgrpn = since_bcgrq[:, c, ..., -1, None, None] * S_bgrpn + added_bcgrpn[:, c]
-    read_bcqgrp = torch.einsum("bcqgn,bcgrpn->bcqgrp", C_bcqgn, torch.stack(before, 1))
+    if x_BTHP.is_cuda:
+        before_bchpn, S_bhpn = carried(added_bcgrpn.flatten(2, 3), log_decay_bch, S_bgrpn.flatten(1, 2))
+        before_bcgrpn, S_bgrpn = (y.unflatten(-3, (G, -1)) for y in (before_bchpn, S_bhpn))
+    else:
+        before: list[Tensor] = []
+        for c in range(added_bcgrpn.shape[1]):
+            before.append(S_bgrpn)
+            S_bgrpn = since_bcgrq[:, c, ..., -1, None, None] * S_bgrpn + added_bcgrpn[:, c]
+        before_bcgrpn = torch.stack(before, 1)
+    read_bcqgrp = torch.einsum("bcqgn,bcgrpn->bcqgrp", C_bcqgn, before_bcgrpn)
     y_bcqgrp = y_bcqgrp + since_bcgrq.movedim(-1, 2)[..., None] * read_bcqgrp
     return joined(y_bcqgrp.flatten(3, 4), T), S_bgrpn.flatten(1, 2)

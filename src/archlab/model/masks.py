@@ -7,7 +7,7 @@ Shapes: B batch (1 if all rows have the same mask), Q queries, S keys.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -64,7 +64,20 @@ def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NoMask:
+class _Once:
+    """Base class of masks that compute each form only once, for all layers that share the mask."""
+
+    _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        # functools.cached_property takes a lock in Python 3.11, and torch.compile breaks the graph at a lock.
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+
+@dataclass(frozen=True)
+class NoMask(_Once):
     """Mask that hides no key: every query sees every key."""
 
     n_queries: int
@@ -78,11 +91,14 @@ class NoMask:
 
     @property
     def tiles(self) -> "BlockMask":
+        return self._once("tiles", self._tiles)
+
+    def _tiles(self) -> "BlockMask":
         return _tiles(lambda b, h, q, k: k >= 0, 1, self.n_queries, self.n_keys, self.device)
 
 
 @dataclass(frozen=True)
-class TensorMask:
+class TensorMask(_Once):
     """Mask that is already a tensor."""
 
     dense: Tensor
@@ -90,6 +106,9 @@ class TensorMask:
 
     @property
     def tiles(self) -> "BlockMask":
+        return self._once("tiles", self._tiles)
+
+    def _tiles(self) -> "BlockMask":
         n_rows, n_queries, n_keys = self.dense.shape
         return _tiles(
             lambda b, h, q, k: self.dense[_row(self.dense, b), q, k], n_rows, n_queries, n_keys, self.dense.device
@@ -111,7 +130,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Visible:
+class Visible(_Once):
     """Mask that is computed from positions and a rule, such as causal with a sliding window."""
 
     rule: Visibility
@@ -134,7 +153,6 @@ class Visible:
 
     The keys are all tokens of the sequence.
     """
-    _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def dense(self) -> Tensor:
@@ -204,12 +222,6 @@ class Visible:
         if self.runs is not None:
             return sum(s.blocks.pairs for s in self.stretches) < length * self.key_BS.shape[1]
         return query_blocks.is_worth_cutting(self.rule, length)
-
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        # functools.cached_property takes a lock in Python 3.11, and torch.compile breaks the graph at a lock.
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
 
     def _dense(self) -> Tensor:
         all_ = slice(None)
@@ -307,8 +319,10 @@ def _indices(keys: SharedKeys, device: torch.device) -> Tensor:
     return indices.flatten()[: keys.count]
 
 
+@lru_cache(maxsize=8)
+@torch.inference_mode(mode=False)  # training can use the result, too
 def causal_tiles(n_queries: int, n_keys: int, device: torch.device) -> "BlockMask":
-    """Return the plain causal mask as a `BlockMask` for flex_attention."""
+    """Return the plain causal mask as a `BlockMask` for flex_attention. It is made once for all layers and steps."""
     return _tiles(lambda b, h, q, k: k <= q, 1, n_queries, n_keys, device)
 
 

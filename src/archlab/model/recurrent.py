@@ -85,12 +85,13 @@ def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
     return x_bcq.flatten(1, 2)[:, :n_tokens]
 
 
-def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return two tensors of decay factors.
+def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return two tensors of decay factors, and the logarithm of each chunk's decay.
 
     The first, [b, c, h, q, s], holds the decay from token s to token q of the same chunk. The second, [b, c, h, q],
     holds the decay from the state before the chunk to token q. A decay is a factor from 0 to 1. It is 0 if a document
-    starts in between, or if s comes after q. `log_decay` of each token is <= 0.
+    starts in between, or if s comes after q. `log_decay` of each token is <= 0. The third, [b, c, h], holds the
+    logarithm of the decay from the state before the chunk to its last token.
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
     n, size = log_decay_bcqh.shape[1:3]
@@ -106,7 +107,19 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
         seen = causal_qs & (starts_bc1q[..., None] <= index_s)
         since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
     # Mask before exp, so that hidden entries and their gradients are 0.
-    return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp()
+    return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp(), since_bchq[..., -1]
+
+
+def carried(added_bch: Tensor, log_decay_bch: Tensor, S_bh: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the state before each chunk, [b, c, h, ...], and the state after the last one, [b, h, ...].
+
+    Every chunk changes the state to decay * S + added. Here, one matrix product computes all states. For a large number
+    of chunks it takes more computation than a loop over the chunks, but a GPU spends such a loop on starting kernels.
+    """
+    changes_bth = torch.cat((S_bh[:, None], added_bch), 1)  # the initial state, then what each chunk adds
+    between_bhct = decays(F.pad(log_decay_bch, (0, 0, 1, 0))[:, None], None)[0][:, 0]
+    states_bch = torch.einsum("bhct,bth...->bch...", between_bhct, changes_bth)
+    return states_bch[:, :-1], states_bch[:, -1]
 
 
 def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:

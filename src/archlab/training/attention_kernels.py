@@ -14,7 +14,7 @@ from archlab.config.components.visibility import hidden_keys
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
-from archlab.model.kernels import products, sdpa
+from archlab.model.kernels import is_before_ampere, products, sdpa
 from archlab.model.masks import Visible
 from archlab.model.softmax import Softmax
 from archlab.training.device import Device
@@ -91,6 +91,7 @@ def attention_kernels(
             sinks=getattr(attention, "sinks", False),
             widths=(attention.query_width, getattr(attention, "v_dim", attention.query_width)),
             on_cuda=on_cuda,
+            before_ampere=on_cuda and is_before_ampere(torch.device("cuda")),
             gradients=True,
             queries=queries_1T.shape[1],
             products_up_to=products_up_to,

@@ -46,13 +46,14 @@ class Device:
         """Name of `dtype`, such as `bfloat16`."""
         return "bfloat16" if self.dtype is torch.bfloat16 else "float32"
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self, *, keeps_weights: bool = False) -> torch.autocast:
         """Return a context manager in which matrix products use `dtype`.
 
-        Each product converts its weights itself. torch's cache would keep the converted weights of all layers until the
-        context ends, even those of recomputed layers.
+        By default, each product converts its weights itself. With `keeps_weights`, torch keeps the converted weights
+        until the outermost autocast block ends. For layers, it would keep those of all layers, even of recomputed ones.
         """
-        return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16, cache_enabled=False)
+        is_rounded = self.dtype is torch.bfloat16
+        return torch.autocast(self.type, torch.bfloat16, enabled=is_rounded, cache_enabled=keeps_weights)
 
     def peak_flops(self, seconds: float = 0) -> float:
         """Measure the FLOPs per second of a large matrix product in `dtype`, with the current number of threads.

@@ -33,11 +33,12 @@ def logits_in_pieces(
     only its own tokens.
     """
     rows = rows_at_once(model.config.vocab_size, device.type)
-    for piece_ND, piece_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
-        leaf_ND = piece_ND.detach().requires_grad_(torch.is_grad_enabled())
-        with device.autocast():
-            logits_NV = model.head(leaf_ND, model.embedding.weight)
-        yield leaf_ND, logits_NV, piece_N
+    with torch.autocast(device.type, enabled=False):  # the block in which torch keeps the head's converted matrix
+        for piece_ND, piece_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
+            leaf_ND = piece_ND.detach().requires_grad_(torch.is_grad_enabled())
+            with device.autocast(keeps_weights=True):
+                logits_NV = model.head(leaf_ND, model.embedding.weight)
+            yield leaf_ND, logits_NV, piece_N
 
 
 class HeadLosses(NamedTuple):
@@ -181,14 +182,17 @@ class Routers:
         if not self.mixtures:
             return {}
         losses = [losses for _, losses in self._passes]
+        sums = torch.stack([torch.stack([getattr(x, name) for x in losses]).sum() for name in ("balance", "z")])
         n_passes = len(losses) * self._world.readers
         largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads]).max()
         dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads]).sum()
+        numbers = torch.cat((self._world.sum(sums), torch.stack((largest, dead.to(largest.dtype)))))
+        balance, z, largest_load, dead_experts = numbers.tolist()  # waits for a GPU once
         return {
-            "balance_loss": self._world.sum(torch.stack([x.balance for x in losses]).sum()).item() / n_passes,
-            "router_z_loss": self._world.sum(torch.stack([x.z for x in losses]).sum()).item() / n_passes,
-            "largest_load": largest.item(),
-            "dead_experts": int(dead.item()),
+            "balance_loss": balance / n_passes,
+            "router_z_loss": z / n_passes,
+            "largest_load": largest_load,
+            "dead_experts": int(dead_experts),
         }
 
     @cached_property

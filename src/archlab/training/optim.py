@@ -181,10 +181,17 @@ class Muon(LightAdamW):
         mean = state["momentum"].lerp_(gradient, 1 - config.momentum)
         direction = gradient.lerp(mean, config.momentum) if config.nesterov else mean
         # An update depends on the whole matrix, so each process that has a part of it computes the whole update.
-        orthogonal = orthogonalized(whole(direction), config.steps, getattr(torch, config.dtype))
+        orthogonal = orthogonalized(whole(direction), config.steps, _product_dtype(config, matrix.device))
         scale = _SCALES[config.scale](*matrix.shape[-2:])
         matrix.mul_(1 - lr * weight_decay)
         matrix.add_(part_of(orthogonal.to(matrix.dtype), matrix), alpha=-lr * scale)
+
+
+def _product_dtype(config: MuonConfig, device: torch.device) -> torch.dtype:
+    if config.dtype != "auto":
+        return getattr(torch, config.dtype)
+    gains = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if gains else torch.float32
 
 
 def orthogonalized(matrices: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:

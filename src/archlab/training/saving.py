@@ -1,6 +1,6 @@
 """Saving of checkpoints during training: the state is copied, and a thread writes the copy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,13 +8,16 @@ from threading import Thread
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from archlab.config.schema import Keep
 from archlab.files import disk_errors, folder_atomic
 from archlab.training.checkpoint import Retention, complete, remove_others, state_of, step_folder, write_whole
 from archlab.training.world import ALONE, World
+
+State = Mapping[str, Mapping[str, Tensor]]
+"""Tensors of a checkpoint by the name of their file and their own name."""
 
 
 class Saver:
@@ -79,11 +82,13 @@ class Saver:
     def _prepare(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
         state = state_of(model, optimizer)
         if self._group is None:
-            copies = {
-                file: {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
-                for file, tensors in state.items()
-            }
-            return lambda: write_whole(temporary, step, copies)
+            copies, wait = _copied(state)
+
+            def write() -> None:
+                wait()
+                write_whole(temporary, step, copies)
+
+            return write
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -98,6 +103,24 @@ class Saver:
             finish()
         except BaseException as error:  # the training thread raises it later
             self._error = error
+
+
+def _copied(state: State) -> tuple[State, Callable[[], None]]:
+    """Return a copy in the memory of the host, and a function that waits until it is complete.
+
+    A GPU copies while training continues. Its later updates follow in its queue, so they do not change the copy.
+    """
+
+    def copied(x: Tensor) -> Tensor:
+        return torch.empty_like(x, device="cpu", pin_memory=x.is_cuda).copy_(x, non_blocking=True)
+
+    with torch.no_grad():
+        copies = {file: {name: copied(x) for name, x in tensors.items()} for file, tensors in state.items()}
+    if not any(x.is_cuda for tensors in state.values() for x in tensors.values()):
+        return copies, lambda: None
+    end = torch.cuda.Event()
+    end.record()
+    return copies, end.synchronize
 
 
 def _wait_for_parts(future: Future[Any], folder: Path) -> None:

@@ -102,8 +102,8 @@ def update(
         totals += torch.stack([*losses, distance]) * (share / world.context)
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
     totals = world.context_group.sum(totals) if world.context_group else totals
-    loss, *teacher_losses = world.sum(totals).tolist()
-    numbers = loss, grad_norm.item()
+    loss, *teacher_losses, norm = torch.cat((world.sum(totals), grad_norm[None])).tolist()  # waits for a GPU once
+    numbers = loss, norm
     updated = all(map(math.isfinite, numbers)) and not refuses(*numbers)
     teacher_metrics = teacher.metrics(*teacher_losses) if teacher else {}
     result = StepResult(*numbers, learning_rate(train, step), updated, routers.metrics(), teacher_metrics)
@@ -173,10 +173,12 @@ def hidden_and_targets(
             part,
         )
     targets_BT = targets_BT if part is None else part.own(targets_BT)
-    counted_BT = _on_device(batch.counted, device)
-    if counted_BT is None:
-        return hidden_BTD.flatten(0, 1), targets_BT.flatten()
-    return hidden_BTD[counted_BT], targets_BT[counted_BT]
+    hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
+    if batch.counted is None:
+        return hidden_ND, targets_N
+    # The device cannot compute the indices without waiting for their number.
+    index_n = _on_device(np.flatnonzero(batch.counted), device)
+    return hidden_ND.index_select(0, index_n), targets_N.index_select(0, index_n)
 
 
 @overload
@@ -188,4 +190,7 @@ def _on_device(array: np.ndarray | None, device: Device) -> Tensor | None: ...
 
 
 def _on_device(array: np.ndarray | None, device: Device) -> Tensor | None:
-    return None if array is None else torch.from_numpy(array).to(device.type)
+    """Return a tensor on the device. Copying to a GPU does not wait for it, because the copied memory is pinned."""
+    if array is None or device.type == "cpu":
+        return None if array is None else torch.from_numpy(array)
+    return torch.from_numpy(array).pin_memory().to(device.type, non_blocking=True)

@@ -37,6 +37,8 @@ class KernelNeeds:
     widths: tuple[int, int] = (64, 64)
     """Width of a query, and width of a value."""
     on_cuda: bool = True
+    before_ampere: bool = False
+    """Whether the GPU has a compute capability below 8.0, such as a T4 (7.5)."""
     float64: bool = False
     gradients: bool = False
     queries: int = 1
@@ -72,6 +74,8 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
         return "dropout"
     if needs.float64:
         return "float64"
+    if needs.before_ampere:
+        return "GPUs with a compute capability below 8.0"
     if needs.on_cuda:
         return "heads below a width of 16 on cuda" if min(needs.widths) < 16 else None
     return "gradients on cpu" if needs.gradients else "sinks on cpu" if needs.sinks else None

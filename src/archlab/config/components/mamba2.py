@@ -96,7 +96,8 @@ class Mamba2(Mixer):
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations of the mixer. For a single token, x B^T is added to every state, and S C is read from
-        it. For more tokens, larger matrix products over chunks of tokens are used instead."""
+        it. For more tokens, larger matrix products over chunks of tokens are used instead. The product with which a GPU
+        computes the states before all chunks is not counted."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
         n, Q = chunking(model_pass.tokens)
