@@ -51,6 +51,7 @@ class RoPE(nn.Module):
         super().__init__()
         theta = 5e5 if bug == "rope-theta" else theta
         exponent = torch.arange(0, d_k, 2, dtype=torch.float64) / d_k / (2 if bug == "rope-exponent" else 1)
+        exponent = -exponent if bug == "rope-exponent-sign" else exponent
         angles = torch.arange(max_seq_len + 1, dtype=torch.float64)[:, None] * theta**-exponent
         self.bug = bug
         self.register_buffer("cos", angles.cos(), persistent=False)

@@ -334,3 +334,97 @@ def test_a_mapping_decides():
 def test_bad_input_is_one_message(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+LONG = small(max_seq_len=256)
+
+
+class _Changed(Attention):
+    """Attention whose scores or mask are changed."""
+
+    def forward(self, x, token_positions=None):
+        q, k, v = (
+            self.split(self.q_proj(x), self.H),
+            self.split(self.k_proj(x), self.K),
+            self.split(self.v_proj(x), self.K),
+        )
+        q, k = self.rope(q, token_positions), self.rope(k, token_positions)
+        k, v = (y.repeat_interleave(self.H // self.K, 1) for y in (k, v))
+        T = x.shape[1]
+        scores = self.changed(q @ k.transpose(-2, -1) / self.C**0.5)
+        seen = torch.ones(T, T, dtype=torch.bool).tril() & self.seen(T)
+        y = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+        return self.o_proj(y.transpose(1, 2).flatten(2))
+
+    def changed(self, scores):
+        return scores
+
+    def seen(self, T):
+        return torch.ones(T, T, dtype=torch.bool)
+
+
+def test_the_changed_attention_is_right_if_nothing_is_changed():
+    assert compare(_Changed, "attention", LONG).equal
+
+
+def test_a_soft_cap_that_the_config_lacks_is_no_rounding():
+    class Capped(_Changed):
+        def changed(self, scores):
+            return 50 * torch.tanh(scores / 50)
+
+    result = compare(Capped, "attention", LONG)
+    assert status(result)["outputs"] == "differs"
+
+
+@pytest.mark.parametrize("first", [32, 64])
+def test_a_mask_that_is_wrong_only_in_longer_texts_is_found(first):
+    class Window(_Changed):
+        def seen(self, T):
+            return torch.ones(T, T, dtype=torch.bool).triu(1 - first)
+
+    class Late(_Changed):
+        def seen(self, T):
+            query, key = torch.arange(T)[:, None], torch.arange(T)
+            return (query < first) | (key > 0)
+
+    for wrong in (Window, Late):
+        result = compare(wrong, "attention", LONG)
+        assert status(result)["outputs"] == "equal"
+        assert status(result)["a longer sequence"] == "differs"
+        assert not result.equal
+
+
+def test_a_norm_over_all_tokens_is_not_called_causal():
+    class OverAll(RMSNorm):
+        def forward(self, x):
+            return x / (x.square().mean() + self.eps).sqrt() * self.weight
+
+    assert status(compare(OverAll, "norm", CONFIG))["causality"] == "differs"
+
+
+@pytest.mark.parametrize("axis", [-2, 1])
+def test_a_rotation_that_is_wrong_is_not_called_missing(axis):
+    def rotate(x, theta):
+        C, T = x.shape[-1], x.shape[axis]
+        angles = torch.arange(T, dtype=x.dtype)[:, None] * theta ** (torch.arange(0, C, 2) / C)
+        cos, sin = (y if axis == -2 else y[:, None] for y in (angles.cos(), angles.sin()))
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+
+    assert [mistake.name for mistake in compare(rotate, "rotary", CONFIG).mistakes] == ["rope-exponent-sign"]
+
+
+def test_functions_with_the_signatures_of_cs336():
+    def run_rmsnorm(d_model, eps, weights, in_features):
+        return in_features / (in_features.square().mean(-1, keepdim=True) + eps).sqrt() * weights
+
+    def run_swiglu(d_model, d_ff, w1_weight, w2_weight, w3_weight, in_features):
+        gate = torch.nn.functional.silu(in_features @ w1_weight.T)
+        return (gate * (in_features @ w3_weight.T)) @ w2_weight.T
+
+    def run_rope(d_k, theta, max_seq_len, in_query_or_key, token_positions):
+        return RoPE(theta, d_k, max_seq_len)(in_query_or_key, token_positions)
+
+    for function, part in ((run_rmsnorm, "norm"), (run_swiglu, "mlp"), (run_rope, "rotary")):
+        result = compare(function, part, CONFIG)
+        assert result.equal, result

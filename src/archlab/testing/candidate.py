@@ -28,6 +28,10 @@ _POSITION_ROWS = ("position_ids", "pos_ids")
 _POSITIONS = ("token_positions", "positions", "pos", "input_pos", *_POSITION_ROWS)
 """Arguments for positions. Without a batch axis, they have the shape [T]."""
 
+_INPUTS = ("in_features", "in_query_or_key", "in_indices")
+"""Names of the input in the course CS336, whose functions take sizes and weights first. Otherwise, the first argument
+is the input."""
+
 _MASKS = ("mask", "attn_mask", "attention_mask", "causal_mask")
 _CACHES = ("cache", "kv_cache", "past_key_values", "past_key_value", "past_kv", "layer_past", "past")
 _SAME_INPUT = ("q", "k", "v", "query", "key", "value", "queries", "keys", "values", "x_q", "x_k", "x_v")
@@ -58,7 +62,8 @@ class Candidate:
         self.arguments = _arguments(called)
         if not self.arguments:
             raise UserError(f"{_name(target)}: takes no input; the first argument must be the input")
-        self.input, *others = self.arguments
+        self.input = self.argument(_INPUTS) or next(iter(self.arguments))
+        others = [name for name in self.arguments if name != self.input]
         special = (*_POSITIONS, *_MASKS, *_CACHES, "use_cache", "start_pos")
         free = [name for name in others if name not in special and name not in self.settings]
         repeats = self.input in _SAME_INPUT

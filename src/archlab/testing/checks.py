@@ -17,8 +17,14 @@ from archlab.testing.closeness import EXACT, distance
 from archlab.testing.pair import Pair
 from archlab.testing.verdict import Check
 
+_OTHER_SEED = 3
+"""Seed of inputs that differ from those of the comparison."""
+
 _N_HIDDEN = 3
 """Number of hidden tokens at the start of a row in the check of padding."""
+
+LONG = 160
+"""Number of tokens of one longer sequence. A mask, a window or a table may be right only for short ones."""
 
 _MOST_NAMES = 5
 """Largest number of gradients that the report names."""
@@ -34,6 +40,7 @@ def all_checks(pair: Pair, make_cache: Callable[[], Any] | None) -> Iterator[Che
         yield _gradients(pair)
     yield _causality(pair)
     if pair.is_equal:
+        yield _unless_it_fails("a longer sequence", partial(_longer, pair))
         yield _unless_it_fails("padding", partial(_padding, pair))
         yield _unless_it_fails("shifted positions", partial(_positions, pair))
         yield _unless_it_fails("cached = full", partial(_cache, pair, make_cache))
@@ -151,7 +158,7 @@ def _causality(pair: Pair) -> Check:
     if not pair.reference.is_causal:
         return Check("causality", "not checked", "tokens of this config see later tokens")
     first, changed = pair.n_tokens // 2, pair.x.clone()
-    changed[:, first:] = changed[:, first:].flip(0) if changed.is_floating_point() else _other_ids(pair, first)
+    changed[:, first:] = pair.reference.inputs(seed=_OTHER_SEED)[:, first:]
     before = pair.run(changed)[:, :first]
     apart = distance(before, pair.output[:, :first])
     if apart <= EXACT:
@@ -160,8 +167,15 @@ def _causality(pair: Pair) -> Check:
     return Check("causality", "differs", f"the output of token {token} changes if tokens from {first} on change")
 
 
-def _other_ids(pair: Pair, first: int) -> Tensor:
-    return (pair.x[:, first:] + 1) % pair.reference.config.vocab_size
+def _longer(pair: Pair, name: str) -> Check:
+    """Compare the outputs for one sequence that is longer than those of the other checks."""
+    x = pair.reference.inputs(LONG, _OTHER_SEED)[:1]
+    if x.shape[1] <= pair.n_tokens:
+        return Check(name, "not checked", f"the config has at most {x.shape[1]} tokens")
+    with torch.no_grad():
+        found, right = pair.run(x), pair.reference(x)
+    check = _compared(name, found, right, pair.allowed)
+    return check._replace(words=f"{x.shape[1]} tokens: {check.words}")
 
 
 def _padding(pair: Pair, name: str) -> Check:

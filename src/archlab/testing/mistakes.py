@@ -139,6 +139,11 @@ _ROTARY = (
         [rotated(lambda rope: {"theta": rope.theta**0.5}), rotated(lambda rope: {"theta": rope.theta**2})],
     ),
     Mistake(
+        "rope-exponent-sign",
+        "RoPE's exponent has the wrong sign: pair i of d dimensions turns by position * theta^(-2i/d).",
+        [rotated(lambda rope: {"theta": 1 / rope.theta})],
+    ),
+    Mistake(
         "rope-theta",
         "RoPE has another theta than the config.",
         [rotated(lambda rope, theta=theta: {"theta": theta}) for theta in (1e4, 1e5, 5e5, 1e6)],

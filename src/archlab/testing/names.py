@@ -43,7 +43,7 @@ _AROUND = _table(
 )
 _OF_ATTENTION = {"attention", "attn", "self_attn", "self_attention", "mha", "sa", "att", "gqa", "mqa"}
 _OF_MLP = {"mlp", "ffn", "ff", "feed_forward", "feedforward", "swiglu", "glu", "ffwd"}
-_KINDS = _table(weight="weight w gamma g scale", bias="bias b beta")
+_KINDS = _table(weight="weight weights w gamma g scale", bias="bias b beta")
 
 FUSED: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "gate_up": ("gate", "up")}
 """Roles of matrices that hold several of archlab's matrices, one below the other."""

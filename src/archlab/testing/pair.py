@@ -99,4 +99,15 @@ def pairs(candidate: Candidate, reference: Reference, matches: Matches) -> list[
                 failures.append(error)
     if not made:
         raise failures[0]
-    return made
+    return [pair for pair in made if _reads_tokens(pair)] or made
+
+
+def _reads_tokens(pair: Pair) -> bool:
+    """Return whether code that rotates finds the tokens on the axis on which this pair has them. Otherwise, it takes
+    all of them for the first token, and rotates nothing."""
+    if pair.reference.part != "rotary":
+        return True
+    pair.load()
+    same = pair.x[:, :1].expand_as(pair.x)
+    output = pair.run(same).detach()
+    return distance(output, output[:, :1].expand_as(output)) > EXACT

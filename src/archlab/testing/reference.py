@@ -81,18 +81,21 @@ class Reference(nn.Module):
         """Return a copy whose modules can be changed. Its parameters are those of this reference."""
         return deepcopy(self, {id(parameter): parameter for parameter in self.parameters()})
 
-    def inputs(self) -> Tensor:
-        """Return random inputs: token ids [B, T] for a model, [B, T, C] for the rotation, otherwise [B, T, D].
+    def inputs(self, longest: int = LONGEST, seed: int = 1) -> Tensor:
+        """Return random inputs: token ids [B, T] for a model, [B, T, C] for the rotation, otherwise [B, T, D]. T is
+        `longest` or the model's maximum, if that is smaller.
 
-        Tokens differ in size by a factor of up to 100, so that the epsilon of a norm matters.
+        In the first sequence, the values of all tokens have a variance of 1, so that attention's scores are as large as
+        those of a model. In the second one, tokens are smaller by a factor of up to 100, so that the epsilon of a norm
+        matters.
         """
-        random, device = torch.Generator().manual_seed(1), torch.get_default_device()
-        T = min(LONGEST, self.config.max_seq_len)
+        random, device = torch.Generator().manual_seed(seed), torch.get_default_device()
+        T = min(longest, self.config.max_seq_len)
         if self.part == "model":
             return torch.randint(self.config.vocab_size, (BATCH, T), generator=random, device="cpu").to(device)
         width = self.rotary_width if self.part == "rotary" else self.config.d_model
         sizes = 10 ** -(2 * torch.rand(BATCH, T, 1, generator=random, dtype=torch.float64, device="cpu"))
-        sizes = torch.ones_like(sizes) if self.part == "rotary" else sizes
+        sizes[0 if self.part != "rotary" else slice(None)] = 1
         x = torch.randn(BATCH, T, width, generator=random, dtype=torch.float64, device="cpu") * sizes
         return x.to(device)
 
