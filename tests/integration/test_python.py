@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,33 @@ def test_invalid_studies_are_refused(tmp_path: Path) -> None:
 def test_values_may_extend_a_study(tmp_path: Path) -> None:
     extending = study_from_values({"extends": "ladder", "question": "Which, with more?"})
     assert (extending.question, extending.base) == ("Which, with more?", "tiny-transformer")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: archlab.draw("tiny-llama"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.check("tiny-llama"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.diff(archlab.load_config("tiny-llama"), "gpt-2"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.train("tiny-llama", "out"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.training_speed("tiny-llama"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.decoding_speed("tiny-llama"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.profile("tiny-llama"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.coordinate_check("tiny-llama", [32, 64]),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_a_name_in_place_of_a_config_is_one_message(call: Callable[[], object]) -> None:
+    with pytest.raises(UserError, match=r"is not a config; allowed: what archlab\.load_config returns"):
+        call()
+
+
+def test_a_name_in_place_of_a_model_is_one_message() -> None:
+    for call in (
+        lambda: archlab.generate("runs/a", "hello"),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        lambda: archlab.fill("runs/a", "hello"),  # pyright: ignore[reportArgumentType]
+        lambda: archlab.beam_search("runs/a", None),  # pyright: ignore[reportArgumentType]
+    ):
+        with pytest.raises(UserError, match=r"is not a model; allowed: what archlab\.from_pretrained returns"):
+            call()
+    with pytest.raises(UserError, match="names no config"):
+        archlab.load_config({"model": {}})  # pyright: ignore[reportArgumentType]

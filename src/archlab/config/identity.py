@@ -7,7 +7,7 @@ from typing import Any
 
 from archlab.config.core.merge import Raw, expand
 from archlab.config.layers import resolve, resolve_encoder, resolve_layers
-from archlab.config.schema import Config
+from archlab.config.schema import Config, check_is_config
 from archlab.config.training import resolve_train
 
 NO_EFFECT_ON_RESULT = (
@@ -46,6 +46,7 @@ def diff(a: Config, b: Config, *, model_only: bool = False) -> dict[str, tuple[A
     >>> archlab.diff(archlab.load_config("llama-3-8b"), archlab.load_config("llama-3-8b", "model.n_layers=16"))
     {'model.n_layers': (32, 16)}
     """
+    check_is_config(a, b)
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     sections = list(dict.fromkeys(key.rpartition(".")[0] for key in {**left, **right}))

@@ -289,14 +289,19 @@ class Config(Displayed, Settings):
         return _unpickled, (type(self), self.plugins, pickle.dumps(self.__getstate__()))
 
 
+def check_is_config(*values: object) -> None:
+    """Raise UserError if a value is not a config."""
+    if wrong := [each for each in values if not isinstance(each, Config)]:
+        allowed = "what archlab.load_config returns, and then arguments by name, as in context=256"
+        raise UserError(f"{wrong[0]!r} is not a config; allowed: {allowed}")
+
+
 def named_configs(configs: Sequence[Config], names: Sequence[str] = ()) -> dict[str, Config]:
     """Return configs by name. By default, the names are `config 1`, `config 2` and so on.
 
     Raise UserError if a value is not a config, or if there is not one name for each config.
     """
-    if wrong := [each for each in configs if not isinstance(each, Config)]:
-        allowed = "what archlab.load_config returns, and then arguments by name, as in context=256"
-        raise UserError(f"{wrong[0]!r} is not a config; allowed: {allowed}")
+    check_is_config(*configs)
     names = names or [f"config {number}" for number in range(1, len(configs) + 1)]
     if not len({*names}) == len(names) == len(configs):
         raise UserError(f"names: {[*names]}; allowed: {len(configs)} different names, one for each config")

@@ -170,6 +170,8 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
     If it is a YAML file, the plug-ins that it names are trusted and may run. If the overrides set `train.start`, the
     tokenizer of those weights is included, and their architecture unless the config describes a whole model.
     """
+    if not isinstance(source, str | Path):
+        raise UserError(f"{source!r} names no config; allowed: a preset, a file, a folder or a hub id; then overrides")
     if (file := Path(source)).is_file():
         accept(file)
     raw = read_config(source)

@@ -13,7 +13,7 @@ from archlab.errors import UserError, check_at_least
 from archlab.infer.sampling import excluded_tokens, forced_tokens
 from archlab.infer.session import Session, tokens_of
 from archlab.model.decoder import Decoder
-from archlab.model.inputs import Inputs, check_ids, check_tensors
+from archlab.model.inputs import Inputs, check_ids, check_is_model, check_tensors
 
 ALPHA = 0.6
 """Default exponent of the length penalty."""
@@ -65,6 +65,7 @@ def beam_search(
     >>> len(best.tokens), best.score >= second.score
     (4, True)
     """
+    check_is_model(model)
     check_at_least(1, beams=beams)
     check_at_least(0, max_new_tokens=max_new_tokens)
     if not 0 <= alpha <= MOST_ALPHA:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.components.work import FLOAT32_BYTES, Pass
-from archlab.config.schema import Config
+from archlab.config.schema import Config, check_is_config
 from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
@@ -94,6 +94,7 @@ def coordinate_check(
     >>> {place.name: len(place.change) for place in checked.places}
     {'embedding': 2, 'layer 1': 2, 'layer 2': 2, 'logits': 2}
     """
+    check_is_config(config)
     check_at_least(1, steps=steps, context=context, widths=min(widths, default=None))
     context = context or shared_context([config])
     if len(set(widths)) < 2:

@@ -11,6 +11,7 @@ from archlab.errors import UserError, check_at_least
 from archlab.infer.load import folder_of, load_codec
 from archlab.infer.text import PublishedCodec, RunCodec, unknown_tokens
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import check_is_model
 
 
 class Guess(NamedTuple):
@@ -37,6 +38,7 @@ def fill(model: Decoder, text: str, top: int = 5) -> list[list[Guess]]:
     >>> len(guesses), guesses[0].probability >= guesses[1].probability
     (2, True)
     """
+    check_is_model(model)
     check_at_least(1, top=top)
     if not sees_as(model.config, "two_sided"):
         raise UserError(

@@ -12,7 +12,7 @@ from archlab.infer.sampling import Sampling
 from archlab.infer.session import Session, tokens_of
 from archlab.infer.text import stream_text
 from archlab.model.decoder import Decoder
-from archlab.model.inputs import Inputs, check_tensors
+from archlab.model.inputs import Inputs, check_is_model, check_tensors
 
 Prompt = TypeVar("Prompt", Tensor, str)
 """Type of a prompt: token ids, or a text. Its continuation has the same type."""
@@ -73,6 +73,7 @@ def generate(
     >>> archlab.generate(model, "the cat", max_new_tokens=4, temperature=0.8, seed=0)
     'the cat...'
     """
+    check_is_model(model)
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     fixed = {"forced_first": forced_first, "forced_last": forced_last, "excluded": excluded}
     if isinstance(prompt, str):

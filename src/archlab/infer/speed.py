@@ -10,7 +10,7 @@ import torch
 
 from archlab.config.components.work import FLOAT32_BYTES, KINDS, OperationKind
 from archlab.config.core.base import Base
-from archlab.config.schema import Config, TrainConfig
+from archlab.config.schema import Config, TrainConfig, check_is_config
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
@@ -72,6 +72,7 @@ def training_speed(config: Config, steps: int = 10) -> Speed:
     >>> speed.tokens_per_second > 0
     True
     """
+    check_is_config(config)
     check_at_least(1, steps=steps)
     run = rehearse(config)
     utilization = Utilization(visible_training_flops(config), run.device)
@@ -104,6 +105,7 @@ def decoding_speed(
     >>> speed.tokens_per_second > 0
     True
     """
+    check_is_config(config)
     check_at_least(1, batch=batch, context=context, steps=steps)
     counted = cost(config, batch, context, dtype)
     if "decoding" not in counted.computed_work:
@@ -253,6 +255,7 @@ def profile(config: Config, steps: int = 5) -> Profile:
     >>> round(sum(share.time for share in step.shares), 6)
     1.0
     """
+    check_is_config(config)
     check_at_least(1, steps=steps)
     run = rehearse(uncompiled(config))
     whole_seconds = min(seconds_of(run.step, steps))

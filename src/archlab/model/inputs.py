@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from archlab.config.components.position import Learned
 from archlab.config.layers import sees_as
@@ -32,6 +32,12 @@ NO_INPUTS = Inputs()
 
 
 _TENSORS = tuple(field.name for field in fields(Inputs) if field.name != "cache")
+
+
+def check_is_model(model: object) -> None:
+    """Raise UserError if a value is not a model."""
+    if not isinstance(model, nn.Module):  # a compiled model is no Decoder
+        raise UserError(f"{model!r} is not a model; allowed: what archlab.from_pretrained returns")
 
 
 def check_tensors(tokens_BT: Tensor, inputs: Inputs) -> None:

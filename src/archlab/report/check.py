@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from archlab.config.layers import layer_configs
-from archlab.config.schema import Config
+from archlab.config.schema import Config, check_is_config
 from archlab.displayed import Displayed
 from archlab.evidence.claims import Claim, cited, claims, sources
 from archlab.files import write_page
@@ -57,6 +57,7 @@ def check(
     >>> [finding.field for finding in archlab.check(config).findings]
     ['vocab_size']
     """
+    check_is_config(config)
     case = Case(config, tensor, languages, pipeline)
     return Review(case, tuple(findings(case)))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.core.text import collected_notes
-from archlab.config.schema import Config
+from archlab.config.schema import Config, check_is_config
 from archlab.config.sources import sources
 from archlab.config.training import tokens_read
 from archlab.data.chat_data import ChatData
@@ -52,6 +52,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     >>> run.status, run.tokens
     ('finished', 640)
     """
+    check_is_config(config)
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
         callback = (callback or Printing()) if world.is_first else Callback()

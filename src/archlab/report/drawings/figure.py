@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archlab.config.layers import distinct_layers, stacks
-from archlab.config.schema import Config
+from archlab.config.schema import Config, check_is_config
 from archlab.displayed import Displayed, FigureFormat
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.inside import check_unfold
@@ -54,5 +54,6 @@ def draw(config: Config, title: str = "", *, unfold: Sequence[str] = (), remark:
     >>> archlab.draw(archlab.load_config("llama-3-8b"), unfold=["mlp"]).save("model.svg")
     PosixPath('model.svg')
     """
+    check_is_config(config)
     check_unfold([layer for stack in stacks(config.model) for layer in distinct_layers(stack)], list(unfold))
     return Figure(title or "block diagram", block_diagram(config, title or "block diagram", list(unfold), remark))
