@@ -65,11 +65,12 @@ def test_an_offered_value_can_be_set(field, capsys):
 def test_paths(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    for name in ("mine.yaml", "notes.txt", ".hidden.yaml"):
+    for name in ("mine.yaml", "notes.txt", ".hidden.yaml", "mine.py"):
         (tmp_path / name).touch()
     assert {"mine.yaml", "runs/"} <= {*offered(capsys, "show", "")}
     assert not {"notes.txt", ".hidden.yaml"} & {*offered(capsys, "show", "")}
     assert offered(capsys, "generate", "ru") == ["runs/", "runs/a/"], "two values, so that no space follows"
+    assert "mine.py" in offered(capsys, "verify", "mi")
     assert offered(capsys, "generate", "no/such/folder/") == []
 
 

@@ -34,6 +34,9 @@ ConfigOrOverride = Annotated[str, Parameter(completer=candidates.configs_and_ove
 FolderName = Annotated[str, Parameter(completer=candidates.paths)]
 """Run folder, Hugging Face folder or hub id."""
 
+CodeName = Annotated[str, Parameter(completer=candidates.paths)]
+"""Python file and the name of code in it, as in mine.py:RMSNorm."""
+
 StudyName = Annotated[str, Parameter(completer=candidates.studies)]
 """Study of the library, YAML file or study folder."""
 

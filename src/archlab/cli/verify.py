@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from archlab.cli.arguments import ConfigName, Flag, Override, WholeNumber, load_with_notes
+from archlab.cli.arguments import CodeName, ConfigName, Flag, Override, WholeNumber, load_with_notes
 from archlab.cli.terminal import long_output, print_json
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.errors import UserError
@@ -16,7 +16,7 @@ _Several = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
 @long_output
 def run(
-    target: str,
+    target: CodeName,
     config: ConfigName,
     /,
     *overrides: Override,
