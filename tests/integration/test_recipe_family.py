@@ -1,7 +1,10 @@
 """Follow the steps of docs/adding_a_family.md literally in a copy of the repository."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert [Path(path).stem for path, _ in RECIPE.files()] == ["iquestcoder", "iquestcoder"]
     RECIPE.follow(root)
     registry = root / "src/archlab/families/registry.py"
-    hunks = [block for language, block in RECIPE.blocks if language == "diff"]
-    assert len(hunks) == 2
+    followed = {hunk for _, hunk in RECIPE.hunks()}
+    hunks = [block for language, block in RECIPE.blocks if language == "diff" and block not in followed]
+    assert (len(followed), len(hunks)) == (1, 2)
     for hunk in hunks:
         registry.write_text(apply(registry, hunk))
     readme, n_replaced = re.subn(
@@ -27,6 +31,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert n_replaced == 1
     (root / "README.md").write_text(readme)
+    (script,) = re.findall(r"`python (\S+)` writes", RECIPE.text)
+    subprocess.run([sys.executable, script], cwd=root, env={**os.environ, "PYTHONPATH": str(root / "src")}, check=True)
     return root
 
 

@@ -16,6 +16,7 @@ from archlab.errors import UserError
 from archlab.exchange import save
 from archlab.exchange.load import load_hf
 from archlab.exchange.save import save_pretrained
+from archlab.families.registry import FAMILIES
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
 from tests.parity.cases import CASES
@@ -98,6 +99,22 @@ def test_load_save_load_is_bit_identical(model_type: str, dtype: torch.dtype, tm
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "one"))
     assert all(torch.equal(before[name], after[name]) for name in before.keys() & after.keys())
+
+
+OTHER_NAMES = {other: name for name, family in FAMILIES.items() for other in family.other_model_types}
+
+
+@pytest.mark.parametrize("model_type", OTHER_NAMES)
+def test_a_checkpoint_with_another_name_is_saved_as_its_family(model_type: str, tmp_path: Path) -> None:
+    folder = published(tmp_path / "hf", OTHER_NAMES[model_type])
+    before = archlab.from_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type}))
+    ours = archlab.from_pretrained(folder)
+    assert same_weights(before, ours)
+    assert before.config == ours.config
+    assert archlab.inspect(folder).architecture == config["architectures"][0]
+    assert archlab.save_pretrained(ours, tmp_path / "saved") == OTHER_NAMES[model_type]
 
 
 @torch.no_grad()

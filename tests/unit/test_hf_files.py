@@ -247,8 +247,11 @@ def test_an_invalid_config(hf: Path, text: str) -> None:
     [
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
         ("longt5", "model_type is 'longt5'"),
-        ("jamba", "model_type is 'jamba'"),
-        ("dbrx", "model_type is 'dbrx'"),
+        (
+            "jamba",
+            "model_type is 'jamba'; refused: state-space layers of Mamba 1, which archlab does not have; `archlab",
+        ),
+        ("musicgen", "model_type is 'musicgen'; not a language model: continues audio tokens; `archlab list families`"),
         (None, "model_type is missing"),
         (["llama"], "model_type is ['llama']"),
     ],
@@ -256,6 +259,15 @@ def test_an_invalid_config(hf: Path, text: str) -> None:
 def test_unknown_families(hf: Path, model_type: Any, message: str) -> None:
     change(hf, model_type=model_type)
     assert message in refusal(hf)
+
+
+@pytest.mark.parametrize("command", ["show {}", "import {} --out {}-run", "cost {}", "inspect {}"])
+def test_a_command_says_why_a_family_is_refused(hf: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change(hf, model_type="diffllama")
+    assert app.main(command.format(hf, hf).split()) == 2
+    printed = capsys.readouterr()
+    message = f"{hf / 'config.json'}: model_type is 'diffllama'; refused: attention subtracts one softmax from another"
+    assert (printed.out + printed.err).count(message) == 1
 
 
 @pytest.mark.parametrize(
@@ -401,7 +413,7 @@ def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "unusual: theta 5e5, tied\nloads" in capsys.readouterr().out
     change(hf, model_type="mamba")
     assert app.main(["inspect", str(hf)]) == 2
-    assert "mamba (not known to archlab)" in capsys.readouterr().out
+    assert "mamba (not supported by archlab)" in capsys.readouterr().out
 
 
 def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Inspection of a model folder: its family, its design choices, its unusual features, and whether archlab can load
 it."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from archlab.atlas import words
@@ -12,7 +13,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.configs import read_model_config, read_raw_config
 from archlab.exchange.load import check_hf
-from archlab.families.registry import FAMILIES
+from archlab.families.registry import find_family
 from archlab.hf.folder import CONFIG, read_json
 from archlab.pricing.params import parameters
 
@@ -50,7 +51,9 @@ def inspect_published(folder: Path) -> Inspection:
     """Inspect a Hugging Face folder. The content of tensors is not read, with a few exceptions (see `check_hf`)."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
-    known = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    known = None
+    with suppress(UserError):
+        known = find_family(model_type, CONFIG)
     inspection = Inspection(
         model_type=None if model_type is None else str(model_type),
         architecture=known.architecture if known else None,

@@ -120,7 +120,7 @@ def inspect_folder(folder: FolderName, /, *, json: Flag = False) -> int:
 
 def _print_inspection(inspection: Inspection) -> None:
     made_here = inspection.trained is not None and inspection.model_type is None
-    architecture = inspection.architecture or "not known to archlab"
+    architecture = inspection.architecture or "not supported by archlab"
     family = "made here" if made_here else f"{inspection.model_type} ({architecture})"
     trained = [] if inspection.trained is None else [("trained", inspection.trained)]
     print_table(("family", family), [*trained, *inspection.choices.items()])

@@ -15,6 +15,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.configs import read_model_config
+from archlab.families.registry import find_family
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, companions, origin_of, read_json
 from archlab.hf.imported import Imported
@@ -92,8 +93,8 @@ def _raise_if_any(problems: Sequence[str], family: Family, folder: Path) -> None
 def read_origin(folder: Path) -> Origin:
     """Return the data needed to save the model again: the name of the family, the special tokens and the tokenizer
     files."""
-    family = read_json(folder / CONFIG).get("model_type")
-    return Origin(str(family), model_ids(folder), companions(folder))
+    family = find_family(read_json(folder / CONFIG).get("model_type"), str(folder / CONFIG))
+    return Origin(family.model_type, model_ids(folder), companions(folder))
 
 
 def imported_record(folder: Path, source: str, dtype: str | None = None) -> Imported:

@@ -115,6 +115,7 @@ FAMILY = Family(
     ],
     buffers=BUFFERS,
     prefix="transformer.",
+    other_model_types=("gpt-sw3",),
     no_effect=frozenset({"n_ctx", "reorder_and_upcast_attn"}),  # archlab always computes scores in float32
     aliases=ALIASES,
 )

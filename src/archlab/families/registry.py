@@ -1,7 +1,10 @@
 """All families of published models that archlab can read and write."""
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 
+from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.families import (
@@ -115,12 +118,30 @@ family modules."""
 _BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.other_model_types)}
 
 
+@cache
+def refused() -> Mapping[str, Mapping[str, str]]:
+    """Return why archlab does not load some causal language models of transformers: reasons by answer and `model_type`.
+
+    The answers are `refused` and `not a language model`.
+    """
+    return read_yaml(resources.files("archlab.families") / "refused.yaml")
+
+
 def find_family(model_type: object, where: str) -> Family:
-    """Return the family with this `model_type`. If there is none, raise a UserError that lists all families."""
-    if isinstance(model_type, str) and model_type in _BY_NAME:
-        return _BY_NAME[model_type]
+    """Return the family with this `model_type`.
+
+    If archlab refuses the family, raise a UserError that gives the reason. If it does not know the `model_type`, raise
+    a UserError that lists all families.
+    """
+    name = str(model_type)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    for answer, reasons in refused().items():
+        if name in reasons:
+            families = "`archlab list families` shows the families that archlab loads"
+            raise UserError(f"{where}: model_type is {name!r}; {answer}: {reasons[name]}; {families}")
     problem = f"model_type is {model_type!r}" if model_type else "model_type is missing"
-    raise UserError(f"{where}: {problem}{nearest(str(model_type), FAMILIES)}; known families: {', '.join(FAMILIES)}")
+    raise UserError(f"{where}: {problem}{nearest(name, FAMILIES)}; known families: {', '.join(FAMILIES)}")
 
 
 def list_families() -> dict[str, str]:

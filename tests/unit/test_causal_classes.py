@@ -1,0 +1,71 @@
+"""The table of docs/families.md: an answer for each causal language model of transformers.
+
+`python tests/unit/test_causal_classes.py` writes the table again.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from archlab.errors import UserError
+from archlab.families.registry import FAMILIES, find_family, refused
+
+PAGE = Path(__file__).parents[2] / "docs" / "families.md"
+TABLE = re.compile(r"^\| model_type \|.*?(?=^$|\Z)", re.MULTILINE | re.DOTALL)
+CLASSES: dict[str, str] = dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+"""Name of the class by `model_type`."""
+REASONS = {name: reason for reasons in refused().values() for name, reason in reasons.items()}
+NOT_WRITTEN = "not written yet; needs only existing parts"
+
+
+def answer(name: str) -> tuple[str, str]:
+    """Return the answer to whether archlab loads a `model_type`, and its reason."""
+    for text, reasons in refused().items():
+        if name in reasons:
+            return text, reasons[name]
+    family = find_family(name, "config.json")
+    is_other_class = CLASSES[name] not in (family.architecture, *family.other_architectures)
+    reason = f"the class {family.architecture}" if is_other_class else ""
+    return ("exact", reason) if name in FAMILIES else (f"variant of `{family.model_type}`", reason)
+
+
+def table() -> str:
+    head = ["| model_type | class in transformers | answer | reason |", "|---|---|---|---|"]
+    rows = [f"| {' | '.join((f'`{name}`', CLASSES[name], *answer(name)))} |" for name in sorted(CLASSES)]
+    return "\n".join([*head, *(row.replace("|  |", "| |") for row in rows)]) + "\n"
+
+
+def test_every_class_has_one_answer():
+    """A new class of transformers needs a family or a reason. A class that is gone, or has a family now, needs none."""
+    assert {*FAMILIES, *(name for family in FAMILIES.values() for name in family.other_model_types)}.isdisjoint(REASONS)
+    assert set(REASONS) - set(CLASSES) == set()
+    for name in CLASSES:
+        answer(name)
+    assert sum(map(len, refused().values())) == len(REASONS)
+
+
+def test_the_page_shows_the_answers():
+    assert TABLE.findall(PAGE.read_text(encoding="utf-8")) == [table()]
+
+
+def test_reasons_name_families_that_exist():
+    named = {other for reason in REASONS.values() for other in re.findall(r"`([^`]+)`", reason)}
+    assert named - {*FAMILIES, *CLASSES} == set()
+    for name, reason in REASONS.items():
+        parts = dict(re.findall(r"`([^`]+)`, which is (exact|refused)", reason))
+        assert {other: "exact" if other in FAMILIES else "refused" for other in parts} == parts, name
+        if NOT_WRITTEN in reason:
+            assert set(re.findall(r"`([^`]+)`", reason)) <= {*FAMILIES}, name
+
+
+@pytest.mark.parametrize("name", sorted(REASONS))
+def test_the_error_gives_the_reason(name):
+    with pytest.raises(UserError, match=re.escape(f"config.json: model_type is '{name}'")) as error:
+        find_family(name, "config.json")
+    assert REASONS[name] in str(error.value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(TABLE.sub(lambda _: table(), PAGE.read_text(encoding="utf-8"), count=1), encoding="utf-8")
