@@ -367,7 +367,7 @@ def test_the_changed_attention_is_right_if_nothing_is_changed():
     assert compare(_Changed, "attention", LONG).equal
 
 
-def test_a_soft_cap_that_the_config_lacks_is_no_rounding():
+def test_a_soft_cap_that_the_config_lacks_is_not_called_rounding():
     class Capped(_Changed):
         def changed(self, scores):
             return 50 * torch.tanh(scores / 50)

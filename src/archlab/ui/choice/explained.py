@@ -23,7 +23,7 @@ _MOST_KEPT = 256
 
 
 class Evidence(NamedTuple):
-    """What is known about a topic."""
+    """Claims about a topic, with their results."""
 
     claims: list[LedgerEntry]
     forests: list[Forest]
