@@ -100,6 +100,7 @@ def test_the_version_has_one_place():
 def test_the_conda_recipe_needs_the_same():
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
     assert recipe["context"]["version"] == archlab.__version__
+    assert recipe["context"]["version"] == archlab.__version__
     python, *packages = recipe["requirements"]["run"]
     assert python == f"python {PROJECT['requires-python']}"
     assert [name.replace(" ", "").replace("pytorch", "torch") for name in packages] == PROJECT["dependencies"]
