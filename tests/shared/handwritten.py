@@ -93,8 +93,10 @@ class Attention(nn.Module):
 
     def forward(self, x, token_positions=None):
         B, T, D = x.shape
-        q, k = self.split(self.q_proj(x), self.H), self.split(self.k_proj(x), self.K)
-        v = self.split(self.v_proj(x), self.K)
+        k_proj, v_proj = self.k_proj, self.v_proj
+        if self.bug == "keys-and-values-swapped":
+            k_proj, v_proj = v_proj, k_proj
+        q, k, v = self.split(self.q_proj(x), self.H), self.split(k_proj(x), self.K), self.split(v_proj(x), self.K)
         q = self.rope(q, token_positions)
         k = k if self.bug == "rope-keys" else self.rope(k, token_positions)
         group = self.H // self.K
@@ -123,7 +125,8 @@ class Attention(nn.Module):
             weights = scores.masked_fill(hidden, fill).softmax(-2 if self.bug == "softmax-axis" else -1)
         mixed = weights @ v
         mixed = mixed if self.bug == "heads-merged-without-transpose" else mixed.transpose(1, 2)
-        return self.o_proj(mixed.reshape(B, T, D))
+        mixed = mixed.reshape(B, T, D)
+        return mixed if self.bug == "no-output-projection" else self.o_proj(mixed)
 
 
 class SwiGLU(nn.Module):
@@ -145,6 +148,8 @@ class SwiGLU(nn.Module):
         }.get(self.bug, lambda x: x * torch.sigmoid(x))
         gate, up = self.w1(x), self.w3(x)
         gate, up = (up, gate) if self.bug == "gate-and-up-swapped" else (gate, up)
+        if self.bug == "no-up-projection":
+            return self.w2(act(gate))
         if self.bug == "activation-of-product":
             return self.w2(act(gate * up))
         return self.w2(act(gate) + up if self.bug == "gate-added" else act(gate) * up)

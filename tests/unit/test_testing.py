@@ -42,7 +42,7 @@ def part_of(name):
         return "norm"
     if name.startswith("rope"):
         return "attention" if name == "rope-keys" else "rotary"
-    if name.startswith(("gate", "activation")):
+    if name.startswith(("gate", "activation")) or name == "no-up-projection":
         return "mlp"
     if name in ("tied", "no-final-norm", "embedding-scale"):
         return "model"

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from torch import nn
 
+from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import choose
 from archlab.config.schema import Config
@@ -78,6 +79,7 @@ def _best(choices: Sequence[Pair]) -> tuple[Pair, tuple[Mistake, ...]]:
     if equal := next((pair for pair in choices if pair.is_equal), None):
         best, found = equal, ()
     else:
+        note("the outputs differ; known mistakes are tried, which can take minutes for a whole model")
         explained = ((pair, mistakes_in(pair.reference, pair.right, pair.output)) for pair in choices)
         best, found = next((entry for entry in explained if entry[1]), (choices[0], ()))
     best.load()

@@ -15,6 +15,7 @@ from archlab.testing.planting import (
     activated,
     attending,
     gated,
+    in_attention,
     in_layers,
     in_mlps,
     in_model,
@@ -76,6 +77,7 @@ def _of_norms(kind: type[RMSNorm] | type[LayerNorm], title: str, averaged: str) 
             _over(-2),
             _over(-2, -1),
             _over(0),
+            _over(0, 1, 2),
         ),
         wrong(
             "no-root",
@@ -242,6 +244,16 @@ _ATTENTION = (
     ),
     Mistake("queries-and-keys-swapped", "Queries and keys are swapped.", [attending(swaps=True)]),
     Mistake(
+        "keys-and-values-swapped",
+        "The projections of keys and values are swapped.",
+        [in_attention(lambda attention: planting.swap(attention, "k", "v"))],
+    ),
+    Mistake(
+        "no-output-projection",
+        "Attention leaves out its output projection.",
+        [in_attention(planting.drop_output)],
+    ),
+    Mistake(
         "heads-merged-without-transpose",
         "The heads are merged without a transpose: [B, H, T, C] is reshaped to [B, T, H C] at once.",
         [attending(merge=planting.reshaped_back)],
@@ -267,6 +279,11 @@ _MLP = (
         "activation-of-product",
         "The activation follows the product of gate and up; it belongs to the gate alone.",
         [gated(lambda activation, gate, up: activation(gate * up))],
+    ),
+    Mistake(
+        "no-up-projection",
+        "The MLP leaves out the up projection: its gate should be multiplied by it.",
+        [gated(lambda activation, gate, up: activation(gate))],
     ),
     Mistake(
         "gate-added",

@@ -216,6 +216,21 @@ def reshaped_back(mixed: Tensor) -> Tensor:
     return mixed.reshape(B, T, H, V).transpose(1, 2)
 
 
+def in_attention(change: Callable[[MultiHeadAttention], None]) -> Plant:
+    """Return a plant that calls `change` for all multi-head attention."""
+
+    def plant(reference: Reference) -> None:
+        for attention in reference.attentions():
+            change(attention)
+
+    return plant
+
+
+def drop_output(attention: MultiHeadAttention) -> None:
+    """Replace the output projection by the identity."""
+    attention.out = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def in_mlps(change: Callable[[MLP], None]) -> Plant:
     """Return a plant that calls `change` for every plain or gated MLP."""
 
