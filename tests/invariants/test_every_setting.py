@@ -440,6 +440,10 @@ tests/unit/test_train_teacher.py).
 """
 
 
+ON_A_CPU = {"optimizer.dtype": "float32"}
+"""Value for which `auto` stands on a CPU, by field. It changes nothing there."""
+
+
 @pytest.mark.parametrize("path", [path for path in WHAT if path not in ALIKE])
 def test_every_training_setting_changes_the_losses_or_is_refused(path: str) -> None:
     results: dict[str, str] = {}
@@ -453,7 +457,7 @@ def test_every_training_setting_changes_the_losses_or_is_refused(path: str) -> N
         if isinstance(is_now, str):
             assert path.partition(".a.")[0].split(".")[-1] in is_now  # of a mapping, its own name
             results.setdefault(value, "refused")
-        elif resolved(was) != resolved(is_now) and setting.after[-1][1] != "auto":
+        elif resolved(was) != resolved(is_now) and setting.after[-1][1] not in ("auto", ON_A_CPU.get(path)):
             results[value] = "works" if trajectory(was) != trajectory(is_now) else "silent"
     assert "silent" not in results.values(), results
     assert "works" in results.values(), results
