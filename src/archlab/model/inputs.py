@@ -36,7 +36,7 @@ _TENSORS = tuple(field.name for field in fields(Inputs) if field.name != "cache"
 
 def check_is_model(model: object) -> None:
     """Raise UserError if a value is not a model."""
-    if not isinstance(model, nn.Module):  # a compiled model is no Decoder
+    if not isinstance(model, nn.Module):  # not Decoder, because the model may be compiled
         raise UserError(f"{model!r} is not a model; allowed: what archlab.from_pretrained returns")
 
 

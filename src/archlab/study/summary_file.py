@@ -30,8 +30,8 @@ def has_summary(folder: Path) -> bool:
 
 
 def kept_name(folder: Path) -> str | None:
-    """Return the name of the study in a folder's summary, or None if there is no summary. A study keeps its name if its
-    folder is renamed. Raise UserError if the summary is damaged."""
+    """Return the name of the study in a folder's summary, even if the folder was renamed. Return None if there is no
+    summary. Raise UserError if the summary is damaged."""
     return read_summary(folder).name if has_summary(folder) else None
 
 

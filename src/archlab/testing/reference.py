@@ -95,7 +95,7 @@ class Reference(nn.Module):
             return torch.randint(self.config.vocab_size, (BATCH, T), generator=random, device="cpu").to(device)
         width = self.rotary_width if self.part == "rotary" else self.config.d_model
         sizes = 10 ** -(2 * torch.rand(BATCH, T, 1, generator=random, dtype=torch.float64, device="cpu"))
-        sizes[0 if self.part != "rotary" else slice(None)] = 1
+        sizes[: BATCH if self.part == "rotary" else 1] = 1
         x = torch.randn(BATCH, T, width, generator=random, dtype=torch.float64, device="cpu") * sizes
         return x.to(device)
 
