@@ -421,6 +421,15 @@ def test_initial_values_do_not_depend_on_the_default_device(stream: str) -> None
     assert torch.equal(drawn, normal(like, 0.02, stream))
 
 
+def test_no_values_are_drawn_for_a_model_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of one layer of a large model would take several GB and most of a minute."""
+    drawn = list[str]()
+    monkeypatch.setattr("archlab.model.init.normal", lambda like, deviation, stream: drawn.append(stream))
+    with torch.device("meta"):
+        Decoder(tiny().model)
+    assert drawn == []
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
 def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: a tensor \[batch, seq\] of int64"):

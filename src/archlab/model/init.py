@@ -18,9 +18,9 @@ from archlab.model.roles import roles_of
 @torch.no_grad()
 def initialize(model: nn.Module, config: ModelConfig, seed: int, given: Container[str] = ()) -> None:
     """Initialize every parameter with its constant, or with random values from the normal distribution of its role.
-    `given` names parameters that get other values."""
+    `given` names parameters that get other values. Parameters on the device `meta` have shapes, but no values."""
     for name, parameter, role, constant in roles_of(model):
-        if name in given:
+        if name in given or parameter.is_meta:
             continue
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])
