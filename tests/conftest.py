@@ -49,9 +49,19 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_plugins_of_fixtures() -> Iterator[None]:
+    """Forget the kinds of the plug-ins that the fixtures of a module have read."""
+    yield from _forgetting_plugins()
+
+
 @pytest.fixture(autouse=True)
 def _own_plugins() -> Iterator[None]:
     """Forget the kinds of the plug-ins that a test has read. A study brings one without naming it to the reader."""
+    yield from _forgetting_plugins()
+
+
+def _forgetting_plugins() -> Iterator[None]:
     before = plugin_modules()
     yield
     if new := plugin_modules() - before:

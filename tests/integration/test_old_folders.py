@@ -19,7 +19,11 @@ FOLDERS = Path(__file__).parents[1] / "folders"
 
 @pytest.fixture(params=sorted(path.name for path in FOLDERS.iterdir()))
 def old(request, tmp_path, monkeypatch) -> Path:
-    """A copy of one version's folders, as the current folder."""
+    """A copy of one version's folders, as the current folder.
+
+    They were written on a CPU that computes in float32. On a CPU that gains by bfloat16, a study trains its runs again.
+    """
+    monkeypatch.setattr("archlab.training.device._cpu_gains_by_bfloat16", lambda: False)
     shutil.copytree(FOLDERS / request.param, tmp_path / "old")
     monkeypatch.chdir(tmp_path / "old")
     return tmp_path / "old"
@@ -29,7 +33,10 @@ def stored(file: Path) -> dict:
     return json.loads(file.read_text())
 
 
-def test_a_run_is_evaluated_as_its_version_evaluated_it(old, own_cache, capsys):
+@pytest.mark.parametrize("gains", [False, True])
+def test_a_run_is_evaluated_as_its_version_evaluated_it(gains, old, own_cache, capsys, monkeypatch):
+    """Also on a CPU that gains by bfloat16, because the run records its dtype."""
+    monkeypatch.setattr("archlab.training.device._cpu_gains_by_bfloat16", lambda: gains)
     assert app.main(["eval", "run", "--json"]) == 0
     score = json.loads(capsys.readouterr().out)
     assert score["bits_per_byte"] == pytest.approx(stored(old / "run" / "summary.json")["bits_per_byte"], rel=1e-5)

@@ -304,7 +304,7 @@ def test_every_field_can_be_sorted_by_and_unknown_values_are_last(field):
     ("options", "said"),
     [
         (["--filter", "yaer>3"], "condition 'yaer>3': unknown field 'yaer'; did you mean year? allowed: name, year, "),
-        (["--sort", "-siz"], "sort by 'siz': unknown field 'siz'; did you mean size? allowed: "),
+        (["--sort", "-siz"], "sort by '-siz': unknown field 'siz'; did you mean size? allowed: "),
         (
             ["--filter", "year=>3"],
             "cannot read the condition 'year=>3'; allowed: a field, one of = != < <= > >= ==, and a value",

@@ -144,6 +144,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         needed = [[], ["presets" if command == "list" else "config"]][TAKES[command] != "no arguments"]
         needed += ["--out", "o"] if command in ("import", "export", "guide") else []
         message = f"'more' is one argument too many; `archlab {command}` takes {TAKES[command]}"
+        message += "; a text belongs after --prompt" if command == "generate" else ""
         assert refusal(capsys, *words, *needed, "more", "most") == message
 
 
@@ -177,8 +178,10 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         ("train a", "--out is missing; `archlab train` needs it: the run folder"),
         (
             "study rn",
-            "unknown command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show",
+            "unknown command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show. "
+            "`archlab study --help` says what they do",
         ),
+        ("--version full", "--version takes no arguments; `archlab doctor` shows what is installed"),
     ],
 )
 def test_wrong_command_lines(line, message, capsys):

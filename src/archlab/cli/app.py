@@ -11,7 +11,7 @@ from archlab.cli.usage import usage
 from archlab.config.core.text import print_to_stderr
 from archlab.config.core.trust import trusting
 from archlab.console import console, visible_stdout
-from archlab.errors import user_message
+from archlab.errors import UserError, user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
 from archlab.machine import versions
 
@@ -126,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app = make_app()
+        if words[:1] == ["--version"] and words[1:]:  # cyclopts would ignore them
+            raise UserError("--version takes no arguments; `archlab doctor` shows what is installed")
         if words[:1] == [COMPLETE]:  # its output contains control characters, which `visible_stdout` would replace
             return app(words) or 0
         untrusted = _without_trust(app, words)

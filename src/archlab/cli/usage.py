@@ -23,6 +23,9 @@ _LONGEST_NAME, _NEAR = 60, 0.7
 """Limits for suggestions: only this number of first characters is compared, and a suggested name has at least this
 similarity (0 to 1)."""
 
+_TEXT_OPTIONS = ("--prompt", "--text")
+"""Options whose value users write without the option."""
+
 _KINDS = {
     int: "a whole number",
     float: "a number",
@@ -39,9 +42,7 @@ def usage(error: CycloptsError) -> str:
         case UnknownOptionError():
             return _unknown_option(error, error.token.keyword or error.token.value)
         case UnusedCliTokensError(unused_tokens=[word, *_]):
-            names = [argument.name for argument in _arguments(error) if not _options([argument])]
-            takes = " and ".join(names) or "no arguments"
-            return f"{_short(word)} is one argument too many; {_command(error)} takes {takes}"
+            return _too_many(error, word)
         case MissingArgumentError(argument=Argument() as argument):
             return _missing(error, argument)
         case RepeatArgumentError():
@@ -66,7 +67,8 @@ def _unknown_command(error: CycloptsError, unknown: str) -> str:
     if near and near[0] not in names:
         return suggest(unknown, words[near[0]])
     verb = f" of {_command(error)}" if error.command_chain else ""
-    return f"unknown command {_short(unknown)}{verb}{choose(unknown, names)}"
+    meanings = f"{_command(error)[:-1]} --help` says what they do"
+    return f"unknown command {_short(unknown)}{verb}{choose(unknown, names)}. {meanings}"
 
 
 def _unknown_option(error: CycloptsError, token: str) -> str:
@@ -77,6 +79,14 @@ def _unknown_option(error: CycloptsError, token: str) -> str:
         options = _options(_arguments(error))
         hint = choose(name, options) if options else "; it has no options"
     return f"{name}: unknown option of {_command(error)}{hint}"
+
+
+def _too_many(error: CycloptsError, word: str) -> str:
+    arguments = _arguments(error)
+    names = [argument.name for argument in arguments if not _options([argument])]
+    text = next((f"; a text belongs after {option}" for option in _options(arguments) if option in _TEXT_OPTIONS), "")
+    takes = " and ".join(names) or "no arguments"
+    return f"{_short(word)} is one argument too many; {_command(error)} takes {takes}{text}"
 
 
 def _missing(error: MissingArgumentError, argument: Argument) -> str:

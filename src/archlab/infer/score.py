@@ -98,8 +98,8 @@ def score_all(
 ) -> list[Scored]:
     """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
 
-    The data, the objective and the length of the windows are those of the first run folder, or of the first source if
-    none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data to use.
+    The data, the objective, the length of the windows and the dtype are those of the first run folder, or of the first
+    source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data to use.
     """
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
     if len(sources) > 1:
@@ -107,7 +107,8 @@ def score_all(
     shared = _config_of_first(first, overrides)
     check_objective(shared.model, shared.train.objective)
     configs = [shared if source == first else _on_same_data(source, overrides, shared) for source in sources]
-    device, data = choose_device(shared.train), open_training_data(shared.data, shared.model.vocab_size)
+    recorded = RunFolder(Path(first)).environment().get("dtype") if is_run_folder(Path(first)) else None
+    device, data = choose_device(shared.train, recorded), open_training_data(shared.data, shared.model.vocab_size)
     subjects = [_Subject.of(source, config, data) for source, config in zip(sources, configs, strict=True)]
     return [subject.score(data, device, tokens, int8=int8) for subject in subjects]
 
