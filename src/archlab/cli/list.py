@@ -64,7 +64,7 @@ def run(
         print(write_atlas(list_presets(*filter, sort=sort).published, html))
         return
     kinds: Sequence[Kind] = (what,) if what else ("presets", "hardware", "studies")
-    lists = {kind: _list(kind, filter, sort) for kind in kinds}
+    lists: dict[Kind, Any] = {kind: _list(kind, filter, sort) for kind in kinds}
     if json:
         parts = {name: values for kind, listed in lists.items() for name, values in _as_json(kind, listed).items()}
         print_json({name: values for name, values in parts.items() if values})
