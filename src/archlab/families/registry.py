@@ -18,6 +18,7 @@ from archlab.families import (
     codegen,
     cohere,
     cohere2,
+    cohere_compass_text,
     cwm,
     data2vec_text,
     deepseek_v2,
@@ -109,7 +110,8 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, bart, bert, biogpt, bloom, camembert, codegen, cohere, cohere2, cwm, data2vec_text, deepseek_v2,
+    apertus, arcee, bart, bert, biogpt, bloom, camembert, codegen, cohere, cohere2, cohere_compass_text, cwm,
+    data2vec_text, deepseek_v2,
     deepseek_v3,
     distilbert,
     dots1, electra, ernie, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, flex_olmo, flint, gemma, gemma2,
