@@ -12,6 +12,7 @@ from archlab.families import (
     arcee,
     bart,
     bert,
+    bert_generation,
     biogpt,
     bloom,
     camembert,
@@ -107,12 +108,14 @@ from archlab.families import (
     umt5,
     vaultgemma,
     xglm,
+    xlm_roberta_xl,
     youtu,
 )
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, bart, bert, biogpt, bloom, camembert, codegen, cohere, cohere2, cohere_compass_text, cwm,
+    apertus, arcee, bart, bert, bert_generation, biogpt, bloom, camembert, codegen, cohere, cohere2,
+    cohere_compass_text, cwm,
     data2vec_text, deepseek_v2,
     deepseek_v3,
     distilbert,
@@ -130,7 +133,7 @@ _MODULES = (
     plbart,
     qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, roberta_prelayernorm, seed_oss, smollm3, solar_open,
     stablelm, starcoder2, t5,
-    umt5, vaultgemma, xglm, youtu,
+    umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
