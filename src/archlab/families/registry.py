@@ -14,12 +14,14 @@ from archlab.families import (
     bert,
     bert_generation,
     biogpt,
+    blenderbot,
     bloom,
     camembert,
     codegen,
     cohere,
     cohere2,
     cohere_compass_text,
+    ctrl,
     cwm,
     data2vec_text,
     deepseek_v2,
@@ -114,8 +116,8 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, bart, bert, bert_generation, biogpt, bloom, camembert, codegen, cohere, cohere2,
-    cohere_compass_text, cwm,
+    apertus, arcee, bart, bert, bert_generation, biogpt, blenderbot, bloom, camembert, codegen, cohere, cohere2,
+    cohere_compass_text, ctrl, cwm,
     data2vec_text, deepseek_v2,
     deepseek_v3,
     distilbert,
