@@ -103,6 +103,7 @@ from archlab.families import (
     qwen3_next,
     roberta,
     roberta_prelayernorm,
+    roformer,
     seed_oss,
     smollm3,
     solar_open,
@@ -137,7 +138,8 @@ _MODULES = (
     pegasus, persimmon, phi,
     phi3,
     plbart,
-    qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, roberta_prelayernorm, seed_oss, smollm3, solar_open,
+    qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, roberta_prelayernorm, roformer, seed_oss, smollm3,
+    solar_open,
     stablelm, starcoder2, t5,
     umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
 )  # fmt: skip
