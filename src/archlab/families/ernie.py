@@ -1,4 +1,4 @@
-"""Configs and weights of ERNIE 1 to 3 (ErnieForMaskedLM in transformers): BERT with other names of tensors."""
+"""Configs and weights of ERNIE (ErnieForMaskedLM in transformers): BERT with other names of tensors."""
 
 from dataclasses import replace
 
