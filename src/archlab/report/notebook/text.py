@@ -1,8 +1,9 @@
 """Values as text, as Python's prompt shows them: the output of the command about the same value."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import singledispatch
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 
@@ -90,36 +91,6 @@ def _(value: Differences, out: Console) -> None:
 
 
 @print_value.register
-def _(value: Presets, out: Console) -> None:
-    print_presets(out, value)
-
-
-@print_value.register
-def _(value: Devices, out: Console) -> None:
-    print_hardware(out, value)
-
-
-@print_value.register
-def _(value: Families, out: Console) -> None:
-    print_families(out, value)
-
-
-@print_value.register
-def _(value: Transformations, out: Console) -> None:
-    print_transformations(out, value)
-
-
-@print_value.register
-def _(value: Studies, out: Console) -> None:
-    print_studies(out, value)
-
-
-@print_value.register
-def _(value: Ledger, out: Console) -> None:
-    print_ledger(out, value)
-
-
-@print_value.register
 def _(value: StudySummary, out: Console) -> None:
     from archlab.report.study.tables import print_study  # loads Altair
 
@@ -137,6 +108,18 @@ def _(value: Watched, out: Console) -> None:
 def _(value: RunSummary, out: Console) -> None:
     out.print(f"{value.status}: {value.why or value.result}", soft_wrap=True)
     out.print(to_yaml(value.model_dump(mode="json", exclude_none=True, exclude={"status", "why"})), soft_wrap=True)
+
+
+_LISTS: Mapping[type, Callable[[Console, Any], None]] = {
+    Presets: print_presets,
+    Devices: print_hardware,
+    Families: print_families,
+    Transformations: print_transformations,
+    Studies: print_studies,
+    Ledger: print_ledger,
+}
+for _kind, _print in _LISTS.items():
+    print_value.register(_kind, lambda value, out, print_list=_print: print_list(out, value))
 
 
 def cost_tables(costs: Costs) -> Iterable[Table]:
