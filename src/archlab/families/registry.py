@@ -8,8 +8,10 @@ from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.families import (
+    afmoe,
     apertus,
     arcee,
+    bamba,
     bart,
     bert,
     biogpt,
@@ -44,6 +46,7 @@ from archlab.families import (
     gptj,
     granite,
     granitemoe,
+    granitemoehybrid,
     granitemoeshared,
     grok_1,
     helium,
@@ -54,6 +57,7 @@ from archlab.families import (
     internlm3,
     jais2,
     lfm2,
+    lfm2_moe,
     llama,
     llama4_text,
     m2m_100,
@@ -84,6 +88,8 @@ from archlab.families import (
     qwen2,
     qwen2_moe,
     qwen3,
+    qwen3_5_moe_text,
+    qwen3_5_text,
     qwen3_moe,
     qwen3_next,
     roberta,
@@ -101,13 +107,18 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
+    afmoe,
+    apertus, arcee, bamba,
+    bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
     dots1, electra, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, flex_olmo, gemma, gemma2, gemma3_text, glm,
     glm4, glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe,
+    granitemoehybrid,
     granitemoeshared, grok_1, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, internlm3, jais2, lfm2,
+    lfm2_moe,
     llama, llama4_text, m2m_100, mamba2, marian, mbart, minicpm3, minimax_m2, ministral, ministral3, mistral, mixtral,
     modernbert, mpt, mt5, nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3,
-    qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5,
+    qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text,
+    qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5,
     umt5, vaultgemma, xglm, youtu,
 )  # fmt: skip
 
