@@ -11,6 +11,7 @@ from archlab.families import (
     afmoe,
     apertus,
     arcee,
+    aria_text,
     bamba,
     bart,
     bert,
@@ -20,6 +21,7 @@ from archlab.families import (
     cohere,
     cohere2,
     cwm,
+    dbrx,
     deepseek_v2,
     deepseek_v3,
     distilbert,
@@ -108,8 +110,8 @@ from archlab.hf.family import Family
 
 _MODULES = (
     afmoe,
-    apertus, arcee, bamba,
-    bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
+    apertus, arcee, aria_text, bamba,
+    bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, dbrx, deepseek_v2, deepseek_v3, distilbert,
     dots1, electra, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, flex_olmo, gemma, gemma2, gemma3_text, glm,
     glm4, glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe,
     granitemoehybrid,
