@@ -20,6 +20,7 @@ from archlab.families import (
     codegen,
     cohere,
     cohere2,
+    cohere2_moe,
     cwm,
     dbrx,
     deepseek_v2,
@@ -111,7 +112,7 @@ from archlab.hf.family import Family
 _MODULES = (
     afmoe,
     apertus, arcee, aria_text, bamba,
-    bart, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, dbrx, deepseek_v2, deepseek_v3, distilbert,
+    bart, bert, biogpt, bloom, codegen, cohere, cohere2, cohere2_moe, cwm, dbrx, deepseek_v2, deepseek_v3, distilbert,
     dots1, electra, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, flex_olmo, gemma, gemma2, gemma3_text, glm,
     glm4, glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe,
     granitemoehybrid,

@@ -128,7 +128,8 @@ def layer_types(
 ) -> list[str]:
     """Return the type of each layer from the list in the key, or `implied` if the key is absent. Raise UserError if a
     type is not in `known`."""
-    types: list[str] = [OLDER_NAMES.get(kind, kind) for kind in hf.get(key, implied)]
+    listed: list[str] = hf.get(key, implied)
+    types = [OLDER_NAMES.get(kind, kind) for kind in listed]
     if unknown := sorted(set(types) - known):
         raise hf.refuse(key, unknown[0], ", ".join(sorted(known, reverse=True)))
     if len(types) != n_layers:
