@@ -95,6 +95,7 @@ from archlab.families import (
     qwen3_5_text,
     qwen3_moe,
     qwen3_next,
+    recurrent_gemma,
     roberta,
     seed_oss,
     smollm3,
@@ -121,7 +122,7 @@ _MODULES = (
     llama, llama4_text, m2m_100, mamba2, marian, mbart, minicpm3, minimax_m2, ministral, ministral3, mistral, mixtral,
     modernbert, mpt, mt5, nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3,
     qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text,
-    qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5,
+    qwen3_moe, qwen3_next, recurrent_gemma, roberta, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5,
     umt5, vaultgemma, xglm, youtu,
 )  # fmt: skip
 
