@@ -50,7 +50,7 @@ class Activation(ActivationKey):
 
 
 @dataclass(frozen=True)
-class Normalise:
+class ExpertWeights:
     """The key `moe_normalize_expert_weights`: 1 if weights are divided by their sum, null if they are not."""
 
     hf_key: str = "moe_normalize_expert_weights"
@@ -99,7 +99,7 @@ FFN = Nested(
         Key("ffn_hidden_size", "mlp.d_ff", 3584),
         Key("moe_num_experts", "mlp.experts", 4),
         Key("moe_top_k", "mlp.active", 1),
-        Normalise(),
+        ExpertWeights(),
     ],
     # The published code replaces hidden_size by d_model, and reads the other two keys only in training.
     NO_EFFECT | {"hidden_size", "moe_jitter_eps", "moe_loss_weight"},
