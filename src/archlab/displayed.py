@@ -37,6 +37,14 @@ class Displayed:
         return report_module("html").html_of(self)
 
 
+class Families(Displayed, dict[str, str]):
+    """Classes of transformers, by family. Defined here because its function's module loads all families."""
+
+
+class Transformations(Displayed, dict[str, dict[str, str]]):
+    """Facts about changes of trained weights, by name. Defined here because its function's module loads torch."""
+
+
 class Charted(Displayed):
     """Value with charts. The first chart is the one that a notebook shows."""
 

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -70,6 +71,42 @@ def test_values_read_like_the_output_of_their_commands(capsys: pytest.CaptureFix
     )
     for words in ([], ["rope"], ["positions"], ["model.norm.eps"]):
         assert repr(archlab.explain(*words)) == printed(capsys, "explain", *words)
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize(
+    ("make", "command"),
+    [
+        (archlab.list_hardware, "list hardware"),
+        (archlab.list_families, "list families"),
+        (archlab.list_transformations, "list transformations"),
+        (lambda: archlab.list_presets("family=llama", sort="size"), "list presets --filter family=llama --sort size"),
+        (archlab.list_studies, "study list"),
+        (archlab.ledger, "ledger"),
+        (lambda: archlab.propose("llama-3", params=10**9), "size --params 1B"),
+        (lambda: archlab.diff(archlab.load_config("gpt-2"), archlab.load_config("gpt-2")), "diff gpt-2 gpt-2"),
+    ],
+)
+def test_lists_read_and_show_like_the_output_of_their_commands(
+    make: Callable[[], object], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = make()
+    assert repr(value) == printed(capsys, *command.split())
+    _, text = shown(value)
+    assert " ".join(repr(value).split("\n")[0].split()) in text
+
+
+def test_differences_are_a_table_of_two_configs() -> None:
+    differences = archlab.diff(archlab.load_config("gpt-2"), archlab.load_config("gpt-2", "model.n_layers=3"))
+    rows = [line.split() for line in repr(differences).split("\n") if line.strip(" ─")]
+    assert rows == [["field", "a", "b"], ["model.n_layers", "12", "3"]]
+
+
+def test_a_planned_study_fits_on_a_line() -> None:
+    plan = archlab.plan_study("norm-kind", scale="smoke")
+    assert repr(plan).startswith(plan.config.question)
+    assert f"{len(plan.arms)} arms" in repr(plan)
+    assert len(repr(plan)) < 300
 
 
 def test_answers_are_the_data_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

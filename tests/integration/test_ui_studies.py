@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from html import unescape
@@ -232,7 +234,7 @@ def test_a_study_that_is_being_paused_says_so(
         monkeypatch.setattr(process, "send_signal", lambda _: None)  # it takes a while to save
         assert client.post(f"/studies/pause/{FOLDER}", headers={"origin": HERE}).status_code == 303
         assert re.search(r"<button[^>]* disabled>Saving the runs", client.get(f"/studies/of/{FOLDER}").text)
-        process.kill()
+        os.kill(process.pid, signal.SIGKILL)  # process.kill would send nothing now
         process.wait()
         assert "Saving the runs" not in client.get(f"/studies/of/{FOLDER}").text
 

@@ -83,12 +83,14 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(d_model, self.K * self.C, bias=False)
         self.v_proj = nn.Linear(d_model, self.K * self.C, bias=False)
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
-        self.rope = RoPE(theta, self.C, max_seq_len, bug)
+        self.theta, self.rope = theta, RoPE(theta, self.C, max_seq_len, bug)
 
     def split(self, x, heads):
         B, T, _ = x.shape
         if self.bug == "heads-split-without-transpose":
             return x.reshape(B, heads, T, self.C)
+        if self.bug == "heads-last":
+            return x.reshape(B, T, self.C, heads).permute(0, 3, 1, 2)
         return x.reshape(B, T, heads, self.C).transpose(1, 2)
 
     def forward(self, x, token_positions=None):
@@ -97,8 +99,15 @@ class Attention(nn.Module):
         if self.bug == "keys-and-values-swapped":
             k_proj, v_proj = v_proj, k_proj
         q, k, v = self.split(self.q_proj(x), self.H), self.split(k_proj(x), self.K), self.split(v_proj(x), self.K)
-        q = self.rope(q, token_positions)
-        k = k if self.bug == "rope-keys" else self.rope(k, token_positions)
+        if self.bug == "rope-before-split":
+            q, k = (
+                self.split(RoPE(self.theta, heads * self.C, T)(project(x)), heads)
+                for project, heads in ((self.q_proj, self.H), (k_proj, self.K))
+            )
+        else:
+            q = self.rope(q, token_positions)
+            k = k if self.bug == "rope-keys" else self.rope(k, token_positions)
+        v = self.rope(v, token_positions) if self.bug == "rope-values" else v
         group = self.H // self.K
         if self.bug == "kv-heads-tiled":
             k, v = k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1)
@@ -126,6 +135,8 @@ class Attention(nn.Module):
         mixed = weights @ v
         mixed = mixed if self.bug == "heads-merged-without-transpose" else mixed.transpose(1, 2)
         mixed = mixed.reshape(B, T, D)
+        if self.bug == "attention-adds-input":
+            return x + self.o_proj(mixed)
         return mixed if self.bug == "no-output-projection" else self.o_proj(mixed)
 
 
@@ -150,6 +161,8 @@ class SwiGLU(nn.Module):
         gate, up = (up, gate) if self.bug == "gate-and-up-swapped" else (gate, up)
         if self.bug == "no-up-projection":
             return self.w2(act(gate))
+        if self.bug == "mlp-adds-input":
+            return x + self.w2(act(gate) * up)
         if self.bug == "activation-of-product":
             return self.w2(act(gate * up))
         return self.w2(act(gate) + up if self.bug == "gate-added" else act(gate) * up)
@@ -210,6 +223,9 @@ class TransformerLM(nn.Module):
     def forward(self, in_indices):
         x = self.token_embeddings(in_indices)
         x = x * math.sqrt(x.shape[-1]) if self.bug == "embedding-scale" else x
-        for layer in self.layers:
+        for layer in self.layers[1:] if self.bug == "layer-skipped" else self.layers:
             x = layer(x)
-        return self.lm_head(x if self.bug == "no-final-norm" else self.ln_final(x))
+        logits = self.lm_head(x if self.bug == "no-final-norm" else self.ln_final(x))
+        if self.bug == "softmax-in-model":
+            return logits.softmax(-1)
+        return logits.log_softmax(-1) if self.bug == "log-softmax-in-model" else logits

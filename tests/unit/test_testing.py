@@ -41,10 +41,10 @@ def part_of(name):
     if name.startswith("rmsnorm"):
         return "norm"
     if name.startswith("rope"):
-        return "attention" if name == "rope-keys" else "rotary"
-    if name.startswith(("gate", "activation")) or name == "no-up-projection":
+        return "attention" if name in ("rope-keys", "rope-values", "rope-before-split") else "rotary"
+    if name.startswith(("gate", "activation", "mlp-adds")) or name == "no-up-projection":
         return "mlp"
-    if name in ("tied", "no-final-norm", "embedding-scale"):
+    if name in ("tied", "no-final-norm", "embedding-scale", "layer-skipped") or name.endswith("softmax-in-model"):
         return "model"
     layer = (
         "post-norm",

@@ -8,11 +8,11 @@ from archlab.atlas.select import FIELDS, select, value_of
 from archlab.config.about import About
 from archlab.config.core.yaml_text import first_comment
 from archlab.config.io import presets
-from archlab.displayed import Library, as_frame
+from archlab.displayed import Displayed, Library, as_frame
 
 
-@dataclass(frozen=True)
-class Presets:
+@dataclass(frozen=True, repr=False)
+class Presets(Displayed):
     """Published architectures, and archlab's own presets."""
 
     published: list[AtlasRow]
@@ -21,6 +21,10 @@ class Presets:
     """Facts about well-known models whose architecture is not published, by name. Empty if there are conditions."""
     own: dict[str, str]
     """archlab's own presets, with a description. Empty if there are conditions."""
+    conditions: tuple[str, ...]
+    """Conditions that the published architectures meet."""
+    sort: str | None
+    """Field by which they are sorted. None means by year."""
 
     def frame(self, library: Library | None = None) -> Any:
         """Return one row per published architecture, with the fields that conditions can name.
@@ -47,7 +51,7 @@ def list_presets(*conditions: str, sort: str | None = None) -> Presets:
     models = rows()
     selected = select(models, conditions, sort)
     if conditions:
-        return Presets(selected, {}, {})
+        return Presets(selected, {}, {}, conditions, sort)
     published = {row.preset for row in models}
     own = {name: first_comment(file) for name, file in presets().items() if name not in published}
-    return Presets(selected, unpublished(), own)
+    return Presets(selected, unpublished(), own, conditions, sort)

@@ -5,12 +5,13 @@ from typing import Literal
 
 from archlab.cli.arguments import ConfigName, Flag, Override, OverrideOfTwo, check_one_answer, load_with_notes
 from archlab.cli.terminal import long_output, print_json, print_table
-from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.describe import layer_table, named_stacks
 from archlab.config.effects import check_effect
 from archlab.config.identity import diff as config_diff
 from archlab.config.identity import resolved
 from archlab.config.layers import layer_configs
+from archlab.console import console
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 
@@ -108,14 +109,10 @@ def diff(
         print(write_diff(*named, differences, html))
     elif json:
         print_json(differences)
-    elif differences:
-        rows = [
-            (field, *("-" if value is None else to_yaml_line(value) for value in pair))
-            for field, pair in differences.items()
-        ]
-        print_table(("field", a, b), rows)
     else:
-        print("no difference")
+        from archlab.report.lists import print_differences
+
+        print_differences(console(), differences, a, b)
 
 
 @long_output

@@ -1,21 +1,12 @@
 """The command `archlab hardware`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from archlab.atlas.table import MARKS
 from archlab.cli.arguments import DeviceName, Flag
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.errors import UserError
 from archlab.pricing.hardware import THIS, Hardware, Link, load_hardware
 from archlab.pricing.units import binary, si
-
-HEADINGS = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
-LEGEND = (
-    "float32, bfloat16, int8: operations per second of dense matrix products.",
-    "link: bytes per second that one device sends to the others in its server.",
-    "* from secondary sources; ~ from memory. `archlab hardware NAME` shows more.",
-    "`archlab hardware --measure` measures this machine and lists it as `this`.",
-)
 
 
 @long_output
@@ -44,24 +35,6 @@ def run(name: DeviceName = THIS, /, *, measure: Flag = False, json: Flag = False
         print_json(device.model_dump(mode="json"))
         return
     print_table((name, device.name), _facts(device))
-
-
-def print_list(devices: Mapping[str, Hardware]) -> None:
-    print_table(HEADINGS, [_cells(name, device) for name, device in devices.items()], right=HEADINGS[1:])
-    print("\n".join(LEGEND))
-
-
-def _cells(name: str, device: Hardware) -> tuple[str, ...]:
-    peaks = (si(device.peak[key]) if key in device.peak else "-" for key in ("float32", "bfloat16", "int8"))
-    link = si(device.link.bandwidth) if device.link else "-"
-    return (
-        f"{name}{MARKS[device.certainty]}",
-        str(device.year),
-        binary(device.memory),
-        si(device.bandwidth),
-        *peaks,
-        link,
-    )
 
 
 def _facts(device: Hardware) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.report.ledger import words
-from archlab.report.ledger.words import listed
+from archlab.report.ledger.text import print_ledger
 from archlab.report.text_table import labeled
 
 _MISTAKES = "mistakes"
@@ -53,23 +53,13 @@ def run(claim: ClaimName | None = None, /, *, html: Path | None = None, json: Fl
         values = {"claims": [entry.model_dump(mode="json") for entry in entries], **listed_mistakes}
         print_json(values | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}})
     elif claim is None:
-        _print_all(entries)
+        print_ledger(console(), entries)
     else:
         _print_one(entries[0])
 
 
 def _mistakes_as_json() -> dict[str, object]:
     return {"mistakes": [mistake.model_dump(mode="json", by_alias=True) for mistake in mistakes()]}
-
-
-def _print_all(entries: list[LedgerEntry]) -> None:
-    out = console()
-    for line in listed(entries, out.width):
-        out.print(line, soft_wrap=True)
-    out.print(f"{words.scale(entries)} {words.INTERVALS} One claim in full: archlab ledger {entries[0].claim.number}")
-    for note in filter(None, map(words.has_changed, entries)):
-        out.print(f"note: {note}")
-    out.print(f"\n{len(mistakes())} common errors, each with the correct fact: archlab ledger {_MISTAKES}")
 
 
 def _print_mistakes() -> None:

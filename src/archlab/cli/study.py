@@ -122,20 +122,14 @@ def list_studies(*, json: Flag = False) -> None:
     json
         Print JSON.
     """
-    from archlab.evidence.claims import claim_of
-    from archlab.evidence.pace import training_pace
     from archlab.evidence.studies import list_studies as listed_studies
-    from archlab.report.study.claims import basis, entry
+    from archlab.report.study.claims import print_studies
 
-    entries = listed_studies()
+    studies = listed_studies()
     if json:
-        print_json([study.model_dump(mode="json") for study in entries])
-        return
-    out = console()
-    for study in entries:
-        for line in entry(study, claim_of(study.name), out.width):
-            out.print(line)
-    out.print(basis(training_pace().committed))
+        print_json([study.model_dump(mode="json") for study in studies])
+    else:
+        print_studies(console(), studies)
 
 
 @app.command

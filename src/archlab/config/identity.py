@@ -9,6 +9,7 @@ from archlab.config.core.merge import Raw, expand
 from archlab.config.layers import resolve, resolve_encoder, resolve_layers
 from archlab.config.schema import Config, check_is_config
 from archlab.config.training import resolve_train
+from archlab.displayed import Displayed
 
 NO_EFFECT_ON_RESULT = (
     "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
@@ -37,7 +38,11 @@ def flatten(raw: Raw, at: str = "") -> Raw:
     return flat
 
 
-def diff(a: Config, b: Config, *, model_only: bool = False) -> dict[str, tuple[Any, Any]]:
+class Differences(Displayed, dict[str, tuple[Any, Any]]):
+    """Values of two configs by field."""
+
+
+def diff(a: Config, b: Config, *, model_only: bool = False) -> Differences:
     """Return the resolved fields in which the configs differ, section by section.
 
     The result maps a dotted field to its values in `a` and in `b`. The value is None if a config does not have the
@@ -51,7 +56,9 @@ def diff(a: Config, b: Config, *, model_only: bool = False) -> dict[str, tuple[A
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     sections = list(dict.fromkeys(key.rpartition(".")[0] for key in {**left, **right}))
     differing.sort(key=lambda key: sections.index(key.rpartition(".")[0]))
-    return {key: (left.get(key), right.get(key)) for key in differing if key.startswith("model.") or not model_only}
+    return Differences(
+        {key: (left.get(key), right.get(key)) for key in differing if key.startswith("model.") or not model_only}
+    )
 
 
 def config_hash(value: Any) -> str:

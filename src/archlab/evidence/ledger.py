@@ -6,6 +6,7 @@ from functools import cache
 
 from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
+from archlab.displayed import Displayed
 from archlab.evidence.claims import Claim, Effect, claim_of, claims
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
@@ -30,7 +31,11 @@ class LedgerEntry(Base):
     """Names of results whose study has been changed since it was run."""
 
 
-def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
+class Ledger(Displayed, list[LedgerEntry]):
+    """Entries of the ledger."""
+
+
+def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> Ledger:
     """Return the ledger entries of the chosen claims. By default, all claims are returned in order of their numbers,
     and the verdicts use the results that come with archlab.
 
@@ -39,9 +44,9 @@ def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim]
     """
     listed = claims().values() if chosen is None else chosen
     if results is None:
-        return [_committed_entry(claim.number) for claim in listed]
+        return Ledger(_committed_entry(claim.number) for claim in listed)
     primaries = _primaries(results)
-    return [_entry(claim, results, primaries) for claim in listed]
+    return Ledger(_entry(claim, results, primaries) for claim in listed)
 
 
 @cache

@@ -5,6 +5,7 @@ from math import inf
 
 from archlab.config.core.base import Base
 from archlab.config.io import studies
+from archlab.displayed import Displayed
 from archlab.evidence.claims import claim_of
 from archlab.evidence.pace import training_pace
 from archlab.pricing.hardware import load_hardware
@@ -32,7 +33,11 @@ class ListedStudy(Base):
     """Numbers of the claims in the ledger that the study tests."""
 
 
-def list_studies() -> list[ListedStudy]:
+class Studies(Displayed, list[ListedStudy]):
+    """Studies that come with archlab."""
+
+
+def list_studies() -> Studies:
     """Return the studies that come with archlab: question, claims, and what the runs take at each scale.
 
     They are sorted by the number of the first claim in the ledger that they test. Times are in seconds of training. At
@@ -47,7 +52,7 @@ def list_studies() -> list[ListedStudy]:
     claims = {name: [claim.number for claim in claim_of(name)] for name in studies()}
     in_order = sorted(claims, key=lambda name: claims[name] or [inf])
     clocks = {**here, "gpu": ideal_clock(load_hardware("h100"))}
-    return [_listed(name, claims[name], clocks) for name in in_order]
+    return Studies(_listed(name, claims[name], clocks) for name in in_order)
 
 
 def _listed(name: str, claims: list[int], clocks: Mapping[str, Clock]) -> ListedStudy:

@@ -11,6 +11,7 @@ from archlab.config.training import resolve_train
 from archlab.displayed import Library, as_frame
 from archlab.evidence.claims import Claim, claim_of
 from archlab.evidence.pace import TrainingPace, training_pace
+from archlab.pricing.units import plural
 from archlab.review.findings import in_one_line, warnings
 from archlab.study.arm import Arm
 from archlab.study.checks import untrained_notes
@@ -22,7 +23,7 @@ from archlab.study.schema import StudyConfig
 from archlab.study.study_file import given_study
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlannedStudy:
     """A study before it runs: its arms, and what its runs would take."""
 
@@ -40,6 +41,10 @@ class PlannedStudy:
     """Number of runs that this machine would train at the same time."""
     notes: Sequence[str]
     """Notes about the design, and about shapes of models."""
+
+    def __repr__(self) -> str:
+        arms, runs = plural(len(self.arms), "arm"), plural(self.forecast.runs, "run")
+        return f"{self.config.question} {arms}, {runs}; frame() has a row per arm"
 
     def frame(self, library: Library | None = None) -> Any:
         """Return one row per arm: the arm that it is compared with, its size, and its training.

@@ -6,6 +6,7 @@ from importlib import resources
 
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
+from archlab.displayed import Families
 from archlab.errors import UserError
 from archlab.families import (
     afmoe,
@@ -159,10 +160,10 @@ def find_family(model_type: object, where: str) -> Family:
     raise UserError(f"{where}: {problem}{nearest(name, FAMILIES)}; known families: {', '.join(FAMILIES)}")
 
 
-def list_families() -> dict[str, str]:
+def list_families() -> Families:
     """Return the model families whose checkpoints archlab loads and saves, each with its class in transformers.
 
     >>> archlab.list_families()["llama"]
     'LlamaForCausalLM'
     """
-    return {name: family.architecture for name, family in FAMILIES.items()}
+    return Families({name: family.architecture for name, family in FAMILIES.items()})

@@ -83,6 +83,8 @@ class Assumed(Specializer):
                 return Known(not isinstance(bias, Known))
             case "_fuses_equal_widths_only", _:
                 return Known(False)
+            case "_combines_at_once", _:
+                return Known(False)
             case "_fuses_groups", _:
                 return Known(True)
             case "_is_grouped", _:

@@ -58,9 +58,9 @@ def flatten_model(model: ModelConfig, title: str = "A model", most_lines: int | 
     """Return the text of a Python file that contains exactly this architecture and needs only torch.
 
     The class `Decoder` in the file can load the state dict of archlab's Decoder. The docstring of the file begins with
-    `title`. By default, the file has fewer than 350 lines, or 700 with an encoder. `most_lines` is another limit.
+    `title`. By default, the file has at most 350 lines, or 700 with an encoder. `most_lines` is another limit.
 
-    Raise UserError if the file would have this number of lines or more, or if the config has a setting that a flattened
+    Raise UserError if the file would have more lines, or if the config has a setting that a flattened
     file does not support.
 
     >>> model = archlab.load_config("mine.yaml").model
@@ -85,10 +85,10 @@ def flatten_model(model: ModelConfig, title: str = "A model", most_lines: int | 
         body,
     ) + "\n"  # fmt: skip
     length = text.count("\n")
-    if length >= most_lines:
+    if length > most_lines:
         raise UserError(
             f"model.layers: {n_kinds} different kinds of layers need {length} lines; a flattened file "
-            f"may have at most {most_lines - 1}"
+            f"may have at most {most_lines}"
         )
     return text
 

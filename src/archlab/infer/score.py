@@ -99,7 +99,8 @@ def score_all(
     """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
 
     The data, the objective, the length of the windows and the dtype are those of the first run folder, or of the first
-    source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data to use.
+    source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data
+    to use.
     """
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
     if len(sources) > 1:

@@ -19,6 +19,7 @@ from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.io import devices, find_named
 from archlab.config.problems import nearest
+from archlab.displayed import Displayed
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, make_folder, write_atomic
 from archlab.pricing.work import PassName
@@ -195,7 +196,11 @@ def hardware() -> Iterator[tuple[str, Hardware]]:
         yield name, _read(file)
 
 
-def list_hardware() -> dict[str, Hardware]:
+class Devices(Displayed, dict[str, Hardware]):
+    """Devices, by name."""
+
+
+def list_hardware() -> Devices:
     """Return all devices that come with archlab, by name, and `this` machine if it has been measured.
 
     Speeds are in operations per second, memory is in bytes, and bandwidths are in bytes per second.
@@ -203,7 +208,7 @@ def list_hardware() -> dict[str, Hardware]:
     >>> [name for name, device in archlab.list_hardware().items() if device.link and device.memory > 190 * 2**30]
     ['mi300x']
     """
-    listed = dict(hardware())
+    listed = Devices(hardware())
     with suppress(UserError):
         listed[THIS] = load_hardware(THIS)
     return listed

@@ -10,6 +10,7 @@ from archlab.config.core.merge import Raw, expand
 from archlab.config.io import build_config, overlay, override_texts, parse_overrides
 from archlab.config.problems import Problem, is_under, raise_problems
 from archlab.config.schema import Config
+from archlab.displayed import Displayed
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
@@ -41,8 +42,8 @@ class SizeRequest:
     overrides: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Proposal:
+@dataclass(frozen=True, repr=False)
+class Proposal(Displayed):
     """Proposed config and its origin."""
 
     request: SizeRequest

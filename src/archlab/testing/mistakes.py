@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archlab.model.norms import LayerNorm, RMSNorm
-from archlab.testing import planting
+from archlab.testing import planting, planting_rotary
 from archlab.testing.planting import (
     Divisor,
     Plant,
@@ -21,10 +21,9 @@ from archlab.testing.planting import (
     in_model,
     in_norms,
     norms_moved,
-    rotated,
-    turned,
     without_residual,
 )
+from archlab.testing.planting_rotary import rotated, turned
 
 
 class Mistake(NamedTuple):
@@ -124,13 +123,13 @@ _ROTARY = (
         "rope-layouts",
         "RoPE mixes two layouts: its angles are for interleaved pairs and its partners for halves, or the other way "
         "round.",
-        [turned(planting.of_two_layouts)],
+        [turned(planting_rotary.of_two_layouts)],
     ),
     Mistake("rope-direction", "RoPE rotates in the opposite direction.", [rotated(positions=torch.neg)]),
     Mistake(
         "rope-sign",
         "RoPE lacks a minus sign: a pair (x, y) becomes (x cos - y sin, y cos + x sin).",
-        [turned(planting.without_signs)],
+        [turned(planting_rotary.without_signs)],
     ),
     Mistake(
         "rope-first-position", "RoPE counts positions from 1; they begin at 0.", [rotated(positions=lambda p: p + 1)]
@@ -154,7 +153,17 @@ _ROTARY = (
     Mistake(
         "rope-keys",
         "RoPE rotates only the queries; it should rotate the keys, too.",
-        [turned(lambda context, rope, width: planting.OnlyQueries(context))],
+        [turned(lambda context, rope, width: planting_rotary.OnlyQueries(context))],
+    ),
+    Mistake(
+        "rope-values",
+        "RoPE rotates the values, too; it should rotate only queries and keys.",
+        [in_attention(planting_rotary.rotate_values)],
+    ),
+    Mistake(
+        "rope-before-split",
+        "RoPE rotates all heads of a token as one vector; it should rotate each head, after the heads are split.",
+        [planting_rotary.rotated_before_split],
     ),
 )
 
@@ -261,7 +270,23 @@ _ATTENTION = (
     Mistake(
         "heads-split-without-transpose",
         "The heads are split without a transpose: [B, T, H C] is reshaped to [B, H, T, C] at once.",
-        [planting.splitting(merges_too=False), planting.splitting(merges_too=True)],
+        [
+            planting.splitting(planting.without_moving_axes),
+            planting.splitting(planting.without_moving_axes, planting.reshaped_back),
+        ],
+    ),
+    Mistake(
+        "heads-last",
+        "The heads are split as (C, H), so that a head takes every H-th feature; they should be split as (H, C).",
+        [
+            planting.splitting(planting.heads_last),
+            planting.splitting(planting.heads_last, planting.merged_heads_last),
+        ],
+    ),
+    Mistake(
+        "attention-adds-input",
+        "Attention adds its input to its output; the layer adds the stream.",
+        [in_attention(planting.add_input)],
     ),
 )
 
@@ -289,6 +314,11 @@ _MLP = (
         "gate-added",
         "Gate and up are added; they should be multiplied.",
         [gated(lambda activation, gate, up: activation(gate) + up)],
+    ),
+    Mistake(
+        "mlp-adds-input",
+        "The MLP adds its input to its output; the layer adds the stream.",
+        [in_mlps(planting.add_input)],
     ),
 )
 
@@ -337,6 +367,17 @@ _MODEL = (
         "embedding-scale",
         "The embedding is multiplied by the square root of d_model and should not be, or the other way round.",
         [in_model(planting.scale_embedding)],
+    ),
+    Mistake("layer-skipped", "The first or the last layer is left out.", [*map(planting.skip_layer, (0, -1))]),
+    Mistake(
+        "softmax-in-model",
+        "The model returns probabilities; it should return logits, because the loss applies the softmax.",
+        [planting.apply_to_logits(lambda logits: logits.softmax(-1))],
+    ),
+    Mistake(
+        "log-softmax-in-model",
+        "The model returns log probabilities; it should return logits.",
+        [planting.apply_to_logits(lambda logits: logits.log_softmax(-1))],
     ),
 )
 

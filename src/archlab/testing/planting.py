@@ -4,16 +4,13 @@ Each function takes what is wrong, and returns a function that changes a referen
 S keys, H query heads, K key/value heads, C head_dim, V v_dim.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from archlab.config.components.position import Rope
-from archlab.config.core.registry import make
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import MultiHeadAttention
@@ -23,7 +20,6 @@ from archlab.model.layer import Layer
 from archlab.model.masks import dense
 from archlab.model.mlp import MLP
 from archlab.model.norms import LayerNorm, RMSNorm
-from archlab.model.rotary import Rotation
 from archlab.testing.reference import Reference
 
 Plant = Callable[[Reference], None]
@@ -65,87 +61,6 @@ def _normed(
         normed = normed * (norm.weight + (norm.offset if offset is None else offset))
     bias = norm.bias if isinstance(norm, LayerNorm) and has_bias else None
     return normed if bias is None else normed + bias
-
-
-def rotated(
-    change: Callable[[Rope], Mapping[str, Any]] = lambda rope: {},
-    positions: Callable[[Tensor], Tensor] = lambda positions: positions,
-) -> Plant:
-    """Return a plant that rotates by another rope config or at other positions."""
-
-    def turn(context: Context, rope: Rope, width: int) -> Any:
-        changed = rope.model_copy(update=dict(change(rope)))
-        lengths_BT = context.positions_BT[:, -1:] + 1
-        return make(changed, width, positions(context.positions_BT), lengths_BT, torch.float64)
-
-    return turned(turn)
-
-
-def turned(turn: Callable[[Context, Rope, int], Any]) -> Plant:
-    """Return a plant that replaces the rotation of queries and keys."""
-
-    def plant(reference: Reference) -> None:
-        if reference.part == "rotary":
-            position = reference.layer_config.position
-            if isinstance(position, Rope):
-                reference.turn = lambda context: turn(context, position, reference.rotary_width)
-            return
-        for module, config in reference.layers:
-            for attention in module.modules():
-                if isinstance(attention, MultiHeadAttention) and isinstance(config.position, Rope):
-                    arguments = attention.forward, turn, config.position, attention.config.head_dim
-                    attention.__dict__["forward"] = partial(_with_rotation, *arguments)
-
-    return plant
-
-
-def _with_rotation(
-    forward: Callable[..., Tensor],
-    turn: Callable[[Context, Rope, int], Any],
-    rope: Rope,
-    width: int,
-    x: Tensor,
-    context: Context,
-    state: Any = None,
-) -> Tensor:
-    return forward(x, replace(context, rotation=turn(context, rope, width)), state)
-
-
-def without_signs(context: Context, rope: Rope, width: int) -> Rotation:
-    """Return the rotation in which the sine is positive for both dimensions of a pair."""
-    rotation = _rotation(context)
-    return replace(rotation, sin=rotation.sin * _signs(rotation.interleaved, rotation.sin.shape[-1]))
-
-
-def of_two_layouts(context: Context, rope: Rope, width: int) -> Rotation:
-    """Return a rotation with the angles of one pairing, and the partners and signs of the other."""
-    rotation, R = _rotation(context), _rotation(context).sin.shape[-1]
-    signs = _signs(rotation.interleaved, R) * _signs(not rotation.interleaved, R)
-    return replace(rotation, sin=rotation.sin * signs, interleaved=not rotation.interleaved)
-
-
-def _rotation(context: Context) -> Rotation:
-    """Return archlab's rotation. Raise RuntimeError if another planted mistake has replaced it."""
-    if not isinstance(context.rotation, Rotation):
-        raise RuntimeError("another planted mistake has replaced the rotation")
-    return context.rotation
-
-
-def _signs(interleaved: bool, width: int) -> Tensor:
-    """Return -1 for the first dimension of each pair and 1 for the second, [width]."""
-    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    return signs.repeat(width // 2) if interleaved else signs.repeat_interleave(width // 2)
-
-
-class OnlyQueries:
-    """Rotation of queries. Keys, which attention rotates after the queries, stay as they are."""
-
-    def __init__(self, context: Context) -> None:
-        self._rotation, self._has_rotated = _rotation(context), False
-
-    def rotate(self, x: Tensor) -> Tensor:
-        is_query, self._has_rotated = not self._has_rotated, True
-        return self._rotation.rotate(x) if is_query else x
 
 
 Weighing = Callable[[Tensor, Tensor], Tensor]
@@ -196,18 +111,30 @@ def _keeping_scale(attention: MultiHeadAttention, attend: Callable[..., Tensor])
     return replaced
 
 
-def splitting(*, merges_too: bool) -> Plant:
-    """Return a plant that reshapes [B, T, H * C] into [B, H, T, C] without moving axes. With `merges_too`, the output
-    is reshaped back in the same way."""
-    merging = attending(merge=reshaped_back)
+def splitting(split: Callable[[Tensor, int], Tensor], merge: Callable[[Tensor], Tensor] | None = None) -> Plant:
+    """Return a plant that splits [B, T, H * C] into heads [B, H, T, C] of a width in another way. `merge` changes the
+    output [B, H, T, V]."""
 
     def plant(reference: Reference) -> None:
         for attention in reference.attentions():
-            attention.__dict__["_split"] = lambda x, width: x.reshape(x.shape[0], -1, x.shape[1], width)
-        if merges_too:
-            merging(reference)
+            attention.__dict__["_split"] = split
+        if merge is not None:
+            attending(merge=merge)(reference)
 
     return plant
+
+
+def without_moving_axes(x: Tensor, width: int) -> Tensor:
+    return x.reshape(x.shape[0], -1, x.shape[1], width)
+
+
+def heads_last(x: Tensor, width: int) -> Tensor:
+    return x.unflatten(-1, (width, -1)).movedim(-1, 1)
+
+
+def merged_heads_last(mixed: Tensor) -> Tensor:
+    """Return the tensor [B, H, T, V] that attention merges into [B, T, V * H]."""
+    return mixed.permute(0, 2, 3, 1).flatten(2).unflatten(-1, (mixed.shape[1], -1)).transpose(1, 2)
 
 
 def reshaped_back(mixed: Tensor) -> Tensor:
@@ -267,6 +194,12 @@ def gated(combine: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Plant:
             mlp.__dict__["forward"] = lambda x, context=None, state=None: down(combine(mlp.activation, gate(x), up(x)))
 
     return in_mlps(change)
+
+
+def add_input(module: nn.Module) -> None:
+    """Add the input of attention or an MLP to its output."""
+    forward = module.forward
+    module.__dict__["forward"] = lambda x, *others: x + forward(x, *others)
 
 
 def in_layers(change: Callable[[Layer], None]) -> Plant:
@@ -347,6 +280,25 @@ def tie(model: Decoder) -> None:
 def drop_final_norm(model: Decoder) -> None:
     """Leave out the norm before the head."""
     model.norm = Same()
+
+
+def apply_to_logits(function: Callable[[Tensor], Tensor]) -> Plant:
+    """Return a plant that applies a function to the logits."""
+
+    def change(model: Decoder) -> None:
+        forward = model.head.forward
+        model.head.__dict__["forward"] = lambda *inputs: function(forward(*inputs))
+
+    return in_model(change)
+
+
+def skip_layer(index: int) -> Plant:
+    """Return a plant that leaves out a layer."""
+
+    def change(model: Decoder) -> None:
+        model.layers[index].__dict__["forward"] = lambda x, *others: x
+
+    return in_model(change)
 
 
 def scale_embedding(model: Decoder) -> None:

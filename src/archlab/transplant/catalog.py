@@ -1,5 +1,6 @@
 """All changes of trained weights, those that compute tensors in the order in which they are applied."""
 
+from archlab.displayed import Transformations
 from archlab.transplant.constants import CONSTANTS
 from archlab.transplant.depth import CHOSEN_LAYERS, MORE_LAYERS
 from archlab.transplant.differences import NEW_TENSORS, OTHER_KIND
@@ -41,7 +42,7 @@ ENTRIES: tuple[Entry, ...] = (*TRANSFORMATIONS, *RECONFIGURATIONS, OTHER_FIELD, 
 """All changes that a plan can contain, as `archlab list transformations` shows them."""
 
 
-def list_transformations() -> dict[str, dict[str, str]]:
+def list_transformations() -> Transformations:
     """Return all changes that `archlab.convert` can make to trained weights, by name.
 
     Each has an `effect` on the logits, the texts that it is `exact_in`, the `fields` of the model that it follows, the
@@ -51,13 +52,15 @@ def list_transformations() -> dict[str, dict[str, str]]:
     >>> change["effect"], change["fields"]
     ('exact', 'model.head.tied')
     """
-    return {
-        entry.name: {
-            "effect": entry.effect,
-            "exact_in": entry.exact_in,
-            "fields": ", ".join(entry.fields),
-            "rule": entry.rule,
-            "paper": entry.paper,
+    return Transformations(
+        {
+            entry.name: {
+                "effect": entry.effect,
+                "exact_in": entry.exact_in,
+                "fields": ", ".join(entry.fields),
+                "rule": entry.rule,
+                "paper": entry.paper,
+            }
+            for entry in ENTRIES
         }
-        for entry in ENTRIES
-    }
+    )

@@ -6,17 +6,28 @@ from io import StringIO
 
 from rich.console import Console
 
+from archlab.atlas.list_presets import Presets
 from archlab.config.core.yaml_text import to_yaml
+from archlab.config.identity import Differences
 from archlab.config.schema import Config
 from archlab.console import console
+from archlab.displayed import Families, Transformations
+from archlab.evidence.ledger import Ledger
+from archlab.evidence.studies import Studies
 from archlab.pricing.comparison import Costs
+from archlab.pricing.hardware import Devices
 from archlab.pricing.summary import Cost
 from archlab.report.check import Review, print_review
 from archlab.report.cost.tables import of_one, side_by_side
 from archlab.report.drawings.figure import Figure
 from archlab.report.explain import Explanation
+from archlab.report.ledger.text import print_ledger
+from archlab.report.lists import print_differences, print_families, print_hardware, print_presets, print_transformations
 from archlab.report.run.watched import Watched
+from archlab.report.study.claims import print_studies
 from archlab.report.text_table import FIXED, Table, print_columns
+from archlab.sizing.proposal_yaml import as_yaml
+from archlab.sizing.propose import Proposal
 from archlab.study.record import StudySummary
 from archlab.training.summary import RunSummary
 
@@ -66,6 +77,46 @@ def _(value: Explanation, out: Console) -> None:
 @print_value.register
 def _(value: Figure, out: Console) -> None:
     out.print(f"{value.title}: a picture; a notebook shows it, and save(path) writes it", soft_wrap=True)
+
+
+@print_value.register
+def _(value: Proposal, out: Console) -> None:
+    out.print(as_yaml(value), soft_wrap=True)
+
+
+@print_value.register
+def _(value: Differences, out: Console) -> None:
+    print_differences(out, value, "a", "b")
+
+
+@print_value.register
+def _(value: Presets, out: Console) -> None:
+    print_presets(out, value)
+
+
+@print_value.register
+def _(value: Devices, out: Console) -> None:
+    print_hardware(out, value)
+
+
+@print_value.register
+def _(value: Families, out: Console) -> None:
+    print_families(out, value)
+
+
+@print_value.register
+def _(value: Transformations, out: Console) -> None:
+    print_transformations(out, value)
+
+
+@print_value.register
+def _(value: Studies, out: Console) -> None:
+    print_studies(out, value)
+
+
+@print_value.register
+def _(value: Ledger, out: Console) -> None:
+    print_ledger(out, value)
 
 
 @print_value.register

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import TextWrapper
 
+from rich.console import Console
 from rich.text import Text
 
 from archlab.config.identity import flatten
-from archlab.evidence.claims import Claim, cited
+from archlab.evidence.claims import Claim, cited, claim_of
 from archlab.evidence.ledger import LedgerEntry, about_study
 from archlab.evidence.look_up import explaining
-from archlab.evidence.pace import Pace
+from archlab.evidence.pace import Pace, training_pace
 from archlab.evidence.results import in_library
 from archlab.evidence.studies import ListedStudy
 from archlab.evidence.verdicts import ClaimAtScale
@@ -73,6 +74,14 @@ def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[T
         lines.stylize("dim", len(_INDENT), len(_INDENT + label))
         yield lines
     yield Text()
+
+
+def print_studies(out: Console, studies: Sequence[ListedStudy]) -> None:
+    """Print the studies that come with archlab, with the basis of the time estimates."""
+    for study in studies:
+        for line in entry(study, claim_of(study.name), out.width):
+            out.print(line)
+    out.print(basis(training_pace().committed))
 
 
 def basis(pace: Pace | None) -> str:

@@ -1,0 +1,82 @@
+"""Lists as text: presets, hardware, families of checkpoints, transformations of weights, and differing fields."""
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from archlab.atlas.list_presets import Presets
+from archlab.atlas.select import fields_of
+from archlab.atlas.table import MARKS, evolution, without_architecture
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.units import binary, si
+from archlab.report.text_table import print_columns
+
+_HARDWARE = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
+_HARDWARE_LEGEND = (
+    "float32, bfloat16, int8: operations per second of dense matrix products.",
+    "link: bytes per second that one device sends to the others in its server.",
+    "* from secondary sources; ~ from memory. `archlab hardware NAME` shows more.",
+    "`archlab hardware --measure` measures this machine and lists it as `this`.",
+)
+
+
+def print_presets(out: Console, presets: Presets) -> None:
+    """Print the table of the atlas. The console must not wrap its lines, because they are already wrapped."""
+    if presets.published:
+        fields = fields_of(presets.conditions, presets.sort)
+        for text, style in evolution(presets.published, out.width, fields, by_year=presets.sort is None):
+            out.print(Text(text, style=style), soft_wrap=True)
+    if presets.unpublished:
+        out.print(Text(without_architecture(presets.unpublished), style="dim"))
+    if presets.own:
+        print_columns(out, ("preset", "what it is"), presets.own.items())
+
+
+def print_hardware(out: Console, devices: Mapping[str, Hardware]) -> None:
+    rows = [_hardware_cells(name, device) for name, device in devices.items()]
+    print_columns(out, _HARDWARE, rows, right=_HARDWARE[1:])
+    for line in _HARDWARE_LEGEND:
+        out.print(line)
+
+
+def _hardware_cells(name: str, device: Hardware) -> tuple[str, ...]:
+    peaks = (si(device.peak[key]) if key in device.peak else "-" for key in ("float32", "bfloat16", "int8"))
+    link = si(device.link.bandwidth) if device.link else "-"
+    return (
+        f"{name}{MARKS[device.certainty]}",
+        str(device.year),
+        binary(device.memory),
+        si(device.bandwidth),
+        *peaks,
+        link,
+    )
+
+
+def print_families(out: Console, classes: Mapping[str, str]) -> None:
+    print_columns(out, ("family", "transformers class"), classes.items())
+
+
+def print_transformations(out: Console, transformations: Mapping[str, Mapping[str, str]]) -> None:
+    rows = [(name, about["effect"], about["fields"], _sentences(about)) for name, about in transformations.items()]
+    print_columns(out, ("transformation", "effect", "fields", "what it does"), rows)
+
+
+def _sentences(about: Mapping[str, str]) -> str:
+    """Return the rule of a transformation, the texts in which it is exact, and its source as sentences."""
+    limit = f"Exact in {about['exact_in']}" if about["exact_in"] else ""
+    parts = (about["rule"].removesuffix("."), limit, about["paper"])
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
+
+
+def print_differences(out: Console, differences: Mapping[str, tuple[object, object]], a: str, b: str) -> None:
+    """Print the fields in which the configs named `a` and `b` differ."""
+    if not differences:
+        out.print("no difference")
+        return
+    rows = [
+        (field, *("-" if value is None else to_yaml_line(value) for value in pair))
+        for field, pair in differences.items()
+    ]
+    print_columns(out, ("field", a, b), rows)

@@ -1,0 +1,123 @@
+"""Ways to plant mistakes of rotary position embeddings in a copy of archlab's reference."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config.components.position import Rope
+from archlab.config.core.registry import make
+from archlab.model.attention import MultiHeadAttention
+from archlab.model.context import Context
+from archlab.model.rotary import Rotation
+from archlab.testing.planting import Plant
+from archlab.testing.reference import Reference
+
+
+def rotated(
+    change: Callable[[Rope], Mapping[str, Any]] = lambda rope: {},
+    positions: Callable[[Tensor], Tensor] = lambda positions: positions,
+) -> Plant:
+    """Return a plant that rotates by another rope config or at other positions."""
+
+    def turn(context: Context, rope: Rope, width: int) -> Any:
+        changed = rope.model_copy(update=dict(change(rope)))
+        lengths_BT = context.positions_BT[:, -1:] + 1
+        return make(changed, width, positions(context.positions_BT), lengths_BT, torch.float64)
+
+    return turned(turn)
+
+
+def turned(turn: Callable[[Context, Rope, int], Any]) -> Plant:
+    """Return a plant that replaces the rotation of queries and keys."""
+
+    def plant(reference: Reference) -> None:
+        if reference.part == "rotary":
+            position = reference.layer_config.position
+            if isinstance(position, Rope):
+                reference.turn = lambda context: turn(context, position, reference.rotary_width)
+            return
+        for module, config in reference.layers:
+            for attention in module.modules():
+                if isinstance(attention, MultiHeadAttention) and isinstance(config.position, Rope):
+                    arguments = attention.forward, turn, config.position, attention.config.head_dim
+                    attention.__dict__["forward"] = partial(_with_rotation, *arguments)
+
+    return plant
+
+
+def _with_rotation(
+    forward: Callable[..., Tensor],
+    turn: Callable[[Context, Rope, int], Any],
+    rope: Rope,
+    width: int,
+    x: Tensor,
+    context: Context,
+    state: Any = None,
+) -> Tensor:
+    return forward(x, replace(context, rotation=turn(context, rope, width)), state)
+
+
+def without_signs(context: Context, rope: Rope, width: int) -> Rotation:
+    """Return the rotation in which the sine is positive for both dimensions of a pair."""
+    rotation = _rotation(context)
+    return replace(rotation, sin=rotation.sin * _signs(rotation.interleaved, rotation.sin.shape[-1]))
+
+
+def of_two_layouts(context: Context, rope: Rope, width: int) -> Rotation:
+    """Return a rotation with the angles of one pairing, and the partners and signs of the other."""
+    rotation, R = _rotation(context), _rotation(context).sin.shape[-1]
+    signs = _signs(rotation.interleaved, R) * _signs(not rotation.interleaved, R)
+    return replace(rotation, sin=rotation.sin * signs, interleaved=not rotation.interleaved)
+
+
+def _rotation(context: Context) -> Rotation:
+    """Return archlab's rotation. Raise RuntimeError if another planted mistake has replaced it."""
+    if not isinstance(context.rotation, Rotation):
+        raise RuntimeError("another planted mistake has replaced the rotation")
+    return context.rotation
+
+
+def _signs(interleaved: bool, width: int) -> Tensor:
+    """Return -1 for the first dimension of each pair and 1 for the second, [width]."""
+    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    return signs.repeat(width // 2) if interleaved else signs.repeat_interleave(width // 2)
+
+
+class OnlyQueries:
+    """Rotation of queries. Keys, which attention rotates after the queries, stay as they are."""
+
+    def __init__(self, context: Context) -> None:
+        self._rotation, self._has_rotated = _rotation(context), False
+
+    def rotate(self, x: Tensor) -> Tensor:
+        is_query, self._has_rotated = not self._has_rotated, True
+        return self._rotation.rotate(x) if is_query else x
+
+
+def rotate_values(attention: MultiHeadAttention) -> None:
+    """Rotate the values like the keys."""
+    keys_and_values = attention._keys_and_values
+
+    def changed(x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        k, v = keys_and_values(x, context)
+        return k, _rotation(context).rotate(v)
+
+    attention.__dict__["_keys_and_values"] = changed
+
+
+def rotated_before_split(reference: Reference) -> None:
+    """Rotate all heads of a token as one vector."""
+    for module, config in reference.layers:
+        for attention in module.modules():
+            if isinstance(attention, MultiHeadAttention) and isinstance(config.position, Rope):
+                attention.__dict__["_normed_and_rotated"] = partial(_rotated_as_one, config.position)
+
+
+def _rotated_as_one(rope: Rope, x: Tensor, norm: nn.Module, context: Context) -> Tensor:
+    whole = norm(x).transpose(1, 2).flatten(2)
+    rotation = make(rope, whole.shape[-1], context.positions_BT, context.positions_BT[:, -1:] + 1, torch.float64)
+    return rotation.rotate(whole[:, None])[:, 0].unflatten(-1, (x.shape[1], -1)).transpose(1, 2)
