@@ -88,7 +88,7 @@ def test_five_mistakes_are_five_lines(here):
         ("train binary.txt --out new", "binary.txt: not a text file"),
         ("train full --out new", "full: the folder has no config.yaml"),
         ("train tiny.yaml --out full", "full contains other files (thesis.tex)"),
-        ("train tiny.yaml --out text.txt", "text.txt is a file; --out must be a folder"),
+        ("train tiny.yaml --out text.txt", "text.txt is a file; allowed: a folder"),
         ("train tiny.yaml --out text.txt/new", "Not a directory"),
         ("data empty.txt --out new", "empty.txt has no text"),
         ("data binary.txt --out new", "binary.txt: binary"),
@@ -105,7 +105,7 @@ def test_five_mistakes_are_five_lines(here):
         ("study run tiny.yaml", "question  missing; it has no default"),
         ("study run ladder --out full", "full contains other files (thesis.tex); choose an empty or new folder"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
-        ("demo --out text.txt", "text.txt is a file; --out must be a folder"),
+        ("demo --out text.txt", "text.txt is a file; allowed: a folder"),
     ],
 )
 def test_a_mistake_is_one_message_and_writes_nothing(here, arguments, message):

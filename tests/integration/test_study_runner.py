@@ -1042,7 +1042,7 @@ def test_what_an_unfinished_run_has_written_so_far_is_not_read(lab):
 
 def test_a_file_is_refused_as_a_folder(lab):
     (lab.folder / "out").write_text("mine")
-    with pytest.raises(UserError, match="is a file; --out must be a folder"):
+    with pytest.raises(UserError, match="is a file; allowed: a folder"):
         lab.run()
 
 

@@ -2,9 +2,11 @@
 
 import math
 import signal
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import torch
 
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
@@ -195,6 +197,22 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(text, tmp_path, stop_
     assert rest.steps[0].step == (stop_at - 1) // 3 * 3 + 1
     assert summary.bits_per_byte == whole.bits_per_byte
     assert deterministic(tmp_path / "parts") == deterministic(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_deterministic_algorithms_are_used_during_training_alone(text, tmp_path, ends_early):
+    class Watching(Callback):
+        def on_step(self, metrics):
+            used.append(torch.are_deterministic_algorithms_enabled())
+            if ends_early:
+                raise KeyboardInterrupt
+
+    used = list[bool]()
+    run = config("train.deterministic=true", data=text)
+    with pytest.raises(KeyboardInterrupt) if ends_early else nullcontext():
+        train(run, tmp_path / "a", Watching())
+    assert set(used) == {True}
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 class Signals(Callback):

@@ -372,7 +372,7 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 # --- training -------------------------------------------------------------------------------------------------
 
 HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "eval_seq_len", "checkpoint_every",
-       "probe_every", "recompute", "keep", "spikes", "log")  # fmt: skip
+       "probe_every", "recompute", "deterministic", "keep", "spikes", "log")  # fmt: skip
 """Settings of how a run works and how often, not of what it computes. The losses stay equal up to rounding."""
 
 SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}
@@ -469,7 +469,7 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     predict, save, hidden, recompute = training.predict, Saver.save, Decoder.hidden, training.recompute_layers
 
     def evaluated(model: Any, held_out: Any, device: Device, **more: Any) -> Any:
-        done.append(("evaluate", held_out.batch.tokens.shape))
+        done.append(("evaluate", held_out.batch.tokens.shape, torch.are_deterministic_algorithms_enabled()))
         return predict(model, held_out, device, **more)
 
     def saved(saver: Saver, step: int, *state: Any, **more: Any) -> None:

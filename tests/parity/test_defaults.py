@@ -16,6 +16,7 @@ EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda f
 NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": None}},
 }  # fmt: skip
 """Keys without which the class's defaults are not a valid model."""
 UNLISTED = {

@@ -123,7 +123,7 @@ def test_the_saved_activation_takes_precedence_over_the_one_it_was_derived_from(
     assert "feed_forward_proj is 'gated-odd', which archlab cannot build" in refusal(folder)
 
 
-@pytest.mark.parametrize("model_type", ["bart", "mbart", "pegasus", "marian"])
+@pytest.mark.parametrize("model_type", ["bart", "mbart", "pegasus", "marian", "plbart", "mvp", "blenderbot"])
 def test_a_file_of_the_class_without_a_head(model_type: str, tmp_path: Path) -> None:
     """It has neither the prefix nor the bias of the logits, which is then 0."""
     theirs = tiny_model(first_case(model_type))
@@ -134,9 +134,9 @@ def test_a_file_of_the_class_without_a_head(model_type: str, tmp_path: Path) -> 
     assert check_hf(tmp_path) == []
 
 
-@pytest.mark.parametrize("model_type", ["pegasus", "marian"])
+@pytest.mark.parametrize("model_type", ["pegasus", "marian", "roformer"])
 def test_a_table_of_other_positions_is_refused(model_type: str, tmp_path: Path) -> None:
-    folder, name = saved(model_type, tmp_path), "model.encoder.embed_positions.weight"
+    folder, name = saved(model_type, tmp_path), f"{FAMILIES[model_type].prefix}encoder.embed_positions.weight"
     table = getattr(transformers, FAMILIES[model_type].architecture)(
         transformers.CONFIG_MAPPING[model_type](**first_case(model_type).hf)
     ).get_parameter(name)

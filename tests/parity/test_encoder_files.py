@@ -14,20 +14,29 @@ from tests.parity.test_families import gap
 from tests.parity.tiny import TOKENS, tiny_model
 
 
-@pytest.mark.parametrize("names", ["weight and bias", "gamma and beta"])
-def test_bert_with_its_pooler_and_the_head_for_the_next_sentence(names: str, tmp_path: Path) -> None:
-    masked = tiny_model(first_case("bert"))
-    theirs = transformers.BertForPreTraining(masked.config).eval()
+@pytest.mark.parametrize(
+    ("model_type", "prefix", "names"),
+    [
+        ("bert", "bert", "weight and bias"), ("bert", "bert", "gamma and beta"), ("ernie", "ernie", "weight and bias"),
+        ("ernie", "ernie", "gamma and beta"), ("megatron-bert", "bert", "weight and bias"),
+    ],
+)  # fmt: skip
+def test_bert_with_its_pooler_and_the_head_for_the_next_sentence(
+    model_type: str, prefix: str, names: str, tmp_path: Path
+) -> None:
+    masked = tiny_model(first_case(model_type))
+    with_heads = getattr(transformers, type(masked).__name__.replace("MaskedLM", "PreTraining"))
+    theirs = with_heads(masked.config).eval()
     theirs.load_state_dict(masked.state_dict(), strict=False)
     theirs.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    assert tensors.keys() >= {"bert.pooler.dense.weight", "cls.seq_relationship.weight"}
+    assert tensors.keys() >= {f"{prefix}.pooler.dense.weight", "cls.seq_relationship.weight"}
     if names == "gamma and beta":
         older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         for new, old in older.items():
             tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
         save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    read = transformers.BertForPreTraining.from_pretrained(tmp_path).eval()
+    read = with_heads.from_pretrained(tmp_path).eval()
     assert check_hf(tmp_path) == []
     with torch.no_grad():
         assert gap(load_hf(tmp_path)(TOKENS), read(TOKENS).prediction_logits) <= 1e-4

@@ -101,7 +101,13 @@ def test_padding_and_segments_are_the_published_ones(case: Case, saved: Callable
         assert gap(ours(tokens, segments=segments)[is_real], expected[is_real]) > 3e-4, "padding matters"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.model_type == "roberta"], ids=lambda case: case.name)
+LIKE_ROBERTA = [
+    case for case in CASES
+    if case.model_type in ("roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LIKE_ROBERTA, ids=lambda case: f"{case.model_type}-{case.name}")
 def test_the_padding_token_inside_a_text_has_a_position(case: Case, saved: Callable[[Case], Saved]) -> None:
     """RoBERTa in transformers skips it by default. With explicit positions, it reads it as archlab does."""
     _, theirs, _, ours = saved(case)

@@ -430,7 +430,7 @@ def test_mixers_are_cut_by_whole_heads(model, tensor, message):
         (["--dtype", "float32"], "--dtype cannot be combined with --devices"),
         (["--json", "--html", "x.html"], "--json and --html cannot be combined"),
         (["gpt-2"], "a training run is planned for one config; found 2"),
-        (["--parallel", "data=2"], "--parallel: cannot read 'data=2'; allowed: replicate, shard, tensor, pipeline,"),
+        (["--parallel", "data=2"], "parallel: cannot read 'data=2'; allowed: replicate, shard, tensor, pipeline,"),
         (["--price", "0"], "--price is '0'; allowed: a number, more than 0, at most 1,000,000,000\n"),
         (["--parallel", "shard=4"], "shard=4 needs 4 devices, but there are 2"),
         (["--price", "-1"], "price"),

@@ -85,6 +85,7 @@ def test_every_key_that_a_class_declares_is_understood(name: str) -> None:
     """So the published code reads no key that archlab ignores because it is false or empty."""
     incomplete: dict[str, dict[str, Any]] = {
         "deepseek_v2": {"num_experts_per_tok": 2}, "glm4_moe": {"head_dim": 128},
+        "cohere_compass_text": {"rope_parameters": {"full_attention": None}},
         "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
         "dbrx": {"attn_config": {"clip_qkv": 8, "rope_theta": 1e4}}, "lfm2_moe": {"layer_types": ["conv"] * 32},
     }  # fmt: skip

@@ -162,7 +162,7 @@ def test_the_command_prints_it_and_writes_a_page(capsys, tmp_path, monkeypatch):
     assert 'id="chart-config-0"' in (tmp_path / "widths.html").read_text()
     capsys.readouterr()
     for wrong, message in (
-        (["--widths", "64"], "--widths: 64; allowed: two or more"),
+        (["--widths", "64"], "widths: 64; allowed: two or more"),
         (["--steps", "2"], "--steps belongs to the coordinate check; add --widths"),
     ):
         assert app.main(["probe", "tiny-llama", *wrong]) == 2

@@ -248,7 +248,7 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "no size is set; use --params, --active, --flops or --memory"),
+        ("", "no size is set; set params, active, flops or memory"),
         (
             "--params 10M --like llama-3",
             "its embedding and head (128,256 tokens) alone need 16.4M parameters at d_model = 64",

@@ -135,7 +135,7 @@ def test_a_config_that_is_not_ours_is_left_alone(tmp_path, tokenizer):
 @pytest.mark.parametrize("below", ["file", "file/run"])
 def test_a_file_is_refused_as_a_folder(tmp_path, tokenizer, below):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match=r"file.*(is a file; --out must be a folder|Not a directory)"):
+    with pytest.raises(UserError, match=r"file.*(is a file; allowed: a folder|Not a directory)"):
         RunFolder(tmp_path / below).claim(config(), ENV, tokenizer)
     assert (tmp_path / "file").read_text() == "mine"
 

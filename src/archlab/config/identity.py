@@ -13,7 +13,7 @@ from archlab.displayed import Displayed
 
 NO_EFFECT_ON_RESULT = (
     "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
-    "parallel",
+    "train.deterministic", "parallel",
 )  # fmt: skip
 """Fields and sections that do not change the result of a run, so that they may change when the run continues."""
 

@@ -167,6 +167,9 @@ class TrainConfig(Settings):
     recompute: bool = False
     """Whether training stores only the input of each layer, and computes the other activations again in the backward
     pass (activation checkpointing, Chen 2016). A step then needs less memory and a third more time."""
+    deterministic: bool = False
+    """Whether a GPU uses only deterministic algorithms, so that training again gives the same bits. They are slower,
+    and torch refuses operations that have none. A CPU is always deterministic."""
     probe_every: Count | None = None
     """Number of steps between probes of gradients, activations and attention. Their results are written to
     metrics.jsonl. null: no probes."""

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.position import Rope, Sinusoidal
 from archlab.config.core.merge import Raw
+from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
@@ -27,6 +29,7 @@ from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.moe import Experts
 from archlab.model.origin import Origin
+from archlab.model.positions import SinusoidalPositions
 from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv
 from archlab.model.rglru import BlockGate
@@ -167,7 +170,7 @@ def _fill_all(
             problems.append(f"{name}  is not {value}, the only value that archlab supports")
     for name in family.position_tables:
         used.add(name)
-        if name in tensors and not tensors[name].contains_positions(model.positions):
+        if name in tensors and not tensors[name].contains_positions(_position_vectors(model)):
             problems.append(f"{name}  differs from sines and cosines, the only positions that archlab supports")
     copies = {*family.copies, *(row.theirs for row in family.rows_of("head.weight") if config.head.tied)}
     tables = (*family.weights, *family.alternatives)
@@ -185,6 +188,16 @@ def _fill_all(
             reason = "the model class ties" if name in family.copies else "config.json ties"
             problems.append(f"{name}  differs from the embedding, although {reason} the two")
     return problems
+
+
+def _position_vectors(model: Decoder) -> nn.Module | None:
+    """Return the position vectors of the model. For RoPE, these are the sines of its angles, then the cosines."""
+    rope = model.config.position
+    if not isinstance(rope, Rope):
+        return model.positions
+    return SinusoidalPositions(
+        Sinusoidal(theta=rope.theta, layout="halves"), layer_configs(model.config)[0].multi_head.head_dim, 0
+    )
 
 
 def _rows(family: Family, config: ModelConfig, tensors: Container[str], wanted: Container[str]) -> Iterator[Placed]:

@@ -38,7 +38,7 @@ POST_NORM_ENCODER: list[Field] = [
 ]
 """Choices that BERT and its successors share."""
 
-FIELDS: list[Field] = [
+WITHOUT_SEGMENTS: list[Field] = [
     *POST_NORM_ENCODER,
     Key("vocab_size", "vocab_size", 30522),
     Key("hidden_size", "d_model", 768),
@@ -47,30 +47,55 @@ FIELDS: list[Field] = [
     Key("intermediate_size", "mlp.d_ff", 3072),
     ActivationKey("hidden_act", "gelu"),
     Key("max_position_embeddings", "max_seq_len", 512),
-    Key("type_vocab_size", "embedding.segments", 2),
     Key("layer_norm_eps", "norm.eps", 1e-12),
     Only("position_embedding_type", "absolute", written=False),
-    Only("is_decoder", False),
     Only("add_cross_attention", False),
 ]
 
+FIELDS: list[Field] = [
+    *WITHOUT_SEGMENTS,
+    Key("type_vocab_size", "embedding.segments", 2),
+    Only("is_decoder", False),
+]
 
-def encoder(prefix: str) -> list[Row]:
-    """Return the rows of the embedding and the layers. `prefix` is the name of the encoder in the file."""
+PRE_NORM: list[Field] = [Always("norm.placement", "pre"), Always("embedding.norm", False)]
+"""Choices of successors whose branches read a normalized stream. Put these fields after those of BERT."""
+
+
+def matrices(prefix: str) -> list[Row]:
+    """Return the rows of the embedding and the layers, without norms. `prefix` is the name of the encoder in the
+    file."""
     embeddings, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{i}}"
     return [
         Row(f"{embeddings}.word_embeddings.weight", "embedding.weight"),
         Row(f"{embeddings}.position_embeddings.weight", "positions.weight"),
         Row(f"{embeddings}.token_type_embeddings.weight", "segments.weight"),
-        *linear(f"{embeddings}.LayerNorm", "summed.norm"),
         *linear(f"{layer}.attention.self.query", "layers.{i}.attention.q"),
         *linear(f"{layer}.attention.self.key", "layers.{i}.attention.k"),
         *linear(f"{layer}.attention.self.value", "layers.{i}.attention.v"),
         *linear(f"{layer}.attention.output.dense", "layers.{i}.attention.out"),
-        *linear(f"{layer}.attention.output.LayerNorm", "layers.{i}.attention_norms.stream"),
         *linear(f"{layer}.intermediate.dense", "layers.{i}.mlp.up"),
         *linear(f"{layer}.output.dense", "layers.{i}.mlp.down"),
-        *linear(f"{layer}.output.LayerNorm", "layers.{i}.mlp_norms.stream"),
+    ]
+
+
+def encoder(prefix: str) -> list[Row]:
+    """Return the rows of the embedding and the layers. `prefix` is the name of the encoder in the file."""
+    return [
+        *matrices(prefix),
+        *linear(f"{prefix}.embeddings.LayerNorm", "summed.norm"),
+        *linear(f"{prefix}.encoder.layer.{{i}}.attention.output.LayerNorm", "layers.{i}.attention_norms.stream"),
+        *linear(f"{prefix}.encoder.layer.{{i}}.output.LayerNorm", "layers.{i}.mlp_norms.stream"),
+    ]
+
+
+def pre_norms(attention: str, mlp: str, final: str) -> list[Row]:
+    """Return the rows of the norms of successors whose branches read a normalized stream. The arguments are the names
+    of the norms in the file."""
+    return [
+        *linear(attention, "layers.{i}.attention_norms.before"),
+        *linear(mlp, "layers.{i}.mlp_norms.before"),
+        *linear(final, "norm"),
     ]
 
 
@@ -81,13 +106,18 @@ def head_bias(prefix: str) -> list[Row]:
 
 HEAD = "cls.predictions.transform"
 
-WEIGHTS = [
-    *encoder("bert"),
+
+HEAD_ROWS = [
     *linear(f"{HEAD}.dense", "head.transform.dense"),
     *linear(f"{HEAD}.LayerNorm", "head.transform.norm"),
     Row("cls.predictions.decoder.weight", "head.weight"),
     *head_bias("cls.predictions"),
 ]
+
+
+def weights(prefix: str) -> list[Row]:
+    """Return the rows of the encoder, whose name in the file is `prefix`, and of the head."""
+    return [*encoder(prefix), *HEAD_ROWS]
 
 
 def with_gamma_and_beta(rows: list[Row]) -> list[Row]:
@@ -104,12 +134,12 @@ FAMILY = Family(
     architecture="BertForMaskedLM",
     other_architectures=("BertForPreTraining",),
     fields=[*FIELDS, HeadDense()],
-    weights=WEIGHTS,
-    alternatives=with_gamma_and_beta(WEIGHTS),
+    weights=weights("bert"),
+    alternatives=with_gamma_and_beta(weights("bert")),
     buffers=(
         "embeddings.position_ids",
         # heads for other tasks
-        "bert.pooler.dense.weight", "bert.pooler.dense.bias",
+        "pooler.dense.weight", "pooler.dense.bias",
         "cls.seq_relationship.weight", "cls.seq_relationship.bias",
         "cls.predictions.bias",  # with an untied head, the class does not use it
         "cls.predictions.decoder.bias",  # with a tied head, it is a copy of cls.predictions.bias

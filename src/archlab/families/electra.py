@@ -14,8 +14,11 @@ from archlab.hf.weight_map import Row, linear
 class NarrowSum:
     """The key `embedding_size`. If its value equals d_model, nothing is widened."""
 
+    default: int | None = None
+    """Width if the file lacks the key. None: d_model."""
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        width = hf.get("embedding_size", 128)
+        width = hf.get("embedding_size", self.default or ours["d_model"])
         if width != ours["d_model"]:
             ours |= {"embedding.width": width, "embedding.widened": "sum"}
 
@@ -31,7 +34,7 @@ FAMILY = Family(
         Key("hidden_size", "d_model", 256),
         Key("num_attention_heads", "attention.n_heads", 4),
         Key("intermediate_size", "mlp.d_ff", 1024),
-        NarrowSum(),
+        NarrowSum(128),
         HeadDense("gelu"),
     ],
     weights=[

@@ -7,7 +7,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING, layer_types
 from archlab.hf.rope import parameters, position
 from archlab.hf.weight_map import HALVES, QKV_BLOCKS, Row, linear
@@ -26,7 +26,6 @@ class Layers:
         every, n_layers = hf.get("global_attn_every_n_layers", 3), ours["n_layers"]
         implied = [SLIDING if i % every else FULL for i in range(n_layers)]
         types = layer_types(hf, implied, {SLIDING, FULL}, n_layers)
-        both_sides = hf.get("local_attention", 128)
         nested, scaling = hf.get("rope_parameters", {}), hf.get("rope_scaling", {})
         if flat := set(nested) - set(THETAS):
             raise hf.refuse("rope_parameters", sorted(flat), f"RoPE parameters for {FULL} and for {SLIDING}")
@@ -38,8 +37,7 @@ class Layers:
                 ConfigReader({}, hf.where), theta, 1.0, "half", own, hf.get("max_position_embeddings", 8192)
             )
             kinds[kind] = {"position": rope}
-        # A token sees `local_attention` / 2 tokens on each side, and itself.
-        kinds[SLIDING]["attention.window"] = both_sides // 2 + 1
+        kinds[SLIDING]["attention.window"] = self.window(hf)
         ours["position"] = {"kind": "rope"}
         ours["layers"] = {
             "first": {**kinds[types[0]], "block.attention_norm": False},
@@ -47,12 +45,19 @@ class Layers:
             "pattern": ["first", *(kind.partition("_")[0] for kind in types[1:])],
         }
 
+    def window(self, hf: ConfigReader) -> int:
+        """Return the window. A token sees `local_attention` / 2 tokens on each side, and itself."""
+        return hf.get("local_attention", 128) // 2 + 1
+
+    def write_window(self, window: int, hf: Raw) -> None:
+        hf["local_attention"] = 2 * (window - 1)
+
     def write(self, model: ModelConfig, hf: Raw) -> None:
         layers = layer_configs(model)
         hf["layer_types"] = [FULL if layer.multi_head.window is None else SLIDING for layer in layers]
         windows = [layer.multi_head.window for layer in layers if layer.multi_head.window is not None]
         if windows:
-            hf["local_attention"] = 2 * (windows[0] - 1)
+            self.write_window(windows[0], hf)
         hf["rope_parameters"] = {
             kind: parameters(layer.position, model.max_seq_len)
             for kind, layer in zip(hf["layer_types"], layers, strict=True)
@@ -60,47 +65,57 @@ class Layers:
         }
 
 
+FIELDS: list[Field] = [
+    Key("vocab_size", "vocab_size", 50368),
+    Key("hidden_size", "d_model", 768),
+    Key("num_hidden_layers", "n_layers", 22),
+    Key("num_attention_heads", "attention.n_heads", 12),
+    Key("intermediate_size", "mlp.d_ff", 1152),
+    Key("max_position_embeddings", "max_seq_len", 8192),
+    Always("mlp.kind", "gated"),
+    ActivationKey("hidden_activation", "gelu"),
+    Key("mlp_bias", "mlp.bias", False),
+    Key("attention_bias", "attention.qkv_bias", False),
+    Key("attention_bias", "attention.out_bias", False),
+    Always("norm.kind", "layernorm"),
+    Key("norm_eps", "norm.eps", 1e-5),
+    Key("norm_bias", "norm.bias", False),
+    Always("embedding.norm", True),
+    Key("decoder_bias", "head.bias", True),
+    Key("tie_word_embeddings", "head.tied", True),
+    Always("head.transform.norm", True),
+    ActivationKey("classifier_activation", "gelu", field="head.transform.activation"),
+    Key("classifier_bias", "head.transform.bias", False),
+]
+"""Fields of the encoder and of the decoder. Each adds the layers and what a token sees."""
+
+ROWS = [
+    Row("model.embeddings.tok_embeddings.weight", "embedding.weight"),
+    *linear("model.embeddings.norm", "embedding.norm"),
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before"),
+    *linear(f"{LAYER}.attn.Wo", "layers.{i}.attention.out"),
+    *linear(f"{LAYER}.mlp_norm", "layers.{i}.mlp_norms.before"),
+    *linear(f"{LAYER}.mlp.Wi", ("layers.{i}.mlp.gate", "layers.{i}.mlp.up"), HALVES),
+    *linear(f"{LAYER}.mlp.Wo", "layers.{i}.mlp.down"),
+    *linear("model.final_norm", "norm"),
+    Row("decoder.weight", "head.weight"),
+    Row("decoder.bias", "head.bias"),
+]
+"""Rows of tensors that have the same names in the encoder and in the decoder."""
+
 FAMILY = Family(
     model_type="modernbert",
     architecture="ModernBertForMaskedLM",
     fields=[
         Always("attention.visibility", "two_sided"),
-        Key("vocab_size", "vocab_size", 50368),
-        Key("hidden_size", "d_model", 768),
-        Key("num_hidden_layers", "n_layers", 22),
-        Key("num_attention_heads", "attention.n_heads", 12),
-        Key("intermediate_size", "mlp.d_ff", 1152),
-        Key("max_position_embeddings", "max_seq_len", 8192),
-        Always("mlp.kind", "gated"),
-        ActivationKey("hidden_activation", "gelu"),
-        Key("mlp_bias", "mlp.bias", False),
-        Key("attention_bias", "attention.qkv_bias", False),
-        Key("attention_bias", "attention.out_bias", False),
-        Always("norm.kind", "layernorm"),
-        Key("norm_eps", "norm.eps", 1e-5),
-        Key("norm_bias", "norm.bias", False),
-        Always("embedding.norm", True),
-        Key("decoder_bias", "head.bias", True),
-        Key("tie_word_embeddings", "head.tied", True),
-        Always("head.transform.norm", True),
-        ActivationKey("classifier_activation", "gelu", field="head.transform.activation"),
-        Key("classifier_bias", "head.transform.bias", False),
+        *FIELDS,
         Layers(),
     ],
     weights=[
-        Row("model.embeddings.tok_embeddings.weight", "embedding.weight"),
-        *linear("model.embeddings.norm", "embedding.norm"),
-        *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before"),
+        *ROWS,
         *linear(f"{LAYER}.attn.Wqkv", tuple(f"layers.{{i}}.attention.{x}" for x in "qkv"), QKV_BLOCKS),
-        *linear(f"{LAYER}.attn.Wo", "layers.{i}.attention.out"),
-        *linear(f"{LAYER}.mlp_norm", "layers.{i}.mlp_norms.before"),
-        *linear(f"{LAYER}.mlp.Wi", ("layers.{i}.mlp.gate", "layers.{i}.mlp.up"), HALVES),
-        *linear(f"{LAYER}.mlp.Wo", "layers.{i}.mlp.down"),
-        *linear("model.final_norm", "norm"),
         *linear("head.dense", "head.transform.dense"),
         *linear("head.norm", "head.transform.norm"),
-        Row("decoder.weight", "head.weight"),
-        Row("decoder.bias", "head.bias"),
     ],
     prefix="model.",
     no_effect=frozenset({

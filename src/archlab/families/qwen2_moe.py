@@ -27,19 +27,22 @@ def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
 
 
-def listed_or_between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Return, for each layer, whether its MLP is dense.
+def listed_dense(*default: int) -> DenseLayers:
+    """Return the translation of the keys for layers whose MLP is dense. `default` is the default of `mlp_only_layers`.
 
     Every `decoder_sparse_step`-th layer is a mixture of experts, except the layers in `mlp_only_layers`. If
     `num_experts` is 0, all layers are dense.
     """
-    listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
-    none = hf.get("num_experts") == 0
-    return [none or i in listed or (i + 1) % step != 0 for i in range(n_layers)]
 
+    def are_dense(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
+        listed, step = hf.get("mlp_only_layers", list(default)), hf.get("decoder_sparse_step", 1)
+        none = hf.get("num_experts") == 0
+        return [none or i in listed or (i + 1) % step != 0 for i in range(n_layers)]
 
-def _listed(dense: list[bool]) -> Raw:
-    return {"mlp_only_layers": [i for i, is_dense in enumerate(dense) if is_dense], "decoder_sparse_step": 1}
+    def write_keys(dense: list[bool]) -> Raw:
+        return {"mlp_only_layers": [i for i, is_dense in enumerate(dense) if is_dense], "decoder_sparse_step": 1}
+
+    return DenseLayers(are_dense, write_keys)
 
 
 def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
@@ -54,23 +57,24 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
 
 @dataclass(frozen=True)
 class SharedExpert(Key):
-    """Key for the width of the shared expert, or 0 if there is none. The output of the shared expert is multiplied by a
-    gate."""
+    """Key for the width of the shared expert, or 0 if there is none."""
 
     hf_key: str = "shared_expert_intermediate_size"
     field: str = "mlp.shared.d_ff"
+    gate: bool = True
+    """Whether the output of the shared expert is multiplied by a gate."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         if hf.get(self.hf_key, self.default) != 0:
             super().read(hf, ours)
-            ours["mlp.shared.gate"] = True
+            ours["mlp.shared.gate"] = self.gate
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         super().write(model, hf)
         hf.setdefault(self.hf_key, 0)
 
 
-SOME_DENSE = DenseLayers(listed_or_between, _listed)
+SOME_DENSE = listed_dense()
 
 EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),

@@ -202,17 +202,20 @@ def first_dense(
     return DenseLayers(are_dense, write_keys, bias_key, width=width)
 
 
-def mlp_layer_types(*, reads_first: bool = False, bias_key: str | None = None) -> DenseLayers:
+def mlp_layer_types(*, n_dense: int = 1, reads_first: bool = False, bias_key: str | None = None) -> DenseLayers:
     """Return the translation of `mlp_layer_types`, a list that says for each layer whether its MLP is dense or sparse.
 
-    If the list is absent, only the first layer is dense. `reads_first` says that `first_k_dense_replace` is then the
-    number of dense layers. Otherwise the published code does not read this key, and a value other than 1 is an error.
+    If the list is absent, the first `n_dense` layers are dense. `reads_first` says that `first_k_dense_replace` is then
+    the number of dense layers. Otherwise the published code does not read this key, and a value other than `n_dense` is
+    an error.
     """
 
     def are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
-        first = hf.get("first_k_dense_replace", 1)
-        if first != 1 and not reads_first and hf.get("mlp_layer_types", kind=list) is None:
-            raise hf.refuse("first_k_dense_replace", first, "1, or another value together with mlp_layer_types")
+        first = hf.get("first_k_dense_replace", n_dense)
+        if first != n_dense and not reads_first and hf.get("mlp_layer_types", kind=list) is None:
+            raise hf.refuse(
+                "first_k_dense_replace", first, f"{n_dense}, or another value together with mlp_layer_types"
+            )
         implied = ["dense" if i < first else "sparse" for i in range(n_layers)]
         types = layer_types(hf, implied, {"dense", "sparse"}, n_layers, key="mlp_layer_types")
         return [kind == "dense" for kind in types]

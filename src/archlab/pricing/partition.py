@@ -45,7 +45,7 @@ class Parallel:
             if way not in WAYS or way in sizes or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
                 hint = nearest(way, WAYS) if way not in WAYS else ""
                 raise UserError(
-                    f"--parallel: cannot read {part!r}{hint or ';'} allowed: {', '.join(WAYS)}, "
+                    f"parallel: cannot read {part!r}{hint or ';'} allowed: {', '.join(WAYS)}, "
                     "each at most once, as in shard=8,tensor=2"
                 )
             sizes[way] = int(size)

@@ -112,7 +112,7 @@ def propose(
         family = family_of(request.like, "total", atlas, mixtures=False)
         target, result = _within(request, family, request.memory)
     else:
-        raise UserError("no size is set; use --params, --active, --flops or --memory, as in --params 1B")
+        raise UserError("no size is set; set params, active, flops or memory, as in `archlab size --params 1B`")
     model = FamilyMember("proposed", result.config)
     nearest = nearest_published(model, atlas)
     return Proposal(request, model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
@@ -196,7 +196,7 @@ def _within(request: SizeRequest, family: Family, memory: int) -> tuple[TargetSi
             size *= (0.98 * memory / used) ** (used / (weights + cache / 2))
     if fits is None:
         raise UserError(
-            f"--memory is {binary(memory)}, which is too little for a model like {request.like} and its cache"
+            f"memory is {binary(memory)}, which is too little for a model like {request.like} and its cache"
         )
     return fits
 

@@ -199,7 +199,7 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         copied[_BASE] = to_yaml(base).encode()
     with disk_errors(folder):
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; --out must be a folder")
+            raise UserError(f"{folder} is a file; allowed: a folder")
         make_folder(folder)
         refuse_linked_folders(folder)
         files = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))

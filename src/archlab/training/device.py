@@ -1,6 +1,9 @@
 """Device of a run: processor, dtype, speed and software versions."""
 
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -143,6 +146,23 @@ def _cpu_gains_by_bfloat16() -> bool:
         return own / wide > WORTHWHILE
 
     return cached(["bfloat16 gains", capabilities, torch.__version__], [], gains)
+
+
+@contextmanager
+def deterministic_algorithms(train: TrainConfig) -> Iterator[None]:
+    """Let torch use only deterministic algorithms in the block if `train.deterministic` is set.
+
+    cuBLAS reads its environment variable when its first handle is created. It must be set before the first product on a
+    GPU.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    if train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def environment(device: Device) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class RunFolder(RunFiles):
 
     def _begin(self) -> list[str]:
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file; --out must be a folder")
+            raise UserError(f"{self.path} is a file; allowed: a folder")
         make_folder(self.path)
         refuse_linked_folders(self.path)
         own = (TEMPORARY, LOCK, DIGESTS)

@@ -21,7 +21,13 @@ from archlab.training.callback import Callback, Printing
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.checks import check_counted, check_run, loss_depends_on_micro_batches, settings_per_process
 from archlab.training.compiling import is_compiled
-from archlab.training.device import Device, choose_device, environment, resolve_device_type
+from archlab.training.device import (
+    Device,
+    choose_device,
+    deterministic_algorithms,
+    environment,
+    resolve_device_type,
+)
 from archlab.training.initial_values import initial_of
 from archlab.training.loop import RunSetup, Training
 from archlab.training.out_of_memory import out_of_memory_explained
@@ -54,7 +60,10 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     """
     check_is_config(config)
     keep_freed_memory()
-    with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
+    with (
+        deterministic_algorithms(config.train),
+        joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world,
+    ):
         callback = (callback or Printing()) if world.is_first else Callback()
         folder = RunFolder(Path(out)) if world.is_first else ReadOnlyRunFolder(Path(out))
         # In a new run, `auto` depends on a measurement, so only the first process decides.

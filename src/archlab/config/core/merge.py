@@ -2,7 +2,7 @@
 sections, such as `norm.kind`, because each kind has its own fields."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -244,6 +244,7 @@ def kind_names(field: FieldInfo | None) -> list[str]:
     return list(_variants(field)) if field else []
 
 
+@cache_of_kinds
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
     """Return the config classes that a field's value may have: one class for each kind of a section, or no class for a
     plain value."""
@@ -265,7 +266,8 @@ def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 
 
-def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
+@cache_of_kinds
+def _variants(field: FieldInfo) -> Mapping[str, type[BaseModel]]:
     classes = section_classes(field)
     return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
 

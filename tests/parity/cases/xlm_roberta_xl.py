@@ -1,0 +1,14 @@
+"""XLM-RoBERTa-XL."""
+
+from tests.parity.cases.bert import SMALL
+from tests.parity.tiny import Case
+
+CASES = [
+    Case("xlm-roberta-xl", "default", {**SMALL, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-2}, (
+        "model.norm.eps=1e-5", "model.embedding.segments=0", "model.head.transform.norm=false",
+        "model.embedding.norm=sum", "model.norm.placement=post",
+    )),
+    Case("xlm-roberta-xl", "padding-0-relu", {
+        **SMALL, "type_vocab_size": 3, "hidden_act": "relu", "tie_word_embeddings": False,
+    }, ("model.head.transform.activation=relu",)),
+]  # fmt: skip
