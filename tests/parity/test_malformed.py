@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,10 @@ def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: 
         ("exaone_moe", {"sliding_window": None}, "sliding_window", "a number"),
         ("hy_v3", {"num_shared_experts": 0}, "num_shared_experts", "1 or more"),
         ("hy_v3", {"mlp_layer_types": None, "first_k_dense_replace": 2}, "first_k_dense_replace", "1, or another value together with mlp_layer_types"),
+        ("cohere2_moe", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling", "null, because the published code reads rope_parameters only"),
+        ("cohere2_moe", {"expert_selection_fn": "x"}, "expert_selection_fn", "softmax, sigmoid"),
+        ("cohere2_moe", {"shared_expert_combination_strategy": "x"}, "shared_expert_combination_strategy", "average, sum"),
+        ("aria_text", {"hidden_act": "gelu"}, "hidden_act", "silu, because the published code always uses it in routed experts"),
         ("internlm3", {"mlp_bias": False}, "mlp_bias", "True, the value of attention_bias"),
         ("ministral3", {"rope_parameters": None, "rope_theta": 5e5}, "rope_theta", "1000000.0, or another value together with rope_parameters"),
         ("ministral3", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters", "numbers for llama_4_scaling_beta and original_max_position_embeddings"),
@@ -103,6 +108,20 @@ def test_the_refusal_says_what_a_key_may_hold(model_type: str, change: dict[str,
         family.model_config({**known_good(family), **change}, "bad.json")
     message = f"bad.json: {key} is {change[key]!r}, which archlab cannot build; allowed: {allowed}"
     assert message in str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "allowed"),
+    [
+        ("attn_config", "rope_theta", 5e5, "50.0, the value outside attn_config, which the published code uses"),
+        ("ffn_config", "moe_normalize_expert_weights", 2.0, "1.0, null"),
+    ],
+)
+def test_the_refusal_of_a_key_inside_another_names_both(section: str, key: str, value: float, allowed: str) -> None:
+    good = known_good(FAMILIES["dbrx"])
+    message = f"{section}: {key} is {value}, which archlab cannot build; allowed: {allowed}"
+    with pytest.raises(UserError, match=re.escape(message)):
+        FAMILIES["dbrx"].model_config({**good, section: {**good[section], key: value}}, "bad.json")
 
 
 def test_whole_numbers_with_and_without_a_decimal_point_are_understood() -> None:

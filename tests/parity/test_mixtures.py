@@ -49,8 +49,11 @@ def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str
 
 @pytest.mark.parametrize(
     "model_type",
-    ["glm4_moe", "ernie4_5_moe", "minimax_m2", "qwen3_next", "glm4_moe_lite", "solar_open", "exaone_moe", "hy_v3"],
-)
+    [
+        "glm4_moe", "ernie4_5_moe", "minimax_m2", "qwen3_next", "glm4_moe_lite", "solar_open", "exaone_moe", "hy_v3",
+        "qwen3_5_moe_text",
+    ],
+)  # fmt: skip
 def test_layers_for_multi_token_prediction_are_left_out(model_type: str, tmp_path: Path) -> None:
     tensors = written(model_type, tmp_path)
     n_layers = json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"]

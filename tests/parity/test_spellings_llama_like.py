@@ -24,6 +24,7 @@ FAMILIES = (
     "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "glm4_moe", "ernie4_5_moe",
     "minimax_m2", "llama4_text", "solar_open", "exaone_moe", "hy_v3", "hyperclovax", "vaultgemma",
     "internlm3", "flex_olmo", "hunyuan_v1_moe",
+    "afmoe", "granitemoehybrid",
 )  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}
@@ -193,6 +194,14 @@ def test_a_null_switch_is_off_although_a_missing_one_is_on(model_type: str, key:
     assert read(model_type, {**null, key: None}) == read(model_type, off) != read(model_type, missing)
 
 
+def test_older_names_of_layer_types_are_understood() -> None:
+    case = next(case for case in CASES if case.model_type == "granitemoehybrid")
+    older = case.hf | {"layer_types": ["mamba", "attention"] * 2}
+    newer = written_by_transformers(case.model_type, older)
+    assert newer["layer_types"] == ["linear_attention", "full_attention"] * 2
+    assert read(case.model_type, newer | {"layer_types": older["layer_types"]}) == read(case.model_type, newer)
+
+
 SLIDES = ["sliding_attention"] * 3
 
 
@@ -242,6 +251,11 @@ SLIDES = ["sliding_attention"] * 3
         ("lfm2", {"use_pos_enc": False}, "use_pos_enc"),
         ("lfm2", {"theta": 1e4}, "theta"),
         ("lfm2", {"num_heads": 2}, "num_heads"),
+        ("lfm2_moe", {}, "layer_types is missing"),
+        ("bamba", {"mamba_n_heads": 4, "hidden_act": "gelu"}, "hidden_act"),
+        ("bamba", {"mamba_n_heads": 4, "partial_rotary_factor": 0.25}, "partial_rotary_factor"),
+        ("bamba", {"mamba_n_heads": 4, "mamba_d_head": 8}, "mamba_expand"),
+        ("granitemoehybrid", {"mamba_n_heads": 4, "position_embedding_type": "alibi"}, "position_embedding_type"),
     ],
 )
 def test_an_unsupported_value_is_refused_by_name(model_type: str, changes: dict[str, Any], named: str) -> None:

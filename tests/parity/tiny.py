@@ -82,6 +82,6 @@ def tiny_model(case: Case) -> nn.Module:
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else initial + 0.3 * noise)
         for name, buffer in model.named_buffers():
             # a router's correction and the bias of the logits, which are 0 initially
-            if name.endswith(("e_score_correction_bias", "final_logits_bias")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "final_logits_bias")):
                 buffer.normal_(0, 0.1, generator=generator)
     return model

@@ -87,6 +87,7 @@ def test_every_key_that_a_class_declares_is_understood(name: str) -> None:
         "deepseek_v2": {"num_experts_per_tok": 2}, "glm4_moe": {"head_dim": 128},
         "cohere_compass_text": {"rope_parameters": {"full_attention": None}},
         "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
+        "dbrx": {"attn_config": {"clip_qkv": 8, "rope_theta": 1e4}}, "lfm2_moe": {"layer_types": ["conv"] * 32},
     }  # fmt: skip
     declared = CONFIG_MAPPING[name](**incomplete.get(name, {})).to_dict()
     assert FAMILIES[name].read(declared, "config.json")[1] == []

@@ -61,6 +61,9 @@ class ThetaPerLayer:
             hf["rope_parameters"] = parameters(ropes[0], model.max_seq_len)
 
 
+LAYERS = (Always("attention.sinks", True), LayerTypes(full_first, window=128, unused=128), ThetaPerLayer())
+SINKS = Row("model.layers.{i}.self_attn.sinks", "layers.{i}.attention.sinks")
+
 FAMILY = replace(
     GRANITE,
     model_type="granite_swa",
@@ -70,9 +73,7 @@ FAMILY = replace(
         kv_heads(4),
         Key("rms_norm_eps", "norm.eps", 1e-5),
         Key("tie_word_embeddings", "head.tied", True),
-        Always("attention.sinks", True),
-        LayerTypes(full_first, window=128, unused=128),
-        ThetaPerLayer(),
+        *LAYERS,
     ],
-    weights=[*WEIGHTS, Row("model.layers.{i}.self_attn.sinks", "layers.{i}.attention.sinks")],
+    weights=[*WEIGHTS, SINKS],
 )

@@ -10,15 +10,16 @@ from archlab.hf.weight_map import HALVES, linear
 
 SHARED = "model.layers.{i}.shared_mlp"
 
+SHARED_WEIGHTS = [
+    *linear(f"{SHARED}.input_linear", ("layers.{i}.mlp.shared.gate", "layers.{i}.mlp.shared.up"), HALVES),
+    *linear(f"{SHARED}.output_linear", "layers.{i}.mlp.shared.down"),
+]
+
 FAMILY = Family(
     model_type="granitemoeshared",
     architecture="GraniteMoeSharedForCausalLM",
     fields=[*FIELDS, Key("shared_intermediate_size", "mlp.shared.d_ff", 0, from_hf=lambda width: width or None)],
-    weights=[
-        *WEIGHTS,
-        *linear(f"{SHARED}.input_linear", ("layers.{i}.mlp.shared.gate", "layers.{i}.mlp.shared.up"), HALVES),
-        *linear(f"{SHARED}.output_linear", "layers.{i}.mlp.shared.down"),
-    ],
+    weights=[*WEIGHTS, *SHARED_WEIGHTS],
     alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",

@@ -69,19 +69,57 @@ LAYER = "model.layers.{i}"
 IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("input_gate", "output_gate", "x"))
 THIRDS = stacked(lambda layer: [layer.d_model] * 3)
 
+WIDTHS = tuple(part for part in SIZES if part.field not in ("mlp.d_ff", "attention.head_dim"))
+
+NORMS = (
+    Always("norm.kind", "rmsnorm"),
+    Always("norm.cast", "before_weight"),
+    Key("norm_eps", "norm.eps", 1e-5),
+    Always("attention.qk_norm.kind", "rmsnorm"),
+    Always("attention.qk_norm.cast", "before_weight"),
+    Key("norm_eps", "attention.qk_norm.eps", 1e-5),
+)
+
+
+def conv_layers(implied: Callable[[ConfigReader, int], list[str]]) -> MixerLayers:
+    """Return the translation of the layer types. `implied` returns them for a config.json without `layer_types`."""
+    keys = (
+        Always("mixer.kind", "short_conv"),
+        Key("conv_L_cache", "mixer.taps", 3),
+        Key("conv_bias", "mixer.bias", False),
+    )
+    return MixerLayers(CONV, keys, implied)
+
+
+WEIGHTS = [
+    Row("model.embed_tokens.weight", "embedding.weight"),
+    *linear(f"{LAYER}.operator_norm", "layers.{i}.attention_norms.before"),
+    *linear(f"{LAYER}.operator_norm", "layers.{i}.mixer_norms.before"),
+    *linear(f"{LAYER}.self_attn.q_proj", "layers.{i}.attention.q"),
+    *linear(f"{LAYER}.self_attn.k_proj", "layers.{i}.attention.k"),
+    *linear(f"{LAYER}.self_attn.v_proj", "layers.{i}.attention.v"),
+    *linear(f"{LAYER}.self_attn.out_proj", "layers.{i}.attention.out"),
+    *linear(f"{LAYER}.self_attn.q_layernorm", "layers.{i}.attention.q_norm.norm"),
+    *linear(f"{LAYER}.self_attn.k_layernorm", "layers.{i}.attention.k_norm.norm"),
+    *linear(f"{LAYER}.conv.in_proj", IN, THIRDS),
+    *linear(f"{LAYER}.conv.conv", "layers.{i}.mixer.conv"),
+    *linear(f"{LAYER}.conv.out_proj", "layers.{i}.mixer.out"),
+    *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before"),
+    *linear(f"{LAYER}.feed_forward.w1", "layers.{i}.mlp.gate"),
+    *linear(f"{LAYER}.feed_forward.w3", "layers.{i}.mlp.up"),
+    *linear(f"{LAYER}.feed_forward.w2", "layers.{i}.mlp.down"),
+    *linear("model.embedding_norm", "norm"),
+    Row("lm_head.weight", "head.weight"),
+]
+
 FAMILY = Family(
     model_type="lfm2",
     architecture="Lfm2ForCausalLM",
     fields=[
-        *(part for part in SIZES if part.field not in ("mlp.d_ff", "attention.head_dim")),
+        *WIDTHS,
         kv_heads(8),
         Width(),
-        Always("norm.kind", "rmsnorm"),
-        Always("norm.cast", "before_weight"),
-        Key("norm_eps", "norm.eps", 1e-5),
-        Always("attention.qk_norm.kind", "rmsnorm"),
-        Always("attention.qk_norm.cast", "before_weight"),
-        Key("norm_eps", "attention.qk_norm.eps", 1e-5),
+        *NORMS,
         Always("mlp.kind", "gated"),
         Always("mlp.activation", "silu"),
         RopeKeys(theta=1e6),
@@ -93,37 +131,10 @@ FAMILY = Family(
         Redundant("theta", "rope_theta", lambda ours: ours["position"]["theta"]),
         Only("block_use_swiglu", True, written=False),
         Only("use_pos_enc", True, written=False),
-        MixerLayers(
-            CONV,
-            (
-                Always("mixer.kind", "short_conv"),
-                Key("conv_L_cache", "mixer.taps", 3),
-                Key("conv_bias", "mixer.bias", False),
-            ),
-            types_of,
-        ),
+        conv_layers(types_of),
         Key("tie_word_embeddings", "head.tied", True),
     ],
-    weights=[
-        Row("model.embed_tokens.weight", "embedding.weight"),
-        *linear(f"{LAYER}.operator_norm", "layers.{i}.attention_norms.before"),
-        *linear(f"{LAYER}.operator_norm", "layers.{i}.mixer_norms.before"),
-        *linear(f"{LAYER}.self_attn.q_proj", "layers.{i}.attention.q"),
-        *linear(f"{LAYER}.self_attn.k_proj", "layers.{i}.attention.k"),
-        *linear(f"{LAYER}.self_attn.v_proj", "layers.{i}.attention.v"),
-        *linear(f"{LAYER}.self_attn.out_proj", "layers.{i}.attention.out"),
-        *linear(f"{LAYER}.self_attn.q_layernorm", "layers.{i}.attention.q_norm.norm"),
-        *linear(f"{LAYER}.self_attn.k_layernorm", "layers.{i}.attention.k_norm.norm"),
-        *linear(f"{LAYER}.conv.in_proj", IN, THIRDS),
-        *linear(f"{LAYER}.conv.conv", "layers.{i}.mixer.conv"),
-        *linear(f"{LAYER}.conv.out_proj", "layers.{i}.mixer.out"),
-        *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before"),
-        *linear(f"{LAYER}.feed_forward.w1", "layers.{i}.mlp.gate"),
-        *linear(f"{LAYER}.feed_forward.w3", "layers.{i}.mlp.up"),
-        *linear(f"{LAYER}.feed_forward.w2", "layers.{i}.mlp.down"),
-        *linear("model.embedding_norm", "norm"),
-        Row("lm_head.weight", "head.weight"),
-    ],
+    weights=WEIGHTS,
     prefix="model.",
     no_effect=frozenset({
         "block_multiple_of", "block_ffn_dim_multiplier", "full_attn_idxs",

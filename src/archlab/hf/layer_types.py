@@ -14,7 +14,9 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader, Field, all_hf_keys
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
+OLDER_NAMES = {"mamba": LINEAR, "attention": FULL}
+"""Names of layer types in older files, and their names today."""
 
 
 def full_every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
@@ -126,7 +128,8 @@ def layer_types(
 ) -> list[str]:
     """Return the type of each layer from the list in the key, or `implied` if the key is absent. Raise UserError if a
     type is not in `known`."""
-    types = hf.get(key, implied)
+    listed: list[str] = hf.get(key, implied)
+    types = [OLDER_NAMES.get(kind, kind) for kind in listed]
     if unknown := sorted(set(types) - known):
         raise hf.refuse(key, unknown[0], ", ".join(sorted(known, reverse=True)))
     if len(types) != n_layers:

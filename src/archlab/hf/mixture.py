@@ -186,16 +186,20 @@ class SharedExperts:
                 hf[self.bias_key] = mlp.shared.bias
 
 
-def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
+def first_dense(
+    default: int, bias_key: str | None = None, key: str = "first_k_dense_replace", width: int | None = None
+) -> DenseLayers:
+    """Return the translation of a key for the number of dense layers, which are the first of the model. `width` is
+    their width if the file lacks it."""
 
     def are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
-        first = hf.get("first_k_dense_replace", default)
+        first = hf.get(key, default)
         return [i < first for i in range(n_layers)]
 
     def write_keys(dense: list[bool]) -> Raw:
-        return {"first_k_dense_replace": sum(dense)}
+        return {key: sum(dense)}
 
-    return DenseLayers(are_dense, write_keys, bias_key)
+    return DenseLayers(are_dense, write_keys, bias_key, width=width)
 
 
 def mlp_layer_types(*, n_dense: int = 1, reads_first: bool = False, bias_key: str | None = None) -> DenseLayers:

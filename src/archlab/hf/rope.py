@@ -40,6 +40,8 @@ class RopeKeys:
     """Archlab field that these keys set."""
     longest: int | None = None
     """Default of `max_position_embeddings`."""
+    idle: frozenset[str] = frozenset()
+    """Keys of `rope_parameters` that have no effect on text."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
@@ -47,7 +49,7 @@ class RopeKeys:
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         parameters = hf.get("rope_parameters") or {}
-        scaling = dict(hf.get("rope_scaling") or parameters)
+        scaling = {k: v for k, v in (hf.get("rope_scaling") or parameters).items() if k not in self.idle}
         scaling["rope_type"] = self.names.get(kind := scaling_kind(scaling), kind)
         if self.original:
             scaling["original_max_position_embeddings"] = hf.get("original_max_position_embeddings", self.original)
