@@ -48,6 +48,14 @@ def mistral3(tied: bool) -> Mistral3ForConditionalGeneration:
     )
 
 
+def mistral3_growing(tied: bool) -> Mistral3ForConditionalGeneration:
+    """Return a model whose text part is Ministral 3."""
+    text, vision = {**TEXT, "model_type": "ministral3"}, {**VISION, "model_type": "pixtral", "head_dim": 8}
+    return Mistral3ForConditionalGeneration(
+        Mistral3Config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    )
+
+
 def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
     file = folder / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
@@ -61,7 +69,7 @@ def newer(name: str) -> str:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("names", ["older", "newer"])
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("make", [gemma3, mistral3])
+@pytest.mark.parametrize("make", [gemma3, mistral3, mistral3_growing])
 def test_logits_equal_those_of_the_whole_model(make, tied, names, dtype, tmp_path):
     torch.manual_seed(0)
     make(tied).save_pretrained(tmp_path)
