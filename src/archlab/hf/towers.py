@@ -8,7 +8,7 @@ from typing import Any
 
 from archlab.config.core.merge import Raw
 from archlab.errors import UserError
-from archlab.hf.folder import CONFIG, read_json
+from archlab.hf.folder import CONFIG, has_weights, read_json
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,23 @@ def read_text_values(folder: Path) -> Raw:
     Raise UserError if a multimodal model has another class, another text family or an unknown key.
     """
     values, known = read_json(folder / CONFIG), multimodal(folder)
-    return values if known is None else _text_values(values, known, str(folder / CONFIG))
+    if known is None:
+        return values
+    text = _text_values(values, known, str(folder / CONFIG))
+    # The head belongs to the whole model, so the outer key decides whether it is tied. Files of older versions of
+    # transformers lack it, and files of newer ones may.
+    if (tied := values.get("tie_word_embeddings", _is_tied(folder))) is not None:
+        text["tie_word_embeddings"] = tied
+    return text
+
+
+def _is_tied(folder: Path) -> bool | None:
+    """Return whether the weights in a folder have no head of their own, or None if the folder has no weights."""
+    if not has_weights(folder):
+        return None
+    from archlab.hf.tensors import Tensors  # loads torch
+
+    return not any(name.endswith("lm_head.weight") for name in Tensors(folder, shapes_only=True))
 
 
 def _text_values(values: Mapping[str, Any], known: Multimodal, where: str) -> Raw:
@@ -84,10 +100,8 @@ def _text_values(values: Mapping[str, Any], known: Multimodal, where: str) -> Ra
     if unknown:
         keys = ", ".join(sorted(unknown))
         raise UserError(f"{where}: archlab does not know these keys of {known.architecture}: {keys}")
-    # The head belongs to the whole model, so the outer key decides whether it is tied. Both classes tie by default.
-    tied = {"tie_word_embeddings": values.get("tie_word_embeddings", True)}
     rest = {key: value for key, value in text.items() if key != "architectures"}
-    return {**rest, **{key: values[key] for key in SHARED if values.get(key) is not None}, **tied}
+    return {**rest, **{key: values[key] for key in SHARED if values.get(key) is not None}}
 
 
 def text_name(name: str, known: Multimodal) -> str | None:
