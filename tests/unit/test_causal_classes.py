@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family, refused
+from archlab.hf.towers import MULTIMODAL
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 TABLE = re.compile(r"^\| model_type \|.*?(?=^$|\Z)", re.MULTILINE | re.DOTALL)
@@ -25,6 +26,9 @@ def answer(name: str) -> tuple[str, str]:
     for text, reasons in refused().items():
         if name in reasons:
             return text, reasons[name]
+    if name in MULTIMODAL:
+        types = " or ".join(f"`{text}`" for text in sorted(MULTIMODAL[name].text_types))
+        return "text part", f"the class {MULTIMODAL[name].architecture}; its text part is {types}"
     family = find_family(name, "config.json")
     is_other_class = CLASSES[name] not in (family.architecture, *family.other_architectures)
     reason = f"the class {family.architecture}" if is_other_class else ""

@@ -15,6 +15,7 @@ from archlab.exchange.configs import read_model_config, read_raw_config
 from archlab.exchange.load import check_hf
 from archlab.families.registry import find_family
 from archlab.hf.folder import CONFIG, read_json
+from archlab.hf.towers import read_text_values
 from archlab.pricing.params import parameters
 
 _SEES = {
@@ -53,7 +54,7 @@ def inspect_published(folder: Path) -> Inspection:
     model_type = values.get("model_type")
     known = None
     with suppress(UserError):
-        known = find_family(model_type, CONFIG)
+        known = find_family(read_text_values(folder).get("model_type"), CONFIG)
     inspection = Inspection(
         model_type=None if model_type is None else str(model_type),
         architecture=known.architecture if known else None,

@@ -36,8 +36,8 @@ from archlab.hf.folder import (
     has_weights,
     is_hf_folder,
     is_hub_id,
-    read_json,
 )
+from archlab.hf.towers import read_text_values
 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
@@ -317,7 +317,7 @@ def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
     from archlab.families.registry import find_family  # imports 60 modules, which presets do not need
 
     file = folder / CONFIG
-    values = read_json(file)
+    values = read_text_values(folder)
     family = find_family(values.get("model_type"), str(file))
     _check_architectures(values.get("architectures"), family, str(file))
     config, ignored = family.read(values, str(file))

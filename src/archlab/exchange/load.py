@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from archlab.config.components.position import Rope, Sinusoidal
 from archlab.config.core.merge import Raw
+from archlab.config.core.text import note_once
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
@@ -24,6 +25,7 @@ from archlab.hf.imported import Imported
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
 from archlab.hf.tensors import FORMATS, Dequantized, Tensors, are_equal, format_name
+from archlab.hf.towers import multimodal, read_text_values, text_name
 from archlab.hf.weight_map import Placed, constant_values, is_mtp_tensor, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
@@ -71,7 +73,7 @@ def lazy_parameters(folder: Path) -> tuple[ModelConfig, dict[str, tuple[torch.Si
     model = _without_weights(config, folder)
     _raise_if_any(_fill_all(model, family, folder, None, headers_only=True), family, folder)
     wanted = model.state_dict()
-    tensors = _with_full_names(family, _stored(folder, None, False))
+    tensors = _text_tensors(family, folder, _stored(folder, None, False))
     found: dict[str, tuple[torch.Size, Callable[[], Tensor]]] = {}
     for row in _rows(family, config, tensors, wanted):
         if row.theirs in family.zero_if_absent and row.theirs not in tensors:
@@ -96,7 +98,7 @@ def _raise_if_any(problems: Sequence[str], family: Family, folder: Path) -> None
 def read_origin(folder: Path) -> Origin:
     """Return the data needed to save the model again: the name of the family, the special tokens and the tokenizer
     files."""
-    family = find_family(read_json(folder / CONFIG).get("model_type"), str(folder / CONFIG))
+    family = find_family(read_text_values(folder).get("model_type"), str(folder / CONFIG))
     return Origin(family.model_type, model_ids(folder), companions(folder))
 
 
@@ -153,7 +155,7 @@ def _fill_all(
     model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None, headers_only: bool = False
 ) -> list[str]:
     config = model.config
-    tensors = _with_full_names(family, _stored(folder, dtype, headers_only))
+    tensors = _text_tensors(family, folder, _stored(folder, dtype, headers_only))
     wanted = model.state_dict(keep_vars=True)
     problems: list[str] = []
     used: set[str] = set()
@@ -214,6 +216,23 @@ def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tens
     how = method(read_json(folder / CONFIG).get("quantization_config"), str(folder / CONFIG))
     stored = Tensors(folder, shapes_only=headers_only)
     return Dequantized(stored, how, dtype or torch.bfloat16) if how else stored
+
+
+def _text_tensors(family: Family, folder: Path, tensors: Tensors | Dequantized) -> "dict[str, _Lazy]":
+    """Return the tensors of the text by full name. Print a note about the towers that are left out."""
+    known = multimodal(folder)
+    if known is None:
+        return _with_full_names(family, tensors)
+    named = {name: text_name(name, known) for name in tensors}
+    towers = [name for name, ours in named.items() if ours is None]
+    if towers:
+        size = sum(tensors[name].numel() for name in towers)
+        parts = " and ".join(part for part in known.towers if any(part in name for name in towers))
+        note_once(
+            f"{folder}: left out {parts}: {len(towers):,} tensors with {size:,} parameters; "
+            "archlab reads only the text part, and computes it exactly for inputs without pictures"
+        )
+    return {ours: _Lazy(tensors, name) for name, ours in named.items() if ours is not None}
 
 
 def _with_full_names(family: Family, tensors: Tensors | Dequantized) -> "dict[str, _Lazy]":

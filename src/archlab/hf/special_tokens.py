@@ -19,8 +19,9 @@ from archlab.config.core.merge import Raw
 from archlab.config.core.text import note_once
 from archlab.errors import UserError
 from archlab.files import parse_object
-from archlab.hf.folder import CONFIG, companions, read_json
+from archlab.hf.folder import CONFIG, companions
 from archlab.hf.imported import IMPORTED, imported
+from archlab.hf.towers import read_text_values
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
@@ -93,7 +94,7 @@ def model_ids(folder: Path) -> dict[str, Any]:
     """Return `bos_token_id` and the other special token ids from config.json, or from imported.json in a run folder."""
     if origin := imported(folder):
         return checked_ids(origin.special_ids, str(folder / IMPORTED))
-    return checked_ids(read_json(folder / CONFIG), str(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
+    return checked_ids(read_text_values(folder), str(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
 
 
 def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
