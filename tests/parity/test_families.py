@@ -1,5 +1,6 @@
 """Every registered family compared with transformers 5.23.0: logits, greedy tokens, cache, and export."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -208,11 +209,16 @@ def test_bfloat16_is_as_close_to_float32_as_the_published_code_and_close_to_that
     assert size(found - published.logits) <= apart * noise
 
 
+def _module(theirs: nn.Module, name: str) -> nn.Module:
+    """Return a module by its name in files. Files of Nemotron-H say `backbone` for the module `model`."""
+    return theirs.get_submodule(re.sub("^backbone", str(theirs.base_model_prefix), name))
+
+
 def _first_layers(theirs: nn.Module, model_type: str) -> list[nn.Module]:
     """Return the first layer of each stack: of the encoder, if there is one, and of the decoder."""
     rows = [row for row in FAMILIES[model_type].weights if "{i}" in row.theirs]
     of_stacks = {row.is_of_encoder: row.theirs.partition("{i}")[0] + "0" for row in reversed(rows)}
-    return [theirs.get_submodule(of_stacks[is_of_encoder]) for is_of_encoder in sorted(of_stacks, reverse=True)]
+    return [_module(theirs, of_stacks[is_of_encoder]) for is_of_encoder in sorted(of_stacks, reverse=True)]
 
 
 def _embedded(ours: Decoder) -> list[Tensor]:
@@ -234,7 +240,7 @@ def _watched(theirs: nn.Module, ours: Decoder, model_type: str) -> dict[str, tup
     for row in placed(FAMILIES[model_type].weights, ours.config):
         owner, _, last = row.ours[0].rpartition(".")
         if last == "weight" and isinstance(norm := _part(ours, owner), LayerNorm | RMSNorm) and not row.stack:
-            found[owner] = (theirs.get_submodule(row.theirs.rpartition(".")[0]), norm)
+            found[owner] = (_module(theirs, row.theirs.rpartition(".")[0]), norm)
     return found
 
 
