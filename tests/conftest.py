@@ -40,6 +40,11 @@ def pytest_report_to_serializable() -> Iterator[Any]:
     return data
 
 
+def pytest_collection_finish() -> None:
+    """Forget the kinds of the plug-ins that were read to make the parameters of tests."""
+    forget(plugin_modules())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the tests away from the user's list of plug-ins."""
