@@ -124,6 +124,17 @@ def test_the_refusal_of_a_key_inside_another_names_both(section: str, key: str, 
         FAMILIES["dbrx"].model_config({**good, section: {**good[section], key: value}}, "bad.json")
 
 
+def test_a_pattern_of_letters_is_the_list_of_layer_types() -> None:
+    """Published Nemotron-H files have the pattern; transformers turns it into the list."""
+    family = FAMILIES["nemotron_h"]
+    good = {key: value for key, value in known_good(family).items() if key not in ("layers_block_type", "layer_types")}
+    types = transformers.NemotronHConfig(hybrid_override_pattern="M-ME*").layers_block_type
+    read = family.model_config({**good, "hybrid_override_pattern": "M-ME*", "num_hidden_layers": 5}, "good.json")
+    assert read == family.model_config({**good, "layers_block_type": types, "num_hidden_layers": 5}, "good.json")
+    with pytest.raises(UserError, match=r"hybrid_override_pattern is 'X', .*; allowed: the letters M, "):
+        family.model_config({**good, "hybrid_override_pattern": "MX"}, "bad.json")
+
+
 def test_whole_numbers_with_and_without_a_decimal_point_are_understood() -> None:
     """JSON writers differ: 7.0 layers are seven layers, and a multiplier of 2 is 2.0."""
     gemma, granite = FAMILIES["gemma2"], FAMILIES["granite"]

@@ -88,7 +88,10 @@ class OneBranch:
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the branch of the first layer, one layer kind per type of layer that the model has, and their pattern."""
-        implied = [LETTERS[letter] for letter in hf.get("hybrid_override_pattern", "ME*-")]
+        letters = hf.get("hybrid_override_pattern", "ME*-")
+        if unknown := sorted(set(letters) - LETTERS.keys()):
+            raise hf.refuse("hybrid_override_pattern", unknown[0], f"the letters {', '.join(LETTERS)}")
+        implied = [LETTERS[letter] for letter in letters]
         n_layers = hf.get("num_hidden_layers", len(hf.get("layers_block_type", implied)))
         types = layer_types(hf, implied, set(NAMES), n_layers, key="layers_block_type")
         kinds: dict[str, Raw] = {kind: dict(NONE) for kind in BRANCHES}
