@@ -167,6 +167,23 @@ def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, pa
     expect(page.locator("#search")).to_be_focused()
 
 
+def test_undo_goes_back_over_all_changes_and_a_reset_also_after_a_reload(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/gpt-2")
+    for n_layers in ("9", "6", "3"):
+        page.fill("#model-n_layers", n_layers)
+        page.press("#model-n_layers", "Tab")
+        page.wait_for_url(re.compile(f"model.n_layers={n_layers}$"))
+    page.click("#reset")
+    expect(page).to_have_url(f"{lab.home}/m/gpt-2")
+    page.reload()
+    for query in ("?model.n_layers=3", "?model.n_layers=6", "?model.n_layers=9", ""):
+        page.click("#undo")
+        expect(page).to_have_url(f"{lab.home}/m/gpt-2{query}")
+    page.click("#undo")
+    page.wait_for_timeout(300)
+    expect(page).to_have_url(f"{lab.home}/m/gpt-2")
+
+
 def test_undo_leaves_the_workbench_open(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/models")
     page.goto(f"{lab.home}/m/gpt-2")

@@ -37,17 +37,28 @@ function prepare() {
   document.querySelector(".diagram svg")?.setAttribute("role", "group");
 }
 
-// Return to the config before the latest change. A refused value has changed no config. The first screen stays open:
-// each entry of the browser's history has the number of changes that led to it.
-function undo() {
-  if (document.getElementById("problem").textContent) location.reload();
-  else if (history.state?.changes) history.back();
+// Addresses of the configs before each change, in this tab. The browser's history cannot hold them, because htmx
+// replaces its states.
+const address = () => location.pathname + location.search;
+const earlier = () => JSON.parse(sessionStorage.getItem("earlier") ?? "[]");
+const keep = (addresses) => sessionStorage.setItem("earlier", JSON.stringify(addresses.slice(-100)));
+let here = address();
+function remember() {
+  keep([...earlier(), here]);
+  here = address();
 }
-let changes = history.state?.changes ?? 0;
-document.addEventListener("htmx:pushedIntoHistory", () => {
-  changes += 1;
-  history.replaceState({ ...history.state, changes }, "");
-});
+document.addEventListener("htmx:pushedIntoHistory", remember);
+window.addEventListener("popstate", () => { here = address(); });
+
+// Return to the config before the latest change. A refused value has changed no config.
+function undo() {
+  if (document.getElementById("problem").textContent) return location.reload();
+  const others = earlier().filter((one) => one.split("?")[0] === location.pathname);
+  while (others.at(-1) === address()) others.pop();
+  const previous = others.pop();
+  keep(others);
+  if (previous) location.assign(previous);
+}
 
 // "/" moves to the search, Escape closes its results, and the arrow keys move through them.
 document.addEventListener("keydown", (event) => {
@@ -65,6 +76,7 @@ document.addEventListener("pointerover", showPart);
 document.addEventListener("focusin", showPart);
 document.addEventListener("click", async (event) => {
   if (event.target.id === "undo") undo();
+  if (event.target.id === "reset") remember();
   const link = event.target.closest?.("[data-copy]");
   if (!link) return;
   event.preventDefault();
