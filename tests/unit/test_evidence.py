@@ -817,6 +817,17 @@ def test_times_are_predicted_from_the_speed_of_the_committed_runs():
     assert pace_clock(pace.flops_per_second)(config) == pytest.approx(512_000 / pace.tokens_per_second, rel=1e-6)
 
 
+def test_a_tiny_model_is_not_expected_to_train_faster_than_its_operations_start():
+    """Measured on two cores: 3.2 ms per update with one layer, 11.7 ms with eight."""
+    tiny = ["model.d_model=16", "model.attention.n_heads=2", "model.attention.n_kv_heads=2", "model.vocab_size=512"]
+    for n_layers, seconds in ((1, 0.0032), (8, 0.0117)):
+        config = load_config(
+            "tiny-llama", *tiny, f"model.n_layers={n_layers}", "train.batch_tokens=64", "train.seq_len=32",
+            "train.tokens=64000",
+        )  # fmt: skip
+        assert pace_clock(1e12)(config) / 1000 == pytest.approx(seconds, rel=0.5)
+
+
 def test_tokens_predicted_for_a_budget_in_bytes_are_close_to_the_real_number():
     about = committed()["vocabulary"].about
     sizes = {"k1": 1024, "k05": 512, "k2": 2048, "k4": 4096, "k8": 8192}

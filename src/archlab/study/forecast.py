@@ -2,10 +2,11 @@
 archlab."""
 
 from collections.abc import Callable, Sequence
-from math import log2, prod
+from math import ceil, log2, prod
 
 from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
+from archlab.config.layers import stacks
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, without_teacher
 from archlab.pricing.hardware import Hardware
@@ -53,11 +54,24 @@ def measured_clock(machine: Hardware) -> Clock:
     return clock
 
 
+_SECONDS_PER_LAYER = 1e-3
+"""Least time for an update of one layer on a core, in seconds. In tiny models, starting an operation takes longer than
+computing it: models of 1 to 8 layers and 16 features took 3.2 to 11.7 ms per update of 64 tokens."""
+
+
 def pace_clock(flops_per_second: float) -> Clock:
-    """Return a clock that divides a config's training FLOPs by a speed. The speed was measured with another model."""
+    """Return a clock that divides a config's training FLOPs by a speed. The speed was measured with another model.
+
+    The clock does not go below the least time per update.
+    """
 
     def clock(config: Config) -> float:
-        return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
+        train = resolve_train(config)
+        n_layers = sum(stack.n_layers for stack in stacks(config.model)) + 2  # embedding and head
+        passes = train.steps * ceil(train.batch_tokens / train.micro_batch_tokens)
+        return max(
+            train.trained * computed_training_flops(config) / flops_per_second, passes * n_layers * _SECONDS_PER_LAYER
+        )
 
     return clock
 
