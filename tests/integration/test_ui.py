@@ -692,3 +692,11 @@ assert plan.plan(plan.checked(plan.first_text("", None), Path())).arms
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_file_that_no_screen_opens_is_not_found(client: TestClient):
+    Path("small-enough.yaml").write_text("base: tiny-llama\n")
+    Path("too-large.yaml").write_text("base: tiny-llama\n" + "# comment\n" * 150_000)
+    found = client.get("/search", params={"q": "yaml"}).text
+    assert "small-enough.yaml" in found
+    assert "too-large.yaml" not in found

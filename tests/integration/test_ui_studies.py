@@ -189,6 +189,7 @@ def test_a_study_that_was_paused_before_it_had_a_folder_can_be_started(
     page = client.get(f"/studies/of/{folder}").text
     assert "/studies/resume/studies/early" in page
     assert "archlab study run early.yaml" in page
+    assert read_study("early.yaml")[1].question in unescape(page)
     row = re.search(r"studies/early</a>.*?</tr>", client.get("/studies").text, re.DOTALL)
     assert row
     assert ">no run has begun</td>" in row[0]
@@ -207,6 +208,9 @@ def test_answers_give_the_text_of_a_study(client: TestClient):
     assert study.arms["first"] == {}
     second = {"model.norm.kind": "layernorm", "model.mlp": {"kind": "gated", "d_ff": 96}}
     assert study.arms["second"] == second
+    assert study.set == {}, "a config of the user keeps its training settings"
+    for_preset = client.get("/studies/new", params={**answers, "base": "tiny-llama"}).text
+    assert "train.seq_len: 128" in unescape(for_preset)
     assert unescape(re.findall(r'<textarea id="arms"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)[0]) == arms
 
 

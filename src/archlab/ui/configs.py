@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from archlab.config.core.text import command_line
-from archlab.config.core.yaml_text import parse_yaml
+from archlab.config.core.yaml_text import MOST_BYTES, parse_yaml
 from archlab.config.effects import READ_FIELDS, with_effect
 from archlab.config.io import find_preset, presets
 from archlab.config.problems import nearest
@@ -194,6 +194,8 @@ def own_configs(root: Path) -> list[Path]:
 def _is_config(file: Path, _changed: int) -> bool:
     """Return whether a YAML file names a base or a model, as a config does, and asks no question, as a study does."""
     try:
+        if file.stat().st_size > MOST_BYTES:  # no screen would open it
+            return False
         values = parse_yaml(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError, UserError):
         return False

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from archlab.config.core.merge import Raw
 from archlab.config.core.yaml_text import parse_yaml, to_yaml
-from archlab.config.io import parse_overrides, studies
+from archlab.config.io import parse_overrides, presets, studies
 from archlab.config.problems import Problem, nearest, raise_problems
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
@@ -90,7 +90,10 @@ def text_of_answers(answers: Mapping[str, str]) -> str:
     raise_problems(problems, "arms")
     words = {name: answers[name] for name in ("question", "base")}
     numbers = {"seeds": parse_yaml(answers["seeds"], "seeds"), "budget": {"tokens": answers["tokens"]}}
-    return template({**EXAMPLE, **words, **numbers, "arms": designed})
+    values = {**EXAMPLE, **words, **numbers, "arms": designed}
+    if answers["base"] not in presets():  # a config of the user has training settings of its own
+        del values["set"]
+    return template(values)
 
 
 def example_answers() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from archlab.config.core.text import visible
+from archlab.config.core.yaml_text import read_yaml
 from archlab.config.io import studies
 from archlab.errors import UserError, user_message
 from archlab.files import REPORT, STUDY, write_atomic
@@ -98,6 +100,12 @@ class StudyScreens:
         """Return the file of a study from the form."""
         return self._root / f"{name}.yaml"
 
+    def _question(self, folder: Path) -> str:
+        """Return the question in the file of a study that has no folder yet, or "" if the file cannot be read."""
+        with suppress(UserError, OSError):
+            return str(read_yaml(self._file(folder.name)).get("question", ""))
+        return ""
+
     def _source(self, folder: Path) -> Path:
         """Return what a study is read from: its folder or, if it was paused before it had one, the file of the form."""
         return folder if is_study_folder(folder) else self._file(folder.name)
@@ -151,6 +159,7 @@ class StudyScreens:
         return rendered(
             "study_live",
             state=state,
+            question="" if state else self._question(folder),
             problem=problem,
             is_running=is_running,
             is_elsewhere=is_elsewhere,
