@@ -38,6 +38,7 @@ COMMANDS = {
     "atlas": ("list",),
     "ledger": ("ledger",),
     "cost": ("cost", "llama-3-8b", "gemma-2-9b", "--context", "8Ki,128Ki"),
+    "cost-of-a-long-name": ("cost", "tiny-llama-with-one-key-value-head-and-no-spaces.yaml"),
 }
 RUNS = ("run", "runs")
 
@@ -46,8 +47,11 @@ RUNS = ("run", "runs")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a page per command, written by the commands."""
     folder = tmp_path_factory.mktemp("pages")
-    for name, arguments in COMMANDS.items():
-        assert main([*arguments, "--html", str(folder / f"{name}.html")]) == 0
+    (folder / COMMANDS["cost-of-a-long-name"][1]).write_text("base: tiny-llama\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, arguments in COMMANDS.items():
+            assert main([*arguments, "--html", f"{name}.html"]) == 0
     settings = ("train.tokens=8192", "train.batch_tokens=1024", "train.eval_every=2", "train.eval_tokens=2048")
     for seed in (1, 2):
         run = str(folder / f"seed-{seed}")

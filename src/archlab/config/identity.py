@@ -48,7 +48,7 @@ def diff(a: Config, b: Config, *, model_only: bool = False) -> Differences:
     The result maps a dotted field to its values in `a` and in `b`. The value is None if a config does not have the
     field. With `model_only`, other fields than those of the model are left out.
 
-    >>> archlab.diff(archlab.load_config("llama-3-8b"), archlab.load_config("llama-3-8b", "model.n_layers=16"))
+    >>> dict(archlab.diff(archlab.load_config("llama-3-8b"), archlab.load_config("llama-3-8b", "model.n_layers=16")))
     {'model.n_layers': (32, 16)}
     """
     check_is_config(a, b)
