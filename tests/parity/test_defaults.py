@@ -16,7 +16,8 @@ EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda f
 NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": None}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": None}}, "dbrx": {"attn_config": {"clip_qkv": 8.0}},
+    "lfm2_moe": {"layer_types": [*["conv"] * 31, "full_attention"]},
 }  # fmt: skip
 """Keys without which the class's defaults are not a valid model."""
 UNLISTED = {
@@ -27,7 +28,7 @@ UNLISTED = {
 which only archlab reads."""
 UNLISTED_OF = {
     "hunyuan_v1_dense": {"use_cla", "use_qk_norm"}, "mamba2": {"max_position_embeddings"},
-    "phi3": {"attention_bias", "lm_head_bias", "mlp_bias"},
+    "phi3": {"attention_bias", "lm_head_bias", "mlp_bias"}, "nemotron_h": {"num_hidden_layers"},
 }  # fmt: skip
 """Keys of some published files that the family's class does not have."""
 
@@ -61,8 +62,9 @@ def test_the_class_knows_every_key_that_is_written(case: Case) -> None:
 def test_the_prefix_is_the_one_that_files_of_the_class_without_a_head_lack(family: Family) -> None:
     prefix = published_class(family.model_type).base_model_prefix
     # Llama 4 names its place in the model of texts and images. Its text model calls the class without a head `model`.
-    # The classes of T5 have no submodule of this name.
+    # The classes of T5 have no submodule of this name. Files of Nemotron-H say `backbone` where the class says `model`.
     named = {"language_model": "model.", **({"transformer": ""} if family.model_type in ("t5", "mt5", "umt5") else {})}
+    named |= {"model": "backbone."} if family.model_type == "nemotron_h" else {}
     assert family.prefix == named.get(prefix, f"{prefix}.")
 
 
