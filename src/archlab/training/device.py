@@ -155,14 +155,15 @@ def deterministic_algorithms(train: TrainConfig) -> Iterator[None]:
     cuBLAS reads its environment variable when its first handle is created. It must be set before the first product on a
     GPU.
     """
-    before = torch.are_deterministic_algorithms_enabled()
-    if train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+    if not train.deterministic or torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)  # loads torch's compiler, which takes a second
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(False)
 
 
 def environment(device: Device) -> dict[str, Any]:
