@@ -325,7 +325,7 @@ def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
         config = _with_head_of_weights(config, family, folder)
     if ignored:
         note_once(f"{file}: ignored keys that do not change the model: {', '.join(ignored)}")
-    return family, config
+    return family.with_factors(values, str(file)), config
 
 
 def _with_head_of_weights(config: ModelConfig, family: "Family", folder: Path) -> ModelConfig:

@@ -43,20 +43,26 @@ class HeadWidth:
             hf |= {"mamba_n_heads": 1, "mamba_expand": 1, "mamba_d_head": model.d_model}
 
 
+MIXER_SIZES = (
+    Always("mixer.kind", "mamba2"),
+    Key("mamba_n_heads", "mixer.n_heads", 128),
+    Key("mamba_d_state", "mixer.d_state", 256),
+    Key("mamba_n_groups", "mixer.n_groups", 1),
+    Key("mamba_d_conv", "mixer.taps", 4),
+    Key("mamba_conv_bias", "mixer.conv_bias", True),
+    Key("mamba_proj_bias", "mixer.in_bias", False),
+    StepLimit(),
+)
+"""Fields of the mixer, without the width of a head, the bias of the output projection, and the norm."""
+
+
 def mamba_keys(eps: float) -> tuple[Field, ...]:
     """Return the fields of the mixer. `eps` is the default of `rms_norm_eps`."""
     return (
-        Always("mixer.kind", "mamba2"),
-        Key("mamba_n_heads", "mixer.n_heads", 128),
+        *MIXER_SIZES,
         HeadWidth(),
-        Key("mamba_d_state", "mixer.d_state", 256),
-        Key("mamba_n_groups", "mixer.n_groups", 1),
-        Key("mamba_d_conv", "mixer.taps", 4),
-        Key("mamba_conv_bias", "mixer.conv_bias", True),
-        Key("mamba_proj_bias", "mixer.in_bias", False),
         Key("mamba_proj_bias", "mixer.out_bias", False),
         Key("rms_norm_eps", "mixer.norm.eps", eps),
-        StepLimit(),
     )
 
 
@@ -78,6 +84,18 @@ MIXER = [
     *linear(f"{LAYER}.input_layernorm", "layers.{i}.mixer_norms.before"),
     *mamba2_weights(f"{LAYER}.mamba"),
 ]
+AROUND_MIXER = [
+    *ATTENTION,
+    *linear(f"{LAYER}.input_layernorm", "layers.{i}.attention_norms.before"),
+    *linear(f"{LAYER}.pre_ff_layernorm", "layers.{i}.mlp_norms.before"),
+    *linear(f"{LAYER}.feed_forward.gate_proj", "layers.{i}.mlp.gate"),
+    *linear(f"{LAYER}.feed_forward.up_proj", "layers.{i}.mlp.up"),
+    *linear(f"{LAYER}.feed_forward.down_proj", "layers.{i}.mlp.down"),
+    Row("model.embed_tokens.weight", "embedding.weight"),
+    *linear("model.final_layernorm", "norm"),
+    Row("lm_head.weight", "head.weight"),
+]
+"""Rows for all tensors but those of the mixer and of the norm before it."""
 
 FAMILY = Family(
     model_type="bamba",
@@ -96,18 +114,7 @@ FAMILY = Family(
         ConvolutionSilu(LAYERS),
         Key("tie_word_embeddings", "head.tied", False),
     ],
-    weights=[
-        *ATTENTION,
-        *linear(f"{LAYER}.input_layernorm", "layers.{i}.attention_norms.before"),
-        *MIXER,
-        *linear(f"{LAYER}.pre_ff_layernorm", "layers.{i}.mlp_norms.before"),
-        *linear(f"{LAYER}.feed_forward.gate_proj", "layers.{i}.mlp.gate"),
-        *linear(f"{LAYER}.feed_forward.up_proj", "layers.{i}.mlp.up"),
-        *linear(f"{LAYER}.feed_forward.down_proj", "layers.{i}.mlp.down"),
-        Row("model.embed_tokens.weight", "embedding.weight"),
-        *linear("model.final_layernorm", "norm"),
-        Row("lm_head.weight", "head.weight"),
-    ],
+    weights=[*AROUND_MIXER, *MIXER],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # The first key affects rounding only, the others affect training and generation.

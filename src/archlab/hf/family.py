@@ -1,9 +1,9 @@
 """Family of published models: the translation of its config.json to an archlab config and back."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from archlab.config.components.moe import MoE
@@ -20,7 +20,7 @@ from archlab.errors import UserError
 from archlab.hf.fields import REQUIRED, ConfigReader, Field, Key, Only, all_hf_keys, lookup
 from archlab.hf.quantization import Quantization
 from archlab.hf.rope import without_idle_scalings
-from archlab.hf.weight_map import Constant, Row
+from archlab.hf.weight_map import Constant, Row, multiplied
 
 NO_EFFECT = {
     "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "output_past",
@@ -95,6 +95,9 @@ class Family:
     alternatives: Sequence[Row] = ()
     """Rows for weights files that store some parameters in a different layout. If a file contains the tensor of such a
     row, the row is used instead of the rows in `weights` for the same parameters."""
+    factors: Callable[[ConfigReader], Mapping[str, float]] | None = None
+    """Function that returns factors of parameters by name, for a config.json with multipliers for which archlab has no
+    field. Loading multiplies the parameters by them."""
     has_mtp_layers: bool = False
     """Whether the published files may contain additional layers for multi-token prediction, which archlab ignores."""
     other_model_types: tuple[str, ...] = ()
@@ -123,6 +126,13 @@ class Family:
     def rows_of(self, parameter: str) -> list[Row]:
         """Return the rows of `weights` whose tensor holds only one parameter of archlab, the one with this name."""
         return [row for row in self.weights if row.names == (parameter,)]
+
+    def with_factors(self, values: Mapping[str, Any], where: str) -> "Family":
+        """Return the family with rows that multiply parameters by the factors in a config.json."""
+        if self.factors is None:
+            return self
+        factors = self.factors(ConfigReader(_canonical(values, self.aliases, where), where))
+        return replace(self, weights=[multiplied(row, factors) for row in self.weights])
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         return self.read(values, where)[0]

@@ -9,7 +9,7 @@ without it.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from archlab.config.layers import LayerConfig, encoder_of, layer_configs
@@ -135,6 +135,22 @@ class Row:
     @property
     def is_of_encoder(self) -> bool:
         return self.names[0].startswith("encoder.")
+
+
+def multiplied(row: Row, factors: Mapping[str, float]) -> Row:
+    """Return the row with a conversion that multiplies parameters by their factors, in at least float32.
+
+    The conversion back does not divide by them, because archlab writes a factor of 1 to config.json.
+    """
+    own = [factors.get(name, 1.0) for name in row.names]
+    if own == [1.0] * len(own):
+        return row
+
+    def split(theirs: "Tensor", layer: LayerConfig | None) -> "Sequence[Tensor]":
+        wide = theirs if theirs.element_size() >= 4 else theirs.float()
+        return [part * factor for part, factor in zip(row.conversion.split(wide, layer), own, strict=True)]
+
+    return replace(row, conversion=Conversion(split, row.conversion.join))
 
 
 @dataclass(frozen=True)
