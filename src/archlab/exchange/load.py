@@ -301,7 +301,7 @@ def _fill(
         owner, _, last = name.rpartition(".")
         is_parameter = isinstance(wanted[name], nn.Parameter)
         # Buffers, which have no gradient, are at least float32, as in the published code.
-        value = (ours.to(dtype or parts[0].dtype) if is_parameter else at_least_float32(ours)).contiguous()
+        value = (ours.to(dtype or ours.dtype) if is_parameter else at_least_float32(ours)).contiguous()
         value = value.clone() if value.data_ptr() == parts[0].data_ptr() and len(row.ours) > 1 else value
         setattr(model.get_submodule(owner), last, nn.Parameter(value) if is_parameter else value)
     return []
