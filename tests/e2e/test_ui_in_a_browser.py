@@ -167,6 +167,17 @@ def test_the_search_finds_models_and_choices_also_in_chinese(lab: Laboratory, pa
     expect(page.locator("#search")).to_be_focused()
 
 
+def test_the_search_finds_what_was_typed_while_the_page_loaded(lab: Laboratory, page: Page):
+    held: list[Route] = []
+    page.route("**/htmx.min.js", lambda route: held.append(route))
+    page.goto(f"{lab.home}/choices", wait_until="commit")
+    page.fill("#search", "gemma-2")
+    while not held:
+        page.wait_for_timeout(10)
+    held[0].continue_()
+    expect(page.locator("#found")).to_contain_text("gemma-2-9b")
+
+
 def test_undo_goes_back_over_all_changes_and_a_reset_also_after_a_reload(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/m/gpt-2")
     for n_layers in ("9", "6", "3"):

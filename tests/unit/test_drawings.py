@@ -283,11 +283,13 @@ def test_it_is_drawn_for_light_and_dark():
 
 
 def test_what_differs_is_set_off_in_both():
-    a, b = config(), config("model.norm.placement=double", "model.attention.softcap=30")
+    n_layers = config().model.n_layers + 1
+    a = config()
+    b = config("model.norm.placement=double", "model.attention.softcap=30", f"model.n_layers={n_layers}")
     page = render(("a", a), ("b", b), {"model.attention.softcap": (None, 30.0)})
     first, second = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    marked = [re.findall(r'class="differs"[^>]*>([^<]+)', svg) for svg in (first, second)]
-    assert marked == [[], ["scores capped at 30"]]
+    marked = [re.findall(r'class="(?:label bold )?differs"[^>]*>([^<]+)', svg) for svg in (first, second)]
+    assert marked == [[f"layer × {n_layers - 1}"], ["scores capped at 30", f"layer × {n_layers}"]]
     assert len(re.findall(r'class="box norm differs"', second)) == 2
     assert '<td data-label="a">-</td>' in page
     assert "<script" not in page

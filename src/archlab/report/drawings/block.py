@@ -36,9 +36,11 @@ class Drawing(NamedTuple):
 
     @property
     def texts(self) -> frozenset[tuple[str, str]]:
-        """All texts in the boxes of the diagram, as pairs (part of the model, text)."""
+        """All texts of the parts of the model, as pairs (part, text)."""
         boxes = [shape for shape in self.shapes if isinstance(shape, Box)]
-        return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
+        labels = [shape for shape in self.shapes if isinstance(shape, Label) and shape.part]
+        in_boxes = [(box.part, text) for box in boxes for text in (box.words.title, *box.words.lines)]
+        return frozenset([*in_boxes, *((label.part, label.text) for label in labels)])
 
 
 def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Svg:

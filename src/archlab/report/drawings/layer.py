@@ -172,7 +172,7 @@ def draw_layer(
         inside = _stage(layer_boxes, stage, inside, stream, columns)
     top = inside.up + 30
     left, right = sides
-    label = Label(name, right - 10, top - 19, 13, bold=True, anchor="end")
+    label = Label(name, right - 10, top - 19, 13, bold=True, anchor="end", part="layers")
     frame = Frame(f"layer {layer_boxes.layer.kind}", left, bottom, right - left, top - bottom, color)
     through = Wire([(stream, inside.up), (stream, top)], is_stream=True)
     return Trunk((*inside.shapes, frame, label, through), top)

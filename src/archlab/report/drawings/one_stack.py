@@ -102,7 +102,7 @@ def _add(boxed: Boxed, trunk: Trunk, stream: float, columns: Sequence[Column]) -
 def _framed(turns: Cycle, bottom: float, trunk: Trunk, stream: float, sides: tuple[float, float]) -> Trunk:
     left, right = sides
     top = trunk.up + 30
-    label = Label(turns.label, right - 10, top - 19, 13, bold=True, anchor="end")
+    label = Label(turns.label, right - 10, top - 19, 13, bold=True, anchor="end", part="layers")
     if label.width > right - stream - BESIDE:
         label = label._replace(text=turns.short)
     frame = Frame("cycle", left, bottom, right - left, top - bottom, None)

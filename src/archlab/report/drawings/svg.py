@@ -96,7 +96,8 @@ class Times(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Line of text without a box. `up` is the height of the baseline."""
+    """Line of text without a box. `up` is the height of the baseline. A text that belongs to a part of the model can
+    be highlighted, like those in boxes."""
 
     text: str
     x: float
@@ -105,6 +106,7 @@ class Label(NamedTuple):
     bold: bool = False
     anchor: str = "start"
     faint: bool = False
+    part: str = ""
 
     @property
     def width(self) -> float:
@@ -211,7 +213,8 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{shape.radius}"/>'
             return f'<g class="{kind}">{circle}<path d="{cross}"{turned}/></g>'
         case Label():
-            kind = " ".join(["label", *(["bold"] if shape.bold else []), *(["faint"] if shape.faint else [])])
+            kinds = {"bold": shape.bold, "faint": shape.faint, "differs": (shape.part, shape.text) in marked}
+            kind = " ".join(["label", *(name for name, has_it in kinds.items() if has_it)])
             place = f'x="{shape.x:.1f}" y="{height - shape.up:.1f}" font-size="{shape.size}"'
             return f'<text class="{kind}" {place} text-anchor="{shape.anchor}">{escape(shape.text)}</text>'
         case Frame():

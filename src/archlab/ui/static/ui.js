@@ -72,6 +72,11 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   stops[at + step].focus();
 });
+// htmx listens when the page is complete. What was typed before is searched then.
+document.addEventListener("DOMContentLoaded", () => {
+  const search = document.getElementById("search");
+  if (search.value) search.dispatchEvent(new Event("input"));
+});
 document.addEventListener("pointerover", showPart);
 document.addEventListener("focusin", showPart);
 document.addEventListener("click", async (event) => {
