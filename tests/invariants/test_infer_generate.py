@@ -18,7 +18,7 @@ from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.infer.beams import beam_search
 from archlab.infer.sampling import Sampling
-from archlab.infer.session import Session, left_pad
+from archlab.infer.session import Session, _compiled_step, left_pad  # pyright: ignore[reportPrivateUsage]
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
 
@@ -483,6 +483,60 @@ def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monk
             compiled.read(prompts[:, :2])
         torch.testing.assert_close(compiled.logits(), plain.logits())
     assert counter.frame_count == 1
+
+
+def test_a_compiled_step_finds_the_cache_at_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise torch would make no CUDA graph of it, because it writes to the cache."""
+    torch.compiler.reset()
+    kinds: list[dict[str, str | None]] = []
+
+    def backend(graph: GraphModule, _: Any) -> GraphModule:
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        kinds.append({node.name: node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") for node in inputs})
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    for _ in range(2):  # the second cache has other addresses, and shares the graph
+        list(Session(tiny(), torch.tensor([[5, 6, 7]]), 9, compile=True).write(3))
+    (of_inputs,) = kinds
+    of_cache = {kind for name, kind in of_inputs.items() if name.startswith(("l_cache_layers", "l_cache_length"))}
+    assert of_cache == {"unguarded"}
+
+
+def test_on_a_gpu_a_compiled_step_is_replayed_and_its_output_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes, steps, output = list[str | None](), list[str](), torch.zeros(1, 3)
+    monkeypatch.setattr(torch, "compile", lambda _, mode=None, **how: modes.append(mode) or (lambda *args: output))
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: steps.append("begins"))
+    monkeypatch.setattr("archlab.infer.session.check_compiler", lambda _: None)
+    logits = _compiled_step(torch.device("cuda"))(None, None, None)  # pyright: ignore[reportArgumentType]
+    output.fill_(1)  # the next replay
+    assert (modes, steps, logits.tolist()) == (["reduce-overhead"], ["begins"], [[0, 0, 0]])
+    _compiled_step(torch.device("cpu"))
+    assert modes[-1] is None
+
+
+@pytest.mark.parametrize("every", [2, 16])
+def test_looking_less_often_changes_no_text(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = tiny(), torch.tensor([[5, 6, 7], [8, 9, 10]])
+    first, second = archlab.generate(model, prompts, 9)[:, 3:].tolist()
+    ends = [first[3], second[1]]
+    expected = archlab.generate(model, prompts, 9, end_of_text=ends)
+    monkeypatch.setattr("archlab.infer.generate.checked_every", lambda _: every)
+    assert torch.equal(archlab.generate(model, prompts, 9, end_of_text=ends), expected)
+
+
+def test_looking_less_often_still_finds_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archlab.infer.generate.checked_every", lambda _: 4)
+    model, finite, calls = tiny(), Session.logits, list[int]()
+
+    def damaged(session: Session) -> Tensor:
+        calls.append(1)
+        return finite(session) * (torch.nan if len(calls) == 3 else 1)
+
+    monkeypatch.setattr(Session, "logits", damaged)
+    with pytest.raises(UserError, match="NaN or infinite"):
+        archlab.generate(model, torch.tensor([[5, 6, 7]]), 9)
+    assert len(calls) == 4
 
 
 def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from archlab.errors import UserError
 from archlab.infer.load import folder_of, load_codec, load_tokenizer
 from archlab.infer.sampling import Sampling
-from archlab.infer.session import Session, tokens_of
+from archlab.infer.session import Session, checked_every, tokens_of
 from archlab.infer.text import stream_text
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs, check_is_model, check_tensors
@@ -107,7 +107,8 @@ def generate(
         compile=compile,
     )
     session.check_room(max_new_tokens)
-    for _ in session.write(max_new_tokens, sampling, end_of_text, **fixed):
+    every = checked_every(session.padding_B.device.type)
+    for _ in session.write(max_new_tokens, sampling, end_of_text, **fixed, checked_every=every):
         pass
     (end, *_) = (*tokens_of(end_of_text), 0)
     return cast(Prompt, F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end))

@@ -25,7 +25,7 @@ from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
 from archlab.model.inputs import Inputs, check_ids, check_inputs, check_tensors
 from archlab.model.state import Cache
-from archlab.model.torch_private import skip_size_checks
+from archlab.model.torch_private import keep_address, skip_size_checks
 
 COMPILED_SLOTS = 256
 """With `compile`, the cache's capacity is rounded up to a multiple of this number.
@@ -75,6 +75,22 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.stack(rows), torch.tensor(padding, device=rows[0].device)
 
 
+def checked_every(device_type: str) -> int:
+    """Return the number of tokens after which to look at the output. Each look waits for a GPU."""
+    return 16 if device_type == "cuda" else 1
+
+
+def check_finite(is_finite: Tensor) -> None:
+    """Raise UserError if the model's output was NaN or infinite. The argument is a boolean scalar."""
+    if not is_finite:
+        raise UserError(NOT_FINITE)
+
+
+def without(excluded_N: Tensor, logits_BV: Tensor) -> Tensor:
+    """Return the logits, [B, V], in which those of excluded tokens are -inf."""
+    return logits_BV.index_fill(1, excluded_N, -torch.inf) if len(excluded_N) else logits_BV
+
+
 def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     """Return the logits after one more token, [B, V].
 
@@ -84,11 +100,20 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 
-def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
+def _compiled_step(device: torch.device) -> Callable[[Decoder, Tensor, Cache], Tensor]:
     check_compiler("compile")
     allow_forms()
     skip_size_checks()
-    return torch.compile(next_logits, fullgraph=True, dynamic=False)
+    if device.type != "cuda":
+        return torch.compile(next_logits, fullgraph=True, dynamic=False)
+    # A step is hundreds of kernels. A CUDA graph starts them together.
+    step = torch.compile(next_logits, fullgraph=True, dynamic=False, mode="reduce-overhead")
+
+    def replay(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        return step(model, token_B1, cache).clone()  # the next replay overwrites the output
+
+    return replay
 
 
 class Session:
@@ -131,8 +156,8 @@ class Session:
         """
         self.model, self.prefill_chunk = model, prefill_chunk
         check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
-        self._step = _compiled_step() if compile else None
         weight = model.embedding.weight
+        self._step = _compiled_step(weight.device) if compile else None
         if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():
             problem = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
             raise UserError(f"prompt: {problem}; allowed: [batch, seq] of integers, at least one token each")
@@ -158,6 +183,9 @@ class Session:
             check_ids(model.config, source)
         n_source = 0 if source is None else source.shape[-1]
         self.cache = Cache(model.config, B, slots, source=n_source, padding=padded_B, **like)
+        if compile:
+            for tensor in (*self.cache.tensors, self.cache.length_tensor):
+                keep_address(tensor)
         self._paddings = set(self.padding_B.tolist())
         ropes = [layer.position for layer in model.layer_configs if isinstance(layer.position, Rope)]
         self._scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTK | Longrope)]
@@ -274,6 +302,7 @@ class Session:
         forced_first: int | None = None,
         forced_last: int | None = None,
         excluded: Sequence[int] = (),
+        checked_every: int = 1,
     ) -> Iterator[Tensor]:
         """Yield the next token of each sequence, [B], up to `max_new_tokens` times.
 
@@ -281,15 +310,19 @@ class Session:
         any of them is filled with the first one in the list. The iterator stops when all sequences have ended. With the
         same seed, two calls write the same tokens as one call with their total number of tokens. For `forced_first`,
         `forced_last` and `excluded`, see `generate`.
+
+        With `checked_every`, the iterator looks only after so many tokens whether all sequences have ended, and whether
+        the model's output was finite. A GPU then waits less often. Tokens since the last look may have no meaning.
         """
         check_at_least(0, max_new_tokens=max_new_tokens)
+        check_at_least(1, checked_every=checked_every)
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
         ends = tokens_of(end_of_text)
         check_ids(self.model.config, torch.tensor(ends, dtype=torch.int64))
         forced = forced_tokens(self.model, max_new_tokens, forced_first, forced_last)
         excluded_N = excluded_tokens(self.model, excluded)
-        return self._write(max_new_tokens, sampling, seed, ends, forced, excluded_N)
+        return self._write(max_new_tokens, sampling, seed, ends, forced, excluded_N, checked_every)
 
     def allowed_logits(self, excluded_N: Tensor) -> Tensor:
         """Return the logits of the next token, [B, V]. Those of excluded tokens are -inf.
@@ -297,10 +330,8 @@ class Session:
         Raise UserError if the model's output is NaN or infinite.
         """
         logits_BV = self.logits()
-        # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
-        if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
-            raise UserError(NOT_FINITE)
-        return logits_BV.index_fill(1, excluded_N, -torch.inf) if len(excluded_N) else logits_BV
+        check_finite(logits_BV.isfinite().all())
+        return without(excluded_N, logits_BV)
 
     def _write(
         self,
@@ -310,18 +341,25 @@ class Session:
         ends: Sequence[int],
         forced: Mapping[int, int],
         excluded_N: Tensor,
+        checked_every: int,
     ) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
+        is_finite = torch.ones((), dtype=torch.bool, device=self.padding_B.device)
         ends_N = torch.tensor(ends, device=self.padding_B.device)
         for n in range(max_new_tokens):
+            is_checked = (n + 1) % checked_every == 0 or n + 1 == max_new_tokens
             if n in forced:
                 next_B = torch.full_like(is_over_B, forced[n], dtype=torch.int64)
             else:
-                next_B = sample(self.allowed_logits(excluded_N), sampling, self.tokens_BT, self.padding_B, seed)
+                logits_BV = self.logits()
+                is_finite = is_finite & logits_BV.isfinite().all()
+                next_B = sample(without(excluded_N, logits_BV), sampling, self.tokens_BT, self.padding_B, seed)
+            if is_checked:
+                check_finite(is_finite)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, ends_N)
             self._append(next_B[:, None])
             yield next_B
-            if ends and is_over_B.all():
+            if ends and is_checked and is_over_B.all():
                 return

@@ -18,7 +18,7 @@ from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError, check_at_least
 from archlab.infer.clock import Part, clocked, time_by_kind
-from archlab.infer.session import Session
+from archlab.infer.session import Session, checked_every
 from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
@@ -207,7 +207,7 @@ def rehearse_decoding(
     prompt = torch.zeros(batch, context, dtype=torch.int64)
     source = prompt if model.encoder is not None else None
     session = Session(model, prompt, context + steps + WARM_UP + 2, source=source, compile=compiled)
-    tokens = session.write(steps + WARM_UP + 1)
+    tokens = session.write(steps + WARM_UP + 1, checked_every=checked_every(device.type))
 
     def step() -> None:
         next(tokens)

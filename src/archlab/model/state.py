@@ -192,14 +192,14 @@ class Cache:
         self.is_torn = False
 
     def clear(self) -> None:
-        for tensor in self._tensors():
+        for tensor in self.tensors:
             tensor.zero_()
         self._length.set(0)
         self.is_torn, self.source = False, None
 
     def reorder(self, rows_B: Tensor) -> None:
         """Replace each row b by the row `rows_B[b]`, as beam search does."""
-        for tensor in self._tensors():
+        for tensor in self.tensors:
             tensor.copy_(tensor[rows_B])
         if len(self.padding_B1) > 1:
             self.padding_B1 = self.padding_B1[rows_B]
@@ -208,7 +208,9 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._tensors())
+        return sum(tensor.nbytes for tensor in self.tensors)
 
-    def _tensors(self) -> list[Tensor]:
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Tensors of all layers' states."""
         return [tensor for layer in self.layers for state in layer.values() for tensor in state.tensors.values()]

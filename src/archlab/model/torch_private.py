@@ -83,6 +83,15 @@ def skip_size_checks() -> None:
     config.size_asserts = False
 
 
+def keep_address(x: Tensor) -> None:
+    """Promise that compiled code may read and write a tensor at its present address.
+
+    A CUDA graph then uses the tensor itself instead of a copy. Without this promise, torch makes no CUDA graph of code
+    that writes to its arguments. If a later call has another tensor, the graph is recorded again.
+    """
+    torch._dynamo.mark_static_address(x, guard=False)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+
+
 def exchange_rows(x: Tensor, received: list[int], sent: list[int], group: "torch.distributed.ProcessGroup") -> Tensor:
     """Send `sent[i]` rows to process i of the group and return the rows received from each process.
 
