@@ -293,6 +293,15 @@ class Odd(nn.Module):
         return x * self.alpha
 
 
+def test_a_class_whose_arguments_have_no_names_is_told_to_name_them():
+    class Unnamed(RMSNorm):
+        def __init__(self, *sizes):
+            super().__init__(sizes[0])
+
+    with pytest.raises(UserError, match=r"IndexError.*; archlab passes arguments by name"):
+        compare(Unnamed, "norm", CONFIG)
+
+
 def test_parameters_that_do_not_match_show_both_lists():
     with pytest.raises(UserError) as error:
         compare(Odd, "norm", CONFIG)

@@ -218,7 +218,10 @@ def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{_name(function)}: {type(error).__name__}: {error}") from error
+        kinds = {parameter.kind for parameter in inspect.signature(called).parameters.values()}
+        is_variadic = inspect.Parameter.VAR_POSITIONAL in kinds
+        hint = "; archlab passes arguments by name, so give those in *args names" if is_variadic else ""
+        raise UserError(f"{_name(function)}: {type(error).__name__}: {error}{hint}") from error
 
 
 def _uses_numpy(function: Callable[..., Any]) -> bool:
