@@ -250,6 +250,15 @@ def test_the_curve_of_a_run_grows_without_reloading(lab: Laboratory, page: Page)
     expect(page.locator("polyline")).to_have_count(2)
 
 
+def test_a_page_says_when_the_server_does_not_answer(lab: Laboratory, page: Page):
+    begun(lab.folder / "runs/alone", steps=150)
+    page.route("**/runs/live/**", lambda route: route.abort())
+    page.goto(f"{lab.home}/runs/of/runs/alone")
+    expect(page.locator("#waiting")).to_have_text("The server does not answer, so this page is old.")
+    page.unroute("**/runs/live/**")
+    expect(page.locator("#waiting")).to_be_empty(timeout=20_000)
+
+
 def test_differences_become_a_study(lab: Laboratory, page: Page):
     page.goto(f"{lab.home}/vs/llama-3-8b/gemma-2-9b")
     expect(page.get_by_role("row", name=re.compile("mlp.activation"))).to_contain_text("gelu_tanh")

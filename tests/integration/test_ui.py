@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from starlette.testclient import TestClient
 from archlab.cli.app import main
 from archlab.pricing.units import binary, count, si
 from archlab.ui.app import create_app
+from archlab.ui.configs import own_configs
 from archlab.ui.guard import LONGEST_ADDRESS, LONGEST_BODY, MOST_FIELDS
 from archlab.ui.lab.plan import MOST_ARMS
 from archlab.ui.lab.processes import StudyProcesses
@@ -667,10 +669,12 @@ def test_a_damaged_run_is_a_message(client: TestClient):
 def test_the_first_page_needs_few_packages(root: Path):
     code = """
 import sys
+import threading
 from pathlib import Path
 from starlette.testclient import TestClient
 import archlab.ui.server
 from archlab.ui.app import create_app
+from archlab.ui.configs import own_configs
 from archlab.ui.lab.processes import StudyProcesses
 client = TestClient(create_app(Path(), "t", 1, ["127.0.0.1"], StudyProcesses()), base_url="http://127.0.0.1:1")
 assert client.get("/?token=t").status_code == 200
@@ -683,6 +687,7 @@ def test_the_server_and_its_pages_of_runs_and_new_studies_do_not_load_torch(root
     begun(Path("runs/one"), steps=100)
     code = """
 import sys
+import threading
 from pathlib import Path
 from archlab.ui import app
 from archlab.ui.lab import plan, runs
@@ -700,3 +705,13 @@ def test_a_file_that_no_screen_opens_is_not_found(client: TestClient):
     found = client.get("/search", params={"q": "yaml"}).text
     assert "small-enough.yaml" in found
     assert "too-large.yaml" not in found
+
+
+def test_a_pipe_is_no_config_and_nobody_waits_for_it(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "own.yaml").write_text("base: tiny-llama\n")
+    found: list[Path] = []
+    waiting = threading.Thread(target=lambda: found.extend(own_configs(tmp_path)), daemon=True)
+    waiting.start()
+    waiting.join(30)
+    assert found == [tmp_path / "own.yaml"]

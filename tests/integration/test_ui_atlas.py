@@ -134,6 +134,19 @@ def test_each_option_leads_to_its_models(client: TestClient, choice: Choice):
         assert listed(client.get(unescape(link[1])).text) == expected
 
 
+def test_an_option_without_models_is_no_link(client: TestClient):
+    page = client.get("/models?heads=GQA&year=2024").text
+    options = re.findall(r"<li>(<a|<span)[^>]*>.*?</span>[^<]* <small>(\d+)", page)
+    assert {tag for tag, n in options if n == "0"} == {"<span"}
+    assert {tag for tag, n in options if n != "0"} == {"<a"}
+
+
+def test_two_conditions_can_be_added_at_once(client: TestClient):
+    page = client.get("/models?add=d_ff_over_d>4 year>=2024").text
+    assert "Remove d_ff_over_d&gt;4" in page
+    assert "Remove year&gt;=2024" in page
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [

@@ -317,6 +317,7 @@ def test_one_more_seed_is_trained_by_the_command_that_the_page_shows(client: Tes
     assert [len(values) for values in cells(page).values()] == [3, 3]
     assert cells(page) == recorded()
     assert "not planned" in " ".join(json.loads((FOLDER / "summary.json").read_text())["warnings"])
+    assert "1 of the 3 compared seeds was not planned" in page
 
 
 def test_a_study_refuses_too_few_seeds(place: Path, capsys: pytest.CaptureFixture[str]):

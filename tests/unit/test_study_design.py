@@ -806,7 +806,8 @@ def test_a_section_that_the_reference_leaves_out_may_be_given_by_one_of_its_fiel
 
 def test_a_forecast_counts_every_run():
     """Two arms train on ten batches of 64 tokens with two seeds, and are tuned over three rates with one seed. On the
-    machine each operation takes a microsecond, and nothing else takes time."""
+    machine each operation takes a microsecond, and nothing else takes time. Each run is evaluated before training and
+    after each of its ten updates, with forward passes that take a third of the time of an update."""
     asked = two({"model.norm.kind": "layernorm"}, tune={"train.lr": [1e-3, 2e-3, 4e-3]})
     found = forecast(asked, arms(asked), None)
     assert (found.runs, found.seconds) == (2 * (2 + 3), None)
@@ -829,7 +830,9 @@ def test_a_forecast_counts_every_run():
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measurements(products={}, passes=rates, **timed)})
     operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
-    assert forecast(asked, arms(asked), measured_clock(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
+    evaluated = 11 * arms(asked)[0].config.train.eval_tokens / 3
+    expected = 5 * 10 * operations * 1e-6 * (640 + evaluated) / 640
+    assert forecast(asked, arms(asked), measured_clock(this)).seconds == pytest.approx(expected)
 
 
 def test_a_forecast_from_a_data_sheet_is_a_limit():

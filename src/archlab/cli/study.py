@@ -235,7 +235,7 @@ def _lines(fields: Raw) -> str:
 
 
 def _duration(plan: "PlannedStudy") -> str:
-    """Describe the number of runs, their estimated training time, and the source of the estimate."""
+    """Describe the number of runs, their estimated time, and the source of the estimate."""
     from archlab.pricing.units import seconds
     from archlab.study.schema import most_seeds
 
@@ -244,8 +244,8 @@ def _duration(plan: "PlannedStudy") -> str:
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
         return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
-    time = f"training time of all runs, one after another: about {seconds(total.seconds)} {plan.pace.source}"
-    return f"{runs}\n{time}. Start-up and evaluation are not included."
+    time = f"time of all runs, one after another: about {seconds(total.seconds)} {plan.pace.source}"
+    return f"{runs}\n{time}. Start-up is not included."
 
 
 def present(summary: StudySummary, folder: Path) -> None:

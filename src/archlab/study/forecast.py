@@ -7,7 +7,7 @@ from math import ceil, log2, prod
 from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.config.layers import stacks
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train, without_teacher
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import Format
@@ -30,7 +30,7 @@ class Forecast(Base):
     flops: float
     """Training FLOPs of all runs, without evaluation. They include masked query-key pairs that the kernel computes."""
     seconds: float | None
-    """Training time of all runs in seconds; null if it cannot be estimated."""
+    """Time to train and evaluate all runs, in seconds; null if it cannot be estimated."""
 
 
 def measured_clock(machine: Hardware) -> Clock:
@@ -88,6 +88,15 @@ def ideal_clock(device: Hardware) -> Clock:
     return clock
 
 
+def with_evaluation(train: TrainConfig, seconds: float) -> float:
+    """Return the time in seconds to train and evaluate a run, from the time to train it.
+
+    An evaluation is a forward pass, which takes about a third of the time of an update. `train` is resolved.
+    """
+    n_evaluations = 1 + ceil(train.steps / train.eval_every)  # the first one is before training
+    return seconds * (1 + n_evaluations * train.eval_tokens / 3 / train.trained)
+
+
 def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Forecast:
     """Estimate the runs and FLOPs of a study. If there is a clock, also estimate the time."""
     for arm in arms:
@@ -95,15 +104,20 @@ def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Fo
     runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]
-    times = [clock(arm.config) if clock else None for arm in arms]
+    times = [_time(arm.config, clock) for arm in arms]
     if start := start_config(study):
         runs, tokens = [1, *runs], [resolve_train(start).trained, *tokens]
-        flops, times = [computed_training_flops(start), *flops], [clock(start) if clock else None, *times]
+        flops, times = [computed_training_flops(start), *flops], [_time(start, clock), *times]
     return Forecast(
         runs=sum(runs),
         flops=sum(prod(factors) for factors in zip(runs, tokens, flops, strict=True)),
         seconds=None if None in times else sum(n * (time or 0.0) for n, time in zip(runs, times, strict=True)),
     )
+
+
+def _time(config: Config, clock: Clock | None) -> float | None:
+    seconds = clock(config) if clock else None
+    return None if seconds is None else with_evaluation(resolve_train(config), seconds)
 
 
 def _runs(study: StudyConfig, arm: Arm) -> int:

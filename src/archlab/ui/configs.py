@@ -15,7 +15,7 @@ from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.evidence.field_help import field_help
 from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
-from archlab.files import real_path
+from archlab.files import read_text, real_path
 from archlab.hf.folder import CONFIG
 from archlab.pricing.units import plural
 from archlab.report.drawings.words import title_with
@@ -194,10 +194,8 @@ def own_configs(root: Path) -> list[Path]:
 def _is_config(file: Path, _changed: int) -> bool:
     """Return whether a YAML file names a base or a model, as a config does, and asks no question, as a study does."""
     try:
-        if file.stat().st_size > MOST_BYTES:  # no screen would open it
-            return False
-        values = parse_yaml(file.read_text(encoding="utf-8"), str(file))
-    except (OSError, ValueError, UserError):
+        values = parse_yaml(read_text(file, MOST_BYTES), str(file))
+    except UserError:  # no screen would open it
         return False
     return isinstance(values, dict) and bool(values.keys() & {"base", "model"}) and "question" not in values
 

@@ -152,9 +152,10 @@ def one_norm(norm: str, mean: float, spread: float, largest: float, **settings: 
     made = kinds(BlockNorm)[norm].model_validate({name: settings[name] for name in NORMS[norm]})
     points = norm_points(made, mean, spread, largest)
     after = np.array([point["y"] for point in points[_N_FEATURES:]], float)
+    mean_after = round(float(after.mean()), 2) + 0.0  # not -0.00
     description = (
         f"A vector of {_N_FEATURES} features before and after {made.display_name}, whose learned parameters have their "
-        f"initial values. After it, the mean is {after.mean():.2f} and the RMS {np.sqrt(np.mean(after**2)):.2f}."
+        f"initial values. After it, the mean is {mean_after:.2f} and the RMS {np.sqrt(np.mean(after**2)):.2f}."
     )
     return lines(points, _x("feature"), alt.Y("y:Q").axis(title="value", tickCount=6), description)
 

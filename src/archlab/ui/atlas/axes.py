@@ -48,6 +48,7 @@ _LABELS = {
     **NUMBERS,
     "year": "Year",
     "certainty": "Certainty",
+    "buildable": "Can be built",
     "parameters": "Parameters of the config",
 }
 

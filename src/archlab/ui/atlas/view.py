@@ -45,7 +45,7 @@ class ModelsView:
             if name not in _SETTINGS:
                 conditions.append(f"{name}={value}" if value else name)
             elif name == "add":
-                conditions += [value.strip()] if value.strip() else []
+                conditions += value.split()
             elif value.strip():
                 settings[name] = value.strip()
         for name, allowed in (("x", AXES), ("y", AXES), ("color", [choice.field for choice in CHOICES])):

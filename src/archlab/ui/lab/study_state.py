@@ -12,6 +12,7 @@ from archlab.pricing.units import seconds
 from archlab.report.run.watched import Watched, watch
 from archlab.study.arm import Arm
 from archlab.study.design import arms
+from archlab.study.forecast import with_evaluation
 from archlab.study.known_runs import KnownRuns, known_runs
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study, study_path
@@ -42,7 +43,7 @@ class MoreSeeds(NamedTuple):
     n: int
     """Number of seeds per arm."""
     time: str
-    """Training time of the additional runs, at the speed of the study's own runs."""
+    """Time to train and evaluate the additional runs, at the speed of the study's own runs."""
 
 
 class StudyState(NamedTuple):
@@ -64,6 +65,8 @@ class StudyState(NamedTuple):
     """Whether all planned runs have ended, so that a verdict may be shown."""
     answer: str
     """Answer of the study. Empty before all planned runs have ended."""
+    warnings: Sequence[str]
+    """What a reader of the answer must know."""
     one_more_seed: MoreSeeds | None
     """The study with one more seed, if it is finished and can have one."""
     note: str
@@ -166,10 +169,18 @@ def study_state(folder: Path) -> StudyState:
         ),
         machine_load(),
         runs.is_finished,
-        read_summary(folder).answer if runs.is_finished else "",
+        *_answer(folder, is_finished=runs.is_finished),
         _one_more_seed(config, runs.ended, len(designed)) if runs.is_finished else None,
         visible(runs.note),
     )
+
+
+def _answer(folder: Path, *, is_finished: bool) -> tuple[str, Sequence[str]]:
+    """Return the answer of a study and its warnings."""
+    if not is_finished:
+        return "", []
+    summary = read_summary(folder)
+    return summary.answer, summary.warnings
 
 
 def _charts(curves: Mapping[str, Sequence[Curve]]) -> list[Chart]:
@@ -197,7 +208,7 @@ def _cell(state: Watched | None) -> RunCell:
 def _one_more_seed(config: StudyConfig, ended: Sequence[Watched], n_arms: int) -> MoreSeeds | None:
     """Return the study with one more seed. Return None if the seeds are not just a number, or if no speed is known."""
     times = [
-        run.settings.trained / run.tokens_per_second
+        with_evaluation(run.settings, run.settings.trained / run.tokens_per_second)
         for run in ended
         if run.tokens_per_second and run.status == "finished"
     ]

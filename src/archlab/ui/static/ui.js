@@ -153,5 +153,10 @@ document.addEventListener("DOMContentLoaded", () => {
     live.innerHTML = event.data;
     live.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? details.open; });
   };
+  source.onerror = () => {
+    for (const button of live.querySelectorAll("button")) button.disabled = true;
+    document.getElementById("waiting").textContent = "The server does not answer, so this page is old.";
+  };
+  source.onopen = () => { document.getElementById("waiting").textContent = ""; };  // the state follows
   addEventListener("pagehide", () => source.close());
 });
