@@ -100,6 +100,7 @@ from archlab.families import (
     olmo,
     olmo2,
     olmo3,
+    olmo_hybrid,
     olmoe,
     openai_gpt,
     opt,
@@ -144,7 +145,7 @@ _MODULES = (
     lfm2_moe, lfm3, llama, llama4_text, m2m_100, mamba2, marian, mbart, megatron_bert, mellum, minicpm3, minimax_m2,
     ministral, ministral3, mistral, mixtral, modernbert, modernbert_decoder, mpt, mt5, mvp, nanochat, nemotron,
     nemotron_h, olmo,
-    olmo2, olmo3, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, plbart, qwen2, qwen2_moe, qwen3,
+    olmo2, olmo3, olmo_hybrid, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, plbart, qwen2, qwen2_moe, qwen3,
     qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, recurrent_gemma, roberta, roberta_prelayernorm, roformer,
     seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
 )  # fmt: skip
