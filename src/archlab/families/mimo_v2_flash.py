@@ -13,6 +13,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key, Only
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.mixture import GroupKeys, mlp_layer_types
+from archlab.hf.repeated import RepeatedKeys
 from archlab.hf.rope import scaling_kind
 from archlab.hf.weight_map import Row
 
@@ -62,38 +63,27 @@ class Rope(PartialRope):
         return {FULL: {"rope_theta": FULL_THETA}, SLIDING: {"rope_theta": SLIDING_THETA}}
 
 
-class RepeatedKeys:
-    """Keys of the published files that repeat what other keys or defaults say. The published code does not read
-    them."""
-
-    def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if a key contradicts the fields that have been read."""
-        names = ours["layers"]["pattern"] if "layers" in ours else ["all"] * ours["n_layers"]
-        layers = [{**ours, **ours.get("layers", {}).get(name, {})} for name in names]
-        windows = [int(layer.get("attention.window") is not None) for layer in layers]
-        thetas = {has: layer["position"]["theta"] for has, layer in zip(windows, layers, strict=True)}
-        expected = {
-            "layernorm_epsilon": ours["norm.eps"],
-            "swa_num_attention_heads": ours["attention.n_heads"],
-            "swa_num_key_value_heads": 2 * hf.get("num_key_value_heads", 4),
-            "swa_head_dim": ours["attention.head_dim"],
-            "swa_v_head_dim": ours["attention.v_dim"],
-            "rope_theta": thetas.get(0, FULL_THETA),
-            "swa_rope_theta": thetas.get(1, SLIDING_THETA),
-            "partial_rotary_factor": layers[0]["position"]["fraction"],
-            "hybrid_layer_pattern": windows,
-            "moe_layer_freq": [int(layer["mlp.kind"] == "moe") for layer in layers],
-            "add_swa_attention_sink_bias": True,
-            "add_full_attention_sink_bias": False,
-            "scoring_func": "sigmoid",
-            "topk_method": "noaux_tc",
-        }
-        for key, value in expected.items():
-            if (found := hf.get(key)) not in (None, value):
-                raise hf.refuse(key, found, f"{value!r}, because the published code does not read this key")
-
-    def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key."""
+def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
+    """Return the right values of the keys that repeat what other keys or defaults say."""
+    windows = [int(layer.get("attention.window") is not None) for layer in layers]
+    thetas = {has: layer["position"]["theta"] for has, layer in zip(windows, layers, strict=True)}
+    first = layers[0]
+    return {
+        "layernorm_epsilon": first["norm.eps"],
+        "swa_num_attention_heads": first["attention.n_heads"],
+        "swa_num_key_value_heads": 2 * hf.get("num_key_value_heads", 4),
+        "swa_head_dim": first["attention.head_dim"],
+        "swa_v_head_dim": first["attention.v_dim"],
+        "rope_theta": thetas.get(0, FULL_THETA),
+        "swa_rope_theta": thetas.get(1, SLIDING_THETA),
+        "partial_rotary_factor": first["position"]["fraction"],
+        "hybrid_layer_pattern": windows,
+        "moe_layer_freq": [int(layer["mlp.kind"] == "moe") for layer in layers],
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+    }
 
 
 FAMILY = Family(
@@ -121,7 +111,7 @@ FAMILY = Family(
         mlp_layer_types(),
         Only("rope_scaling", None, written=False),
         Only("n_shared_experts", None, written=False),
-        RepeatedKeys(),
+        RepeatedKeys(repeated),
     ],
     weights=[*ATTENTION, Row("model.layers.{i}.self_attn.attention_sink_bias", SINKS), *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=[*FUSED_EXPERTS, Row("model.layers.{i}.self_attn.sinks", SINKS)],

@@ -16,7 +16,7 @@ CASES = [
         "model.layers.sliding.attention.sinks=false", "model.layers.sliding.position.theta=5e6",
         "model.layers.sliding.position.fraction=0.5", "model.norm.eps=1e-5", "model.attention.qkv_bias=false",
         "model.mlp.router.groups=null", "model.mlp.router.normalise=false", "model.mlp.router.score=softmax",
-        "model.mlp.router.correction=null",
+        "model.mlp.router.correction=null", "model.mlp.active=2",
     )),
     Case("mimo_v2_flash", "listed", {
         **MOE, "sliding_window": 5, "num_key_value_heads": 1, "attention_value_scale": None, "norm_topk_prob": False,
