@@ -270,6 +270,14 @@ def test_a_missing_key_of_the_text_has_the_default_of_its_class(model_type, tmp_
     assert compared > 3
 
 
+def test_common_keys_outside_the_text_are_ignored(tmp_path):
+    maker("qwen3_5")(False).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    others = {"_name_or_path": "Qwen/Qwen3.5-9B", "unsloth_fixed": True, "use_cache": True, "model_max_length": 512}
+    file.write_text(json.dumps(json.loads(file.read_text()) | others))
+    assert check_hf(tmp_path) == []
+
+
 def test_layers_for_multi_token_prediction_are_left_out(tmp_path):
     torch.manual_seed(0)
     maker("qwen3_5")(False).save_pretrained(tmp_path)

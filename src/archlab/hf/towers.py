@@ -8,6 +8,7 @@ from typing import Any
 
 from archlab.config.core.merge import Raw
 from archlab.errors import UserError
+from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
 from archlab.hf.folder import CONFIG, has_weights, read_json
 
 NAMES = {
@@ -168,7 +169,8 @@ def _text_values(values: Mapping[str, Any], known: Multimodal, where: str) -> Ra
         allowed = ", ".join(sorted(known.text_types))
         raise UserError(f"{where}: text_config.model_type is {name!r}; allowed: {allowed}")
     # Some files repeat keys of the text outside it.
-    unknown = {k for k in values.keys() - _READ - SHARED - known.no_effect if k not in text or values[k] != text[k]}
+    others = values.keys() - _READ - SHARED - known.no_effect - NO_EFFECT - OTHER_TOOLS
+    unknown = {key for key in others if key not in text or values[key] != text[key]}
     if unknown:
         keys = ", ".join(sorted(unknown))
         raise UserError(f"{where}: archlab does not know these keys of {known.architecture}: {keys}")
