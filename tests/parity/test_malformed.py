@@ -99,6 +99,12 @@ def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: 
         ("lfm3", {"rope_scaling": {"factor": 2.0}}, "rope_scaling", "no value, because the published code reads rope_parameters only"),
         ("lfm3", {"sliding_window": None}, "sliding_window", "a number, because layer_types has sliding_attention"),
         ("cohere_compass_text", {"rope_parameters": {}}, "rope_parameters", "RoPE parameters or null for sliding_attention"),
+        ("laguna", {"moe_router_logit_softcapping": 30.0}, "moe_router_logit_softcapping", "0.0"),
+        ("laguna", {"gating": False}, "gating", "true, per-head, per-element"),
+        ("laguna", {"gating_types": ["per_element"] * 4}, "gating_types", "['per_head', 'per_head', 'per_head', 'per_head'], because the published code does not read this key"),
+        ("laguna", {"mlp_only_layers": [1]}, "mlp_only_layers", "[0], because the published code does not read this key"),
+        ("olmo_hybrid", {"rope_parameters": None}, "rope_parameters", "an object; its rope_theta is null without position encoding"),
+        ("olmo_hybrid", {"layer_types": ["linear_attention"] * 4}, "layer_types", "a list with both linear_attention and full_attention"),
         ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
     ],
 )  # fmt: skip

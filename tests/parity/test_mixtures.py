@@ -12,6 +12,7 @@ from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.save import save_pretrained
+from archlab.families.registry import FAMILIES
 from archlab.hf.family import differing
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
@@ -51,7 +52,7 @@ def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str
     "model_type",
     [
         "glm4_moe", "ernie4_5_moe", "minimax_m2", "qwen3_next", "glm4_moe_lite", "solar_open", "exaone_moe", "hy_v3",
-        "qwen3_5_moe_text",
+        "qwen3_5_moe_text", "mimo_v2_flash",
     ],
 )  # fmt: skip
 def test_layers_for_multi_token_prediction_are_left_out(model_type: str, tmp_path: Path) -> None:
@@ -155,3 +156,16 @@ def test_fields_that_mixtral_cannot_express_are_named(override: str, named: str,
         save_pretrained(tiny("norm.cast=before_weight", override), tmp_path / "hf", "mixtral")
     assert f"model.layers.*.{named}" in str(error.value).replace("layers.0.", "layers.*.")
     assert not (tmp_path / "hf").exists()
+
+
+def test_a_fraction_of_laguna_outside_its_rope_is_read_by_nothing() -> None:
+    """Published files repeat the fraction of full layers there."""
+    family, sizes = FAMILIES["laguna"], {**MIXTURES["laguna"].hf, "partial_rotary_factor": 0.5}
+    full = {"rope_theta": 100.0, "partial_rotary_factor": 0.5}
+    sliding = {"rope_theta": 20.0, "partial_rotary_factor": 1.0}
+    ropes = {"full_attention": full, "sliding_attention": sliding}
+    model = family.model_config({**sizes, "rope_parameters": ropes}, "config.json")
+    assert [layer.position.fraction for layer in layer_configs(model)] == [0.5, 1.0, 1.0, 0.5]
+    ropes["full_attention"] = {"rope_theta": 100.0}
+    with pytest.raises(UserError, match=r"allowed: 1\.0, or this key inside rope_parameters"):
+        family.model_config({**sizes, "rope_parameters": ropes}, "config.json")

@@ -27,7 +27,7 @@ def answer(name: str) -> tuple[str, str]:
         if name in reasons:
             return text, reasons[name]
     if name in MULTIMODAL:
-        types = " or ".join(f"`{text}`" for text in sorted(MULTIMODAL[name].text_types))
+        types = " or ".join(f"`{text}`" for text in sorted({*MULTIMODAL[name].text_types.values()}))
         return "text part", f"the class {MULTIMODAL[name].architecture}; its text part is {types}"
     family = find_family(name, "config.json")
     is_other_class = CLASSES[name] not in (family.architecture, *family.other_architectures)

@@ -280,7 +280,23 @@ def _fill_with_zeros(model: nn.Module, names: Sequence[str], wanted: dict[str, A
 
 def _values(row: Placed, parts: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the parameters of a row, from its published tensors."""
-    return row.conversion.split(torch.stack(list(parts)) if row.stack else parts[0], row.layer)
+    return row.conversion.split(row.whole(parts), row.layer)
+
+
+def _wrong_shapes(row: Placed, parts: Sequence[Tensor], shape: torch.Size) -> list[str]:
+    """Return a message for each tensor whose shape is wrong. `shape` is that of the tensor that contains all of
+    them."""
+    expected = [shape[1:] if row.stack else shape] * len(parts)
+    if row.pieces:
+        expected = [torch.Size((n_rows, *shape[1:])) for n_rows in row.pieces.values()]
+        same_rest = all(part.dim() == len(shape) and part.shape[1:] == shape[1:] for part in parts)
+        if same_rest and sum(map(len, parts)) == shape[0]:
+            return []
+    return [
+        f"{name}  has shape {list(part.shape)}, expected {list(right)}"
+        for name, part, right in zip(row.parts, parts, expected, strict=True)
+        if part.shape != right
+    ]
 
 
 def _fill(
@@ -288,11 +304,8 @@ def _fill(
 ) -> list[str]:
     parts = [part.read() for part in lazy]
     shape = row.conversion.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
-    expected = shape[1:] if row.stack else shape
-    named = zip(row.parts, parts, strict=True)
-    wrong = [(name, part.shape) for name, part in named if part.shape != expected]
-    if wrong:
-        return [f"{name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
+    if wrong := _wrong_shapes(row, parts, shape):
+        return wrong
     unknown = [(name, part.dtype) for name, part in zip(row.parts, parts, strict=True) if part.dtype not in FORMATS]
     if unknown:
         allowed = ", ".join(map(format_name, FORMATS))

@@ -49,10 +49,16 @@ class RopePerType:
         else:
             ours["position"] = full if ours.get("attention.window") is None else sliding
 
-    def _position(self, hf: ConfigReader, parameters: Raw, theta: float) -> Raw:
+    def fraction(self, hf: ConfigReader, parameters: Raw) -> float:
+        """Return the fraction of the dimensions that RoPE rotates. Raise UserError if it is not 1, because the
+        published code ignores the key."""
         fraction = parameters.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
         if fraction != 1.0:
             raise hf.refuse("partial_rotary_factor", fraction, "1.0, because the published code ignores the key")
+        return fraction
+
+    def _position(self, hf: ConfigReader, parameters: Raw, theta: float) -> Raw:
+        fraction = self.fraction(hf, parameters)
         if not parameters.get("truncate", True):
             raise hf.refuse("rope_parameters.truncate", False, "true, because the published code ignores this key")
         outside, inside = (values.get("original_max_position_embeddings") for values in (hf, parameters))
@@ -60,7 +66,11 @@ class RopePerType:
             raise hf.refuse("original_max_position_embeddings", outside, "this key only inside the RoPE scaling")
         only_inside = ConfigReader({}, hf.where)  # keys outside the scaling are not read
         theta = parameters.get("rope_theta", theta)
-        return position(only_inside, theta, 1.0, "half", parameters, hf.get("max_position_embeddings"))
+        return position(only_inside, theta, fraction, "half", parameters, hf.get("max_position_embeddings"))
+
+    def values(self, rope: Rope, longest: int) -> Raw:
+        """Return the config.json values of a RoPE. `longest` is the maximum sequence length."""
+        return parameters(rope, longest)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write one RoPE for each layer type of the model into `rope_parameters`."""
@@ -68,7 +78,7 @@ class RopePerType:
             FULL if layer.multi_head.window is None else SLIDING: layer.position for layer in layer_configs(model)
         }
         hf["rope_parameters"] = {
-            kind: parameters(rope, model.max_seq_len) for kind, rope in layers.items() if isinstance(rope, Rope)
+            kind: self.values(rope, model.max_seq_len) for kind, rope in layers.items() if isinstance(rope, Rope)
         }
 
 

@@ -11,7 +11,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.granite import FAMILY as GRANITE
 from archlab.families.llama import WEIGHTS, kv_heads
 from archlab.hf.fields import Always, ConfigReader, Key
-from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, with_each_layer
 from archlab.hf.rope import parameters
 from archlab.hf.weight_map import Row
 
@@ -38,19 +38,13 @@ class ThetaPerLayer:
             raise hf.refuse("layer_rope_theta", f"{len(thetas)} numbers", f"one for each of the {n_layers} layers")
         if wrong := [theta for theta in thetas if isinstance(theta, bool) or not isinstance(theta, int | float)]:
             raise hf.refuse("layer_rope_theta", wrong[0], "numbers")
-        positions = {theta: {**rope, "theta": theta} if theta else {"kind": "none"} for theta in sorted(set(thetas))}
+        positions = {theta: {**rope, "theta": theta} if theta else {"kind": "none"} for theta in set(thetas)}
         if len(positions) == 1:
             ours["position"] = positions[thetas[0]]
             return
-        before = ours.get("layers", {"all": {}, "pattern": ["all"]})
-        kinds, pattern = {}, []
-        for i, theta in enumerate(thetas):
-            kind = before["pattern"][i % len(before["pattern"])]
-            name = f"{kind}_{list(positions).index(theta)}"
-            kinds[name] = {**before[kind], "position": positions[theta]}
-            pattern.append(name)
         # The model's own position is a plain RoPE, because a layer kind inherits all fields that it does not set.
-        ours["position"], ours["layers"] = {"kind": "rope"}, {**kinds, "pattern": pattern}
+        ours["position"] = {"kind": "rope"}
+        ours["layers"] = with_each_layer(ours.get("layers"), "position", [positions[theta] for theta in thetas])
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write theta of each layer, and the scaling of the first layer that has RoPE."""

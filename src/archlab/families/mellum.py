@@ -1,5 +1,6 @@
 """Configs and weights of Mellum 2 (MellumForCausalLM in transformers): Qwen 3 MoE with a RoPE per layer type."""
 
+from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.families.gemma3_text import RopePerType
 from archlab.families.llama import RMS_NORM, SIZES, kv_heads
@@ -48,6 +49,17 @@ class NestedRope(RopePerType):
         if not isinstance(own, dict) or not own.get("rope_theta"):
             raise hf.refuse("rope_parameters", nested, f"an object with rope_theta for {kind}")
         return self._position(hf, own, own["rope_theta"])
+
+
+class PartialRope(NestedRope):
+    """One RoPE for each layer type, which may rotate only some dimensions of each head."""
+
+    def fraction(self, hf: ConfigReader, parameters: Raw) -> float:
+        """Return the fraction of the dimensions that RoPE rotates."""
+        return parameters.get("partial_rotary_factor", 1.0)
+
+    def values(self, rope: Rope, longest: int) -> Raw:
+        return {**super().values(rope, longest), "partial_rotary_factor": rope.fraction}
 
 
 FAMILY = Family(

@@ -2,7 +2,7 @@
 
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.families.qwen2_moe import EXPERTS, SHARED, UNREAD, SharedExpert
-from archlab.families.qwen3_5_text import ROPE, WEIGHTS
+from archlab.families.qwen3_5_text import NO_EFFECT, PUBLISHED, ROPE, WEIGHTS
 from archlab.families.qwen3_next import LAYERS, ConvolutionSilu, attention_fields
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
@@ -21,12 +21,13 @@ FAMILY = Family(
         LAYERS,
         ConvolutionSilu(LAYERS),
         Key("tie_word_embeddings", "head.tied", False),
+        *PUBLISHED,
     ],
     weights=[*WEIGHTS, *EXPERTS, *SHARED],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
     buffers=UNREAD,
     prefix="model.",
-    no_effect=TRAINING_ONLY | {"full_attention_interval", "intermediate_size"},  # no layer has a dense MLP
+    no_effect=TRAINING_ONLY | NO_EFFECT | {"intermediate_size"},  # no layer has a dense MLP
     aliases={"num_local_experts": "num_experts"},
 )

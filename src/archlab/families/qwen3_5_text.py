@@ -5,13 +5,21 @@ with dense MLPs. The projections into the gated delta rule are stored apart.
 from archlab.families.llama import GATED, MLP
 from archlab.families.qwen3_next import AROUND_MLP, LAYER, LAYERS, ConvolutionSilu, attention_fields, delta_of, ours
 from archlab.hf.family import Family
-from archlab.hf.fields import Key
+from archlab.hf.fields import Key, Only
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import linear, stacked
 
 ROPE = RopeKeys(fraction=0.25, idle=frozenset({"mrope_section", "mrope_interleaved"}))
 """RoPE with keys that divide its frequencies among time, height and width. In a text, all three equal the position of
 the token."""
+
+PUBLISHED = (Only("attn_output_gate", True, written=False), Only("output_gate_type", "swish", written=False))
+"""Keys of published files that say what the published code always does."""
+
+NO_EFFECT = frozenset(
+    {"full_attention_interval", "mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"}
+)
+"""Keys that `layer_types` repeats, that affect rounding only, or that are about layers for multi-token prediction."""
 
 WEIGHTS = [
     *AROUND_MLP,
@@ -34,10 +42,11 @@ FAMILY = Family(
         LAYERS,
         ConvolutionSilu(LAYERS),
         Key("tie_word_embeddings", "head.tied", False),
+        *PUBLISHED,
     ],
     weights=[*WEIGHTS, *MLP],
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=frozenset({"full_attention_interval"}),
+    no_effect=NO_EFFECT,
 )

@@ -123,6 +123,24 @@ class MixerLayers:
             hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
+def with_each_layer(layers: Raw | None, field: str, values: Sequence[Any]) -> Raw:
+    """Return layer kinds in which `field` of each layer has its entry in `values`.
+
+    `layers` contains the previous layer kinds and their pattern. None means that all layers were alike. A kind whose
+    layers get different values becomes several kinds, which are numbered.
+    """
+    before = layers or {"all": {}, "pattern": ["all"]}
+    names = [before["pattern"][i % len(before["pattern"])] for i in range(len(values))]
+    own = {name: [v for kind, v in zip(names, values, strict=True) if kind == name] for name in names}
+    distinct = {name: [v for i, v in enumerate(found) if v not in found[:i]] for name, found in own.items()}
+    kinds, pattern = dict[str, Raw](), list[str]()
+    for name, value in zip(names, values, strict=True):
+        new = name if len(distinct[name]) == 1 else f"{name}_{distinct[name].index(value)}"
+        kinds[new] = {**before[name], field: value}
+        pattern.append(new)
+    return {**kinds, "pattern": pattern}
+
+
 def layer_types(
     hf: ConfigReader, implied: list[str], known: set[str], n_layers: int, key: str = "layer_types"
 ) -> list[str]:

@@ -48,6 +48,7 @@ class BlockFP8(Base):
     dequantize: bool = False
     modules_to_not_convert: Any = None
     modules_to_convert: Any = None
+    packed_modules_mapping: Any = None
     ignored_layers: Any = None
     suffixes: ClassVar = ("", "_scale_inv")
 

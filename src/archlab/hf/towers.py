@@ -2,13 +2,20 @@
 which belong to other towers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from archlab.config.core.merge import Raw
 from archlab.errors import UserError
+from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
 from archlab.hf.folder import CONFIG, has_weights, read_json
+
+NAMES = {
+    "language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model.",
+    "lm_head.": "lm_head.",
+}  # fmt: skip
+"""Mapping from the prefixes of the text's tensors, in older and newer files, to those in files of the text family."""
 
 
 @dataclass(frozen=True)
@@ -16,36 +23,95 @@ class Multimodal:
     """Class of multimodal models whose text part archlab loads."""
 
     architecture: str
-    text_types: frozenset[str]
-    """Allowed values of `model_type` in the text part of config.json."""
+    text_types: Mapping[str, str]
+    """Allowed values of `model_type` in the text part of config.json, and the `model_type` of the family that computes
+    the same."""
     no_effect: frozenset[str]
     """Keys of config.json, outside the text part, that do not change the logits of a text."""
     towers: tuple[str, ...] = ("vision_tower", "multi_modal_projector")
     """First words of the names of tensors that archlab leaves out. Newer files add `model.` before them."""
+    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+    """Mapping from the prefixes of the text's tensors to those in files of the text family."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of missing keys of the text part, if they differ from those in the text family."""
+    older_type: str | None = None
+    """`model_type` of the text in older files, whose keys of the text are not in `text_config`. None if there are no
+    such files."""
+    text_ties: bool = False
+    """Whether the key in the text part decides if the head is tied. In other classes, the key outside decides."""
 
+
+_IMAGE_IDS = frozenset(
+    {"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id"}
+)
+_QWEN2_VL: Any = {
+    "no_effect": _IMAGE_IDS,
+    "towers": ("visual",),
+    "names": {**NAMES, "model.": "model."},
+    "defaults": {"rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_window_layers": 80},
+}
 
 MULTIMODAL: Mapping[str, Multimodal] = {
+    "emu3": Multimodal(
+        "Emu3ForConditionalGeneration",
+        {"emu3_text_model": "llama"},
+        frozenset({"image_token_id", "vocabulary_map", "vq_config"}),
+        towers=("vqmodel",),
+        names={name.replace("language_model", "text_model"): ours for name, ours in NAMES.items()},
+        defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8},
+    ),
+    "fuyu": Multimodal(
+        "FuyuForCausalLM",
+        {"persimmon": "persimmon"},
+        frozenset({"image_size", "image_token_id", "num_channels", "patch_size"}),
+        towers=("vision_embed_tokens",),
+        older_type="persimmon",
+    ),
     "gemma3": Multimodal(
         "Gemma3ForConditionalGeneration",
-        frozenset({"gemma3_text"}),
+        {"gemma3_text": "gemma3_text"},
         frozenset({"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}),
+    ),
+    "got_ocr2": Multimodal(
+        "GotOcr2ForConditionalGeneration",
+        {"qwen2": "qwen2"},
+        frozenset({"image_seq_length", "image_token_id", "image_token_index"}),
+    ),
+    "llama4": Multimodal(
+        "Llama4ForConditionalGeneration",
+        {"llama4_text": "llama4_text"},
+        frozenset({"boi_token_index", "eoi_token_index", "image_token_index"}),
+        towers=("vision_model", "multi_modal_projector"),
+        text_ties=True,
     ),
     "mistral3": Multimodal(
         "Mistral3ForConditionalGeneration",
-        frozenset({"mistral", "ministral3"}),
+        {"ministral3": "ministral3", "mistral": "mistral"},
         frozenset(
             {"image_token_index", "multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size",
              "vision_feature_layer"}
         ),
     ),
+    "qwen2_vl": Multimodal(
+        "Qwen2VLForConditionalGeneration", {"qwen2_vl_text": "qwen2"}, older_type="qwen2_vl_text", **_QWEN2_VL
+    ),
+    "qwen2_5_vl": Multimodal(
+        "Qwen2_5_VLForConditionalGeneration", {"qwen2_5_vl_text": "qwen2"}, older_type="qwen2_5_vl_text", **_QWEN2_VL
+    ),
+    "qwen3_vl": Multimodal(
+        "Qwen3VLForConditionalGeneration", {"qwen3_vl_text": "qwen3"}, _IMAGE_IDS, towers=("visual",),
+        defaults={"rope_theta": 5e5},
+    ),
+    "qwen3_5": Multimodal(
+        "Qwen3_5ForConditionalGeneration", {"qwen3_5_text": "qwen3_5_text"}, _IMAGE_IDS, towers=("visual",),
+        names={**NAMES, "mtp.": "mtp."},
+    ),
+    "qwen3_5_moe": Multimodal(
+        "Qwen3_5MoeForConditionalGeneration", {"qwen3_5_moe_text": "qwen3_5_moe_text"}, _IMAGE_IDS, towers=("visual",),
+        names={**NAMES, "mtp.": "mtp."},
+    ),
 }  # fmt: skip
 """Mapping from `model_type` to the multimodal class."""
-
-NAMES = {
-    "language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model.",
-    "lm_head.": "lm_head.",
-}  # fmt: skip
-"""Mapping from the prefixes of the text's tensors, in older and newer files, to those in files of the text family."""
 
 SHARED = {
     "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "quantization_config",
@@ -70,6 +136,8 @@ def read_text_values(folder: Path) -> Raw:
     if known is None:
         return values
     text = _text_values(values, known, str(folder / CONFIG))
+    if known.text_ties:
+        return text
     # The head belongs to the whole model, so the outer key decides whether it is tied. Files of older versions of
     # transformers lack it, and files of newer ones may.
     if (tied := values.get("tie_word_embeddings", _is_tied(folder))) is not None:
@@ -87,21 +155,42 @@ def _is_tied(folder: Path) -> bool | None:
 
 
 def _text_values(values: Mapping[str, Any], known: Multimodal, where: str) -> Raw:
-    text = values.get("text_config")
-    if not isinstance(text, dict):
-        raise UserError(f"{where}: text_config is {text!r}; it must be a JSON object")
-    if (name := text.get("model_type")) not in known.text_types:
-        allowed = ", ".join(sorted(known.text_types))
-        raise UserError(f"{where}: text_config.model_type is {name!r}; allowed: {allowed}")
     classes = values.get("architectures") or [known.architecture]
     if classes != [known.architecture]:
         raise UserError(f"{where}: architectures is {classes!r}; allowed: {known.architecture}")
-    unknown = values.keys() - _READ - SHARED - known.no_effect
+    text = values.get("text_config")
+    if text is None and known.older_type:
+        text = {k: v for k, v in values.items() if k not in _READ | known.no_effect or k == "tie_word_embeddings"}
+        text["model_type"] = known.older_type
+    if not isinstance(text, dict):
+        raise UserError(f"{where}: text_config is {text!r}; it must be a JSON object")
+    name = str(text.get("model_type"))
+    if name not in known.text_types:
+        allowed = ", ".join(sorted(known.text_types))
+        raise UserError(f"{where}: text_config.model_type is {name!r}; allowed: {allowed}")
+    # Some files repeat keys of the text outside it.
+    others = values.keys() - _READ - SHARED - known.no_effect - NO_EFFECT - OTHER_TOOLS
+    unknown = {key for key in others if key not in text or values[key] != text[key]}
     if unknown:
         keys = ", ".join(sorted(unknown))
         raise UserError(f"{where}: archlab does not know these keys of {known.architecture}: {keys}")
+    if known.older_type and text.get("tie_word_embeddings") and values.get("tie_word_embeddings") is False:
+        raise UserError(f"{where}: tie_word_embeddings is false, but true in text_config; allowed: the same value")
     rest = {key: value for key, value in text.items() if key != "architectures"}
+    rest = {**known.defaults, **rest, "model_type": known.text_types[name]}
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(rest.get(key), dict):
+            rest[key] = _for_text(rest[key])
     return {**rest, **{key: values[key] for key in SHARED if values.get(key) is not None}}
+
+
+def _for_text(rope: Raw) -> Raw:
+    """Return RoPE values without those that divide its frequencies among time, height and width (M-RoPE). In a text,
+    all three equal the position of the token."""
+    plain = {key: value for key, value in rope.items() if key not in ("mrope_section", "mrope_interleaved")}
+    return {
+        key: "default" if key in ("rope_type", "type") and value == "mrope" else value for key, value in plain.items()
+    }
 
 
 def text_name(name: str, known: Multimodal) -> str | None:
@@ -111,5 +200,5 @@ def text_name(name: str, known: Multimodal) -> str | None:
     """
     if name.removeprefix("model.").partition(".")[0] in known.towers:
         return None
-    full = (ours + name.removeprefix(theirs) for theirs, ours in NAMES.items() if name.startswith(theirs))
+    full = (ours + name.removeprefix(theirs) for theirs, ours in known.names.items() if name.startswith(theirs))
     return next(full, f"({name})")

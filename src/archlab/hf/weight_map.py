@@ -9,7 +9,7 @@ without it.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from archlab.config.layers import LayerConfig, encoder_of, layer_configs
@@ -125,6 +125,13 @@ class Row:
 
     None means that a single published tensor contains the parameter.
     """
+    pieces: Callable[[LayerConfig], Mapping[str, int]] | None = None
+    """Function that returns the published tensors that are concatenated to form the parameter: the word for `{h}` in
+    the name of each, and the number of its rows.
+
+    None means that the parameter is not divided. Loading accepts other numbers of rows with the same sum, because
+    transformers saves such tensors in parts of almost equal size.
+    """
     tied: bool | None = None
     """Whether only files with a tied head have the tensor, or only those with an untied head. None means all files."""
 
@@ -164,10 +171,23 @@ class Placed:
     stack: tuple[str, ...] = ()
     """Names of the published tensors that are stacked to form the parameter. Empty if the tensor `theirs` contains the
     parameters."""
+    pieces: Mapping[str, int] = field(default_factory=dict)
+    """Names of the published tensors that are concatenated to form the parameter, with their numbers of rows. Empty if
+    there are no such tensors."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return self.stack or (self.theirs,)
+        return self.stack or tuple(self.pieces) or (self.theirs,)
+
+    def whole(self, parts: "Sequence[Tensor]") -> "Tensor":
+        """Return one tensor that contains the published tensors `parts`."""
+        return concatenate(parts) if self.pieces else stack(parts) if self.stack else parts[0]
+
+    def divided(self, tensor: "Tensor") -> "Sequence[Tensor]":
+        """Return the published tensors that `tensor` contains. It is the inverse of `whole`."""
+        if self.pieces:
+            return tensor.split(list(self.pieces.values()))
+        return tensor.unbind() if self.stack else (tensor,)
 
 
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
@@ -186,8 +206,10 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
             if row.when is None or row.when(layer):
                 theirs = row.theirs.replace("{i}", str(i))
                 n_stacked = row.n_stacked(layer) if row.n_stacked else 0
-                stack = tuple(theirs.replace("{h}", str(h)) for h in range(n_stacked))
-                yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.conversion, layer, stack)
+                stacked_names = tuple(theirs.replace("{h}", str(h)) for h in range(n_stacked))
+                pieces = {theirs.replace("{h}", h): n for h, n in (row.pieces(layer) if row.pieces else {}).items()}
+                ours = tuple(name.format(i=i) for name in row.names)
+                yield Placed(theirs, ours, row.conversion, layer, stacked_names, pieces)
 
 
 def published_tensors(
@@ -204,7 +226,7 @@ def published_tensors(
         if present:
             left -= set(present)
             tensor = row.conversion.join([ours[name] for name in row.ours], row.layer)
-            yield from zip(row.parts, tensor.unbind() if row.stack else (tensor,), strict=True)
+            yield from zip(row.parts, row.divided(tensor), strict=True)
     if left:
         raise UserError(f"{what} has no tensor for {', '.join(sorted(left)[:8])}")
 

@@ -12,9 +12,9 @@ CASES = [
     }, (
         "model.attention.sinks=false", "model.embedding.scale=1.0", "model.attention.scale=null",
         "model.block.attention_multiplier=1.0", "model.block.mlp_multiplier=1.0", "model.head.scale=1.0",
-        "model.norm.eps=1e-6", "model.layers.full_1.position.scaling=none", "model.layers.full_1.position.theta=50",
-        "model.layers.sliding_2.position.theta=20", "model.layers.sliding_0.position=rope",
-        "model.layers.sliding_0.attention.window=8",
+        "model.norm.eps=1e-6", "model.layers.full_0.position.scaling=none", "model.layers.full_0.position.theta=50",
+        "model.layers.sliding_0.position.theta=20", "model.layers.sliding_1.position=rope",
+        "model.layers.sliding_1.attention.window=8",
     )),
     Case("granite_swa", "one theta, biases", {
         **SMALL, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True, "sliding_window": 9,

@@ -10,8 +10,8 @@ CASES = [
         "layer_rope_theta": [20, 50.0, 0, 20, 0, 20],
     }, (
         "model.attention.sinks=false", "model.norm.eps=1e-6", "model.mlp.active=2", "model.mlp.shared=null",
-        "model.layers.full_1.position.theta=50", "model.layers.sliding_2.position.theta=20",
-        "model.layers.sliding_0.position=rope", "model.layers.sliding_0.attention.window=8",
+        "model.layers.full_0.position.theta=50", "model.layers.sliding_0.position.theta=20",
+        "model.layers.sliding_1.position=rope", "model.layers.sliding_1.attention.window=8",
     )),
     Case("granitemoe_swa", "one theta, biases", {
         **SMALL, "attention_bias": True, "sliding_window": 9, "attention_multiplier": 0.5, "tie_word_embeddings": True,
