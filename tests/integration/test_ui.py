@@ -707,7 +707,7 @@ def test_a_file_that_no_screen_opens_is_not_found(client: TestClient):
     assert "too-large.yaml" not in found
 
 
-def test_a_pipe_is_no_config_and_nobody_waits_for_it(tmp_path: Path):
+def test_a_pipe_is_not_read_as_a_config(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "own.yaml").write_text("base: tiny-llama\n")
     found: list[Path] = []

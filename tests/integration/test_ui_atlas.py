@@ -134,7 +134,7 @@ def test_each_option_leads_to_its_models(client: TestClient, choice: Choice):
         assert listed(client.get(unescape(link[1])).text) == expected
 
 
-def test_an_option_without_models_is_no_link(client: TestClient):
+def test_only_options_with_models_are_links(client: TestClient):
     page = client.get("/models?heads=GQA&year=2024").text
     options = re.findall(r"<li>(<a|<span)[^>]*>.*?</span>[^<]* <small>(\d+)", page)
     assert {tag for tag, n in options if n == "0"} == {"<span"}

@@ -293,7 +293,7 @@ class Odd(nn.Module):
         return x * self.alpha
 
 
-def test_a_class_whose_arguments_have_no_names_is_told_to_name_them():
+def test_the_error_of_a_class_with_unnamed_arguments_says_that_they_need_names():
     class Unnamed(RMSNorm):
         def __init__(self, *sizes):
             super().__init__(sizes[0])

@@ -311,8 +311,8 @@ class Session:
         same seed, two calls write the same tokens as one call with their total number of tokens. For `forced_first`,
         `forced_last` and `excluded`, see `generate`.
 
-        With `checked_every`, the iterator looks only after so many tokens whether all sequences have ended, and whether
-        the model's output was finite. A GPU then waits less often. Tokens since the last look may have no meaning.
+        The iterator looks once per `checked_every` tokens whether all sequences have ended, and whether the model's
+        output was finite. A GPU then waits less often. Tokens since the last look may have no meaning.
         """
         check_at_least(0, max_new_tokens=max_new_tokens)
         check_at_least(1, checked_every=checked_every)

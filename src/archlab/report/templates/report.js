@@ -16,7 +16,7 @@ async function draw() {
     if (views[name]) views[name].finalize();
     const { below = 0, ...changed } = spec.usermeta?.narrow ?? {};
     const fitting = place.clientWidth < below ? { ...spec, ...changed } : spec;
-    views[name] = await vegaEmbed(place, fitting, { config, renderer: "svg", actions: false, logLevel: vega.Error });
+    views[name] = await vegaEmbed(place, fitting, { config, renderer: "svg", actions: false, logLevel: 1 });  // errors alone
     // A layer without data would be announced as a picture without a name.
     for (const empty of place.querySelectorAll("[role=graphics-symbol]:not([aria-label])")) empty.removeAttribute("role");
   }

@@ -66,7 +66,7 @@ class StudyState(NamedTuple):
     answer: str
     """Answer of the study. Empty before all planned runs have ended."""
     warnings: Sequence[str]
-    """What a reader of the answer must know."""
+    """Warnings that belong to the answer."""
     one_more_seed: MoreSeeds | None
     """The study with one more seed, if it is finished and can have one."""
     note: str
