@@ -15,6 +15,7 @@ from accelerator import Accelerator
 from archlab.config.components import recurrent
 from archlab.config.components.component import Mixer, Site
 from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.components.mamba import Mamba as MambaConfig
 from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
 from archlab.config.components.norm import NoNorm, RMSNorm
 from archlab.config.components.position import NoPosition
@@ -27,6 +28,7 @@ from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
+from tests.reference.mamba import mamba as mamba_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
 from tests.reference.rglru import rglru as rglru_reference
 from tests.reference.short_conv import short_conv as short_conv_reference
@@ -34,6 +36,10 @@ from tests.reference.short_conv import short_conv as short_conv_reference
 D = 12
 SITE = Site(D, RMSNorm(), NoPosition())
 CONFIGS = {
+    "mamba": MambaConfig(inner_width=10, d_state=3, dt_rank=2),
+    "mamba bare": MambaConfig(
+        inner_width=6, d_state=2, dt_rank=3, taps=3, conv_bias=False, in_bias=True, out_bias=True
+    ),
     "mamba2": Mamba2Config(
         n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm=recurrent.GatedRMSNorm(eps=0.01)
     ),
@@ -113,6 +119,7 @@ def gated_delta_formula(params, x_TD, config):
 
 
 FORMULAS = {
+    "mamba": lambda params, x_TD, _: mamba_reference(params, x_TD),
     "mamba2": mamba2_formula,
     "gated_delta": gated_delta_formula,
     "rglru": lambda params, x_TD, _: rglru_reference(params, x_TD),
@@ -240,7 +247,7 @@ LEARNT_DECAYS = ("A_log", "Lambda")
 def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_packed):
     mixer, x = made(name, torch.float32), inputs().float().requires_grad_()
     rates = next(p for key, p in mixer.named_parameters() if key in LEARNT_DECAYS)
-    rates.data = torch.linspace(-30, 9, len(rates))
+    rates.data = torch.linspace(-30, 9, rates.numel()).view_as(rates)
     starts = torch.tensor([[0] * 11 + [11] * 18]) if is_packed else None
     y = mixer(10 * x, context(starts=starts), None)
     y.square().sum().backward()
