@@ -35,6 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_size": 48, "num_key_value_heads": 2, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8,
         "mamba_d_state": 8, "mamba_n_groups": 1,
     },
+    "mamba": {"state_size": 4, "num_attention_heads": None},
     "deepseek_v3": {
         "intermediate_size": 48, "num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
         "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
