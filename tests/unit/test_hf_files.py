@@ -248,8 +248,8 @@ def test_an_invalid_config(hf: Path, text: str) -> None:
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
         ("longt5", "model_type is 'longt5'"),
         (
-            "jamba",
-            "model_type is 'jamba'; refused: state-space layers of Mamba 1, which archlab does not have; `archlab",
+            "minimax",
+            "model_type is 'minimax'; refused: lightning attention, a recurrent mixer with one fixed decay per head; `archlab",
         ),
         ("musicgen", "model_type is 'musicgen'; not a language model: continues audio tokens; `archlab list families`"),
         (None, "model_type is missing"),

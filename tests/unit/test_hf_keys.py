@@ -35,6 +35,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_size": 48, "num_key_value_heads": 2, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8,
         "mamba_d_state": 8, "mamba_n_groups": 1,
     },
+    "jamba": {"intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 2, "attn_layer_offset": 1},
+    "falcon_mamba": {"state_size": 4, "num_attention_heads": None},
     "mamba": {"state_size": 4, "num_attention_heads": None},
     "deepseek_v3": {
         "intermediate_size": 48, "num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1,

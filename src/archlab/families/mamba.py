@@ -38,7 +38,7 @@ class StepRank:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         rank = hf.get(self.hf_key, "auto", kind=object)
         is_auto = rank == "auto"
-        ours["mixer.dt_rank"] = math.ceil(ours["d_model"] / 16) if is_auto else hf.get(self.hf_key, kind=int)
+        ours["mixer.dt_rank"] = math.ceil(hf.need("hidden_size") / 16) if is_auto else hf.get(self.hf_key, kind=int)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if isinstance(model.mixer, Mamba):
