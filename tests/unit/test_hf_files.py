@@ -411,9 +411,9 @@ def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tie(hf, lambda head: None)
     assert app.main(["inspect", str(hf)]) == 0
     assert "unusual: theta 5e5, tied\nloads" in capsys.readouterr().out
-    change(hf, model_type="mamba")
+    change(hf, model_type="minimax")
     assert app.main(["inspect", str(hf)]) == 2
-    assert "mamba (not supported by archlab)" in capsys.readouterr().out
+    assert "minimax (not supported by archlab)" in capsys.readouterr().out
 
 
 def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:
