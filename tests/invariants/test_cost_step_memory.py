@@ -44,6 +44,7 @@ SIZE = (
         ("model.n_layers=3", "train.micro_batch_tokens=512"),
         ("model.n_layers=2", "train.lora={rank: 16}"),
         ("model.n_layers=3", "train.lora={rank: 64, dropout: 0.1}", "train.micro_batch_tokens=512"),
+        ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: mamba}"),
         ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: mamba2}"),
         ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: rglru}"),
         *(("model.n_layers=4", f"model.position={kind}") for kind in ("t5", "shaw", "transformer_xl", "alibi")),

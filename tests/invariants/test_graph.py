@@ -36,6 +36,7 @@ ATTENTIONS = (
     "model.attention={kind: latent, n_heads: 4, q_rank: 9, kv_rank: 8, nope_dim: 6, rope_dim: 4, window: 6}",
 )
 MIXERS = (
+    "model.mixer={kind: mamba, d_state: 4, inner_norm: {kind: rmsnorm}}",
     "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
     "model.mixer={kind: gated_delta, key_dim: 8}",
     "model.mixer={kind: rglru}",

@@ -27,7 +27,9 @@ UNLISTED = {
 """Keys of base classes, keys that the code of attention, RoPE and generation reads, and the lengths of Bloom and T5,
 which only archlab reads."""
 UNLISTED_OF = {
-    "hunyuan_v1_dense": {"use_cla", "use_qk_norm"}, "mamba2": {"max_position_embeddings"},
+    "hunyuan_v1_dense": {"use_cla", "use_qk_norm"}, "falcon_mamba": {"max_position_embeddings"},
+    "mamba": {"max_position_embeddings"},
+    "mamba2": {"max_position_embeddings"},
     "phi3": {"attention_bias", "lm_head_bias", "mlp_bias"}, "nemotron_h": {"num_hidden_layers"},
 }  # fmt: skip
 """Keys of some published files that the family's class does not have."""

@@ -462,6 +462,16 @@ BROKEN_RULES = [
         "has no effect, because balance.loss is 0",
     ),
     (
+        ["model.mixer={kind: mamba, inner_norm: {kind: rmsnorm, weight: false, cast: before_weight}}"],
+        "model.mixer.inner_norm.cast",
+        "applies to the weight of the norm, but this norm has none; allowed: after_weight",
+    ),
+    (
+        ["model.mixer={kind: mamba, inner_norm: {kind: rmsnorm, weight: false, unit_offset: true}}"],
+        "model.mixer.inner_norm.unit_offset",
+        "applies to the weight of the norm, but this norm has none; allowed: false",
+    ),
+    (
         ["model.mixer={kind: mamba2, n_heads: 4, n_groups: 3}"],
         "model.mixer.n_groups",
         "3 does not divide n_heads = 4; allowed: 1, 2, 4",

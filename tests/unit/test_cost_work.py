@@ -24,6 +24,11 @@ ODD = {
     "latent": ["model.attention={kind: latent, n_heads: 4, q_rank: 9, kv_rank: 24, nope_dim: 20, rope_dim: 12}"],
     "xielu": ["model.mlp={kind: plain, activation: xielu, sub_norm: true}"],
     "mixture": ["model.mlp={kind: moe, experts: 8, active: 3, shared: {d_ff: 40, gate: true}, bias: true}"],
+    "Mamba": [
+        "model.attention=none",
+        "model.position=none",
+        "model.mixer={kind: mamba, in_bias: true, out_bias: true, inner_norm: {kind: rmsnorm, cast: before_weight}}",
+    ],
     "Mamba 2": [
         "model.attention=none",
         "model.position=none",

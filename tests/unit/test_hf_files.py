@@ -248,8 +248,8 @@ def test_an_invalid_config(hf: Path, text: str) -> None:
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
         ("longt5", "model_type is 'longt5'"),
         (
-            "jamba",
-            "model_type is 'jamba'; refused: state-space layers of Mamba 1, which archlab does not have; `archlab",
+            "minimax",
+            "model_type is 'minimax'; refused: lightning attention, a recurrent mixer with one fixed decay per head; `archlab",
         ),
         ("musicgen", "model_type is 'musicgen'; not a language model: continues audio tokens; `archlab list families`"),
         (None, "model_type is missing"),
@@ -411,9 +411,9 @@ def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tie(hf, lambda head: None)
     assert app.main(["inspect", str(hf)]) == 0
     assert "unusual: theta 5e5, tied\nloads" in capsys.readouterr().out
-    change(hf, model_type="mamba")
+    change(hf, model_type="minimax")
     assert app.main(["inspect", str(hf)]) == 2
-    assert "mamba (not supported by archlab)" in capsys.readouterr().out
+    assert "minimax (not supported by archlab)" in capsys.readouterr().out
 
 
 def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
         "layer_types": ["linear_attention", "full_attention"],
     },
+    "jamba": {"intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 2, "attn_layer_offset": 1},
+    "falcon_mamba": {"state_size": 4, "num_attention_heads": None},
+    "mamba": {"state_size": 4, "num_attention_heads": None},
     "deepseek_v3": {
         "intermediate_size": 48, "num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
         "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,

@@ -15,8 +15,9 @@ from accelerator import Accelerator
 from archlab.config.components import recurrent
 from archlab.config.components.component import Mixer, Site
 from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.components.mamba import Mamba as MambaConfig
 from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
-from archlab.config.components.norm import NoNorm, RMSNorm
+from archlab.config.components.norm import AnyRMSNorm, NoNorm, RMSNorm
 from archlab.config.components.position import NoPosition
 from archlab.config.components.rglru import RGLRU
 from archlab.config.components.short_conv import ShortConv as ShortConvConfig
@@ -27,6 +28,7 @@ from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
+from tests.reference.mamba import mamba as mamba_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
 from tests.reference.rglru import rglru as rglru_reference
 from tests.reference.short_conv import short_conv as short_conv_reference
@@ -34,6 +36,11 @@ from tests.reference.short_conv import short_conv as short_conv_reference
 D = 12
 SITE = Site(D, RMSNorm(), NoPosition())
 CONFIGS = {
+    "mamba": MambaConfig(inner_width=10, d_state=3, dt_rank=2),
+    "mamba norms": MambaConfig(d_state=4, inner_norm=AnyRMSNorm(eps=0.01)),
+    "mamba biases": MambaConfig(
+        inner_width=8, d_state=4, dt_rank=3, taps=3, conv_bias=False, in_bias=True, out_bias=True
+    ),
     "mamba2": Mamba2Config(
         n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm=recurrent.GatedRMSNorm(eps=0.01)
     ),
@@ -113,6 +120,7 @@ def gated_delta_formula(params, x_TD, config):
 
 
 FORMULAS = {
+    "mamba": lambda params, x_TD, config: mamba_reference(params, x_TD, getattr(config.inner_norm, "eps", None)),
     "mamba2": mamba2_formula,
     "gated_delta": gated_delta_formula,
     "rglru": lambda params, x_TD, _: rglru_reference(params, x_TD),
@@ -240,7 +248,7 @@ LEARNT_DECAYS = ("A_log", "Lambda")
 def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_packed):
     mixer, x = made(name, torch.float32), inputs().float().requires_grad_()
     rates = next(p for key, p in mixer.named_parameters() if key in LEARNT_DECAYS)
-    rates.data = torch.linspace(-30, 9, len(rates))
+    rates.data = torch.linspace(-30, 9, rates.numel()).view_as(rates)
     starts = torch.tensor([[0] * 11 + [11] * 18]) if is_packed else None
     y = mixer(10 * x, context(starts=starts), None)
     y.square().sum().backward()
@@ -310,6 +318,15 @@ def test_decays_begin_as_published(kind):
     assert 0.09 < dt.max() <= 0.1
     assert abs(dt.log().mean() - math.log(0.01)) < 0.05
     assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
+
+
+def test_mamba_begins_as_published():
+    """In every channel, A is 1 to d_state (S4D-real), and dt is 0.001 to 0.1."""
+    constants = make_component(MambaConfig(inner_width=200, d_state=5).resolve(D), SITE).constants
+    torch.testing.assert_close(constants["A_log"].exp(), torch.arange(1.0, 6, dtype=torch.float64).expand(200, 5))
+    dt = nn.functional.softplus(constants["dt_bias"])
+    assert 0.001 <= dt.min() < 0.0011
+    assert 0.09 < dt.max() <= 0.1
 
 
 def test_a_linear_recurrent_unit_begins_as_published():

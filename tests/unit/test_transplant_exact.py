@@ -64,6 +64,7 @@ SOURCES = {
     "latent": [*LATENT, *NO_BIAS, "model.attention.qkv_bias=true"],
     "latent with narrow queries": [*LATENT, "model.attention.q_rank=12", *LAYERNORM, "model.attention.qkv_bias=true"],
     "gated delta": ["model.mixer.kind=gated_delta", "model.mixer.key_dim=8", *NO_BIAS],
+    "mamba": ["model.mixer.kind=mamba", "model.mixer.d_state=4", "model.mixer.in_bias=true", *LAYERNORM],
     "mamba2": ["model.mixer.kind=mamba2", "model.mixer.head_dim=16", "model.mixer.d_state=8", "model.mixer.in_bias=true", *LAYERNORM],
     "rglru only": ["model.mixer.kind=rglru", "model.attention.kind=none", "model.position.kind=none", "model.mlp.bias=true", *LAYERNORM],
     "short convolution": ["model.mixer.kind=short_conv", "model.mixer.bias=true", *LAYERNORM],
@@ -141,7 +142,7 @@ EXACT = [
     *((source, "norms folded") for source in (
         "layernorm", "layernorm, biases", "tied, layernorm, biases", "parallel, one norm",
         "transform", "tied transform", "inner norms", "encoder", "latent with narrow queries",
-        "mamba2", "short convolution",
+        "mamba", "mamba2", "short convolution",
     )),
     ("parallel, two norms", "norms folded into one"), ("rglru only", "norms folded, without attention"),
     ("tied, narrow embedding", "weights of norms folded, tied"),

@@ -77,6 +77,17 @@ OTHERS = {
     "latent with narrow queries": ((*LATENT, "model.attention.q_rank=12"), (*D_MODEL, *HEADS)),
     "transformer xl": (("model.position.kind=transformer_xl",), HEADS),
     "experts": (EXPERTS, (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72")),
+    "mamba 1": (
+        (*NO_ATTENTION, "model.mixer={kind: mamba, d_state: 4, dt_rank: 3}", "model.mixer.inner_width=20"),
+        (*D_MODEL, "model.mixer.inner_width=60"),
+    ),
+    "mamba 1 with norms": (
+        (
+            *NO_ATTENTION,
+            "model.mixer={kind: mamba, dt_rank: 3, in_bias: true, out_bias: true, inner_norm: {kind: rmsnorm}}",
+        ),
+        (*D_MODEL, "model.mixer.inner_width=128"),
+    ),
     "mamba": ((*MAMBA, "model.mixer.n_heads=4"), (*D_MODEL, "model.mixer.n_heads=12")),
     "mamba with groups": (
         (*MAMBA, "model.mixer.n_heads=4", "model.mixer.n_groups=2", "model.mixer.norm.kind=none"),

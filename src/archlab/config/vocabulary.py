@@ -76,6 +76,8 @@ WRITE = {
     ),
     "attentionchunksize chunked chunkedattention": "model.attention.blocks.size=8192 model.attention.blocks.summary=0",
     # recurrent mixers
+    "mamba1 s6 selectivessm selectivescan": "model.mixer.kind=mamba",
+    "dtrank timesteprank mambadtrank": "model.mixer.kind=mamba model.mixer.dt_rank=48",
     "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
     "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
     "rglru griffin hawk recurrentgemma realgatedlru": "model.mixer.kind=rglru",
@@ -165,7 +167,7 @@ WRITE = {
 underscores. A remark may follow in parentheses."""
 
 LACKING = {
-    "mamba mamba1 selectivescan rwkv retnet hyena": (
+    "rwkv retnet hyena": (
         "no such recurrent mixer; `archlab explain model.mixer` lists the available ones"
     ),
     "batchnorm groupnorm instancenorm": "no norm across sequences or tokens",

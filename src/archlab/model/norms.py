@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from archlab.config.components import norm as schema
-from archlab.config.components.multi_head import MultiHead, QKNorm
+from archlab.config.components.multi_head import MultiHead
 from archlab.config.core.registry import implements, make
 from archlab.config.layers import Branch, LayerConfig
 from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
@@ -174,7 +174,7 @@ class DynamicTanh(nn.Module):
         return (torch.tanh(alpha * x_wide) * weight + bias).to(x.dtype)
 
 
-def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
+def make_norm(config: schema.AnyNorm, *shape: int) -> nn.Module:
     """Return the norm that a config describes. It normalizes over the last axis.
 
     `shape` is the shape of the weight if each feature has its own weight.

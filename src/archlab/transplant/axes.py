@@ -14,6 +14,7 @@ from archlab.config.components.component import Component, NoAttention, NoMixer,
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.latent_attention import Latent
+from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
@@ -92,6 +93,16 @@ _COMPONENTS: dict[type[Component], dict[str, str]] = {
         "experts.gate_bias": ". hidden",
         "experts.down_bias": ". stream",
     },
+    Mamba: {
+        **_projection("gate x", "inner < stream"),
+        **_projection("dt_low B C", ". < inner"),
+        **_projection("dt", "inner < ."),
+        **_projection("out", "stream < inner"),
+        **dict.fromkeys(("dt_norm.weight", "B_norm.weight", "C_norm.weight"), "."),
+        "conv.weight": "inner . .",
+        "A_log": "inner .",
+        **dict.fromkeys(("conv.bias", "dt_bias", "D"), "inner"),
+    },
     Mamba2: {
         **_projection("gate x", "inner < stream"),
         **_projection("B C", "group < stream"),
@@ -164,6 +175,7 @@ GROWING: dict[type[Component], tuple[str, ...]] = {
     PlainMLP: ("d_ff",),
     GatedMLP: ("d_ff",),
     MoE: ("d_ff",),
+    Mamba: ("inner_width",),
     Mamba2: ("n_heads", "n_groups"),
     GatedDelta: ("n_key_heads", "n_value_heads"),
     RGLRU: ("lru_width", "n_heads"),
@@ -173,6 +185,7 @@ GROWING: dict[type[Component], tuple[str, ...]] = {
 FIXED: dict[type[Component], tuple[str, ...]] = {
     MultiHead: ("head_dim", "v_dim"),
     Latent: ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim"),
+    Mamba: ("dt_rank", "d_state"),
     Mamba2: ("head_dim", "d_state"),
     GatedDelta: ("key_dim", "value_dim"),
 }
@@ -218,6 +231,8 @@ def features_of(component: Component, times: Mapping[str, int], stream: Features
                 "hidden": Features(d_ff, times["d_ff"]),
                 "shared": Features(shared.d_ff, times["shared.d_ff"]) if shared else Features(0),
             }
+        case Mamba(inner_width=width):
+            return {"stream": stream, "inner": Features(width, times["inner_width"])}
         case Mamba2(n_heads=heads, head_dim=width, n_groups=groups, d_state=state):
             return {
                 "stream": stream,

@@ -8,6 +8,7 @@ from archlab.config.components.component import Component
 from archlab.config.components.dense import GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.latent_attention import Latent
+from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
@@ -26,6 +27,7 @@ INPUTS: Mapping[type[Component], tuple[str, ...]] = {
     GatedMLP: ("up", "gate"),
     MoE: ("router", "experts.up", "experts.gate", "shared.up", "shared.gate", "shared_gate"),
     GatedDelta: ("q", "k", "v", "gate", "beta", "decay"),
+    Mamba: ("gate", "x"),
     Mamba2: ("gate", "x", "B", "C", "dt"),
     RGLRU: ("gate", "x"),
     ShortConv: ("x", "input_gate", "output_gate"),

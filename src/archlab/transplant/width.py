@@ -270,6 +270,7 @@ WIDER = Transformation(
         "model.attention.n_heads",
         "model.attention.n_kv_heads",
         "model.mixer.n_heads",
+        "model.mixer.inner_width",
         "model.mlp.d_ff",
         "model.mlp.shared.d_ff",
     ),

@@ -9,9 +9,11 @@ from typing import TypeVar
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead, QKNorm
+from archlab.config.components.norm import AnyNorm
 from archlab.config.components.rglru import RGLRU
 from archlab.config.model_schema import ModelConfig
 from archlab.config.rules.rule import Rule, cast_has_a_weight, divisors, needs_a_norm, offset_has_a_weight
@@ -174,6 +176,10 @@ def qk_norm(m: ModelConfig) -> QKNorm | None:
     return m.attention.qk_norm if isinstance(m.attention, MultiHead) else None
 
 
+def _inner_norm(m: ModelConfig) -> AnyNorm | None:
+    return m.mixer.inner_norm if isinstance(m.mixer, Mamba) else None
+
+
 HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
 """Fields that determine the width of an attention head."""
 
@@ -210,6 +216,8 @@ COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), offset_has_a_weight(qk_norm)),
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _rule_for("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), cast_has_a_weight(qk_norm)),
+    Rule("mixer.inner_norm.unit_offset", ("mixer",), offset_has_a_weight(_inner_norm)),
+    Rule("mixer.inner_norm.cast", ("mixer",), cast_has_a_weight(_inner_norm)),
     Rule("mixer.n_groups", ("mixer", "d_model"), _rule_for("mixer", Mamba2, _groups_divide_heads)),
     Rule("mixer.dt_min", ("mixer",), _rule_for("mixer", Mamba2, _steps_have_room)),
     Rule("mixer.n_value_heads", ("mixer", "d_model"), _rule_for("mixer", GatedDelta, _key_heads_divide_value_heads)),

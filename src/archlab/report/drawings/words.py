@@ -17,6 +17,7 @@ from archlab.config.components.component import Component
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.latent_attention import Latent
+from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
@@ -210,6 +211,7 @@ _DESCRIBED: Mapping[type[Base], tuple[str, ...]] = {
     MoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
     PlainMLP: ("activation", "d_ff"),
     GatedMLP: ("activation", "d_ff"),
+    Mamba: ("inner_width", "d_state", "dt_rank"),
     Mamba2: ("n_heads", "head_dim", "d_state"),
     GatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
     RGLRU: ("lru_width", "n_heads"),

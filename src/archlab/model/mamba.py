@@ -1,0 +1,159 @@
+"""Mixer of Mamba 1: a selective state-space model with d_state decays per channel (Gu & Dao 2023).
+
+Shapes: B batch, T tokens, D d_model, W channels, R dt_rank, N d_state. Lowercase axes: b batch, q token of a chunk, n
+d_state, w channel.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from archlab.config.components.component import Site
+from archlab.config.components.mamba import Mamba as MambaConfig
+from archlab.config.components.mamba import chunk_size
+from archlab.config.core.registry import implements
+from archlab.model.activations import make_activation
+from archlab.model.arithmetic import at_least_float32, is_training_eagerly, without_autocast
+from archlab.model.context import Context
+from archlab.model.norms import make_norm
+from archlab.model.projection import Projection
+from archlab.model.recurrent import CausalConv, Gate, initial_decay
+from archlab.model.state import State
+
+
+@implements(MambaConfig)
+class Mamba(nn.Module):
+    """Mamba 1 mixer: S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x in every channel.
+
+    x passes through a short convolution first. dt, B and C are projections of its output.
+    """
+
+    timed_as = "scans"
+
+    def __init__(self, config: MambaConfig, site: Site) -> None:
+        super().__init__()
+        width, d_state, rank = config.inner_width, config.d_state, config.dt_rank
+        self.gate = Projection(site.d_model, width, bias=config.in_bias, role="input")
+        self.x = Projection(site.d_model, width, bias=config.in_bias, role="input")
+        self.conv = CausalConv((width,), config.taps, bias=config.conv_bias, activation=make_activation("silu"))
+        self.dt_low = Projection(width, rank, bias=False, role="input")
+        self.B = Projection(width, d_state, bias=False, role="input")
+        self.C = Projection(width, d_state, bias=False, role="input")
+        self.dt_norm = make_norm(config.inner_norm, rank)
+        self.B_norm, self.C_norm = (make_norm(config.inner_norm, d_state) for _ in range(2))
+        self.dt = Projection(rank, width, bias=False, role="input")
+        self.A_log = nn.Parameter(torch.empty(width, d_state))
+        self.dt_bias, self.D = (nn.Parameter(torch.empty(width)) for _ in range(2))
+        self.constants = {
+            "A_log": torch.arange(1, d_state + 1, dtype=torch.float64).log().expand(width, d_state),
+            "dt_bias": initial_decay(width, 1, 16)["dt_bias"],
+            "D": 1.0,
+        }
+        self.norm = Gate()
+        self.out = Projection(width, site.d_model, bias=config.out_bias, role="output")
+
+    def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+        """Apply the mixer: [B, T, D] -> [B, T, D]."""
+        c_BTW = self.conv(self.x(u_BTD), context, state)
+        dt_BTW = at_least_float32(self.dt(self.dt_norm(self.dt_low(c_BTW)))) + self.dt_bias
+        dt_BTW = F.softplus(dt_BTW, threshold=40)
+        x_BTW = at_least_float32(c_BTW)
+        B_BTN, C_BTN = at_least_float32(self.B_norm(self.B(c_BTW))), at_least_float32(self.C_norm(self.C(c_BTW)))
+        is_first_BT = None if context.starts_BT is None else context.positions_BT == 0
+        initial = None if state is None else state["scan"].clone()  # it is overwritten below
+        run = _Scan.apply if is_training_eagerly() else scan
+        with without_autocast(u_BTD):
+            y_BTW, S_BNW = run(x_BTW, dt_BTW, at_least_float32(self.A_log), B_BTN, C_BTN, initial, is_first_BT)[:2]
+        if state is not None:
+            state["scan"].copy_(S_BNW.detach())
+        y_BTW = y_BTW + at_least_float32(self.D) * x_BTW
+        return self.out(self.norm(y_BTW, self.gate(u_BTD)).to(u_BTD.dtype))
+
+
+def scan(
+    x_BTW: Tensor, dt_BTW: Tensor, A_log_WN: Tensor, B_BTN: Tensor, C_BTN: Tensor, S_BNW: Tensor | None,
+    is_first_BT: Tensor | None,
+) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+    """Process all tokens chunk by chunk, from a state (None means zeros). Return the outputs without D x, the new
+    state, and the state before each chunk.
+
+    `is_first_BT` says which tokens start a document. They do not see the state before them.
+    """
+    size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
+    S_bnw = x_BTW.new_zeros(len(x_BTW), *A_NW.shape) if S_BNW is None else S_BNW
+    outputs: list[Tensor] = []
+    before: list[Tensor] = []
+    for start in range(0, x_BTW.shape[1], size):
+        chunk = slice(start, start + size)
+        decay_bqnw, added_bqnw = _changes(x_BTW[:, chunk], dt_BTW[:, chunk], A_NW, B_BTN[:, chunk])
+        if is_first_BT is not None:
+            decay_bqnw = decay_bqnw.masked_fill(is_first_BT[:, chunk, None, None], 0)
+        before.append(S_bnw)
+        states_bqnw = _states(decay_bqnw, added_bqnw, S_bnw)
+        outputs.append(torch.einsum("bqnw,bqn->bqw", states_bqnw, C_BTN[:, chunk]))
+        S_bnw = states_bqnw[:, -1].clone()  # a view would keep the states of the whole chunk in memory
+    return torch.cat(outputs, 1), S_bnw, before
+
+
+def _changes(x_bqw: Tensor, dt_bqw: Tensor, A_nw: Tensor, B_bqn: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factor by which each token multiplies the state, and what it adds: [b, q, n, w] each."""
+    return (dt_bqw[:, :, None] * A_nw).exp(), (dt_bqw * x_bqw)[:, :, None] * B_bqn[..., None]
+
+
+def _states(decay_bqnw: Tensor, added_bqnw: Tensor, S_bnw: Tensor) -> Tensor:
+    """Return the state after each token of a chunk."""
+    states: list[Tensor] = []
+    for q in range(decay_bqnw.shape[1]):
+        S_bnw = torch.addcmul(added_bqnw[:, q], decay_bqnw[:, q], S_bnw)
+        states.append(S_bnw)
+    return torch.stack(states, 1)
+
+
+class _Scan(torch.autograd.Function):
+    """`scan` that keeps one state per chunk for the backward pass, which computes the others again.
+
+    The initial state and the new state have no gradients.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_BTW: Tensor, dt_BTW: Tensor, A_log_WN: Tensor, B_BTN: Tensor, C_BTN: Tensor, S_BNW: Tensor | None,
+        is_first_BT: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        y_BTW, S_BNW, before = scan(x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, S_BNW, is_first_BT)
+        ctx.save_for_backward(x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, is_first_BT, *before)
+        ctx.mark_non_differentiable(S_BNW)
+        return y_BTW, S_BNW
+
+    @staticmethod
+    @once_differentiable  # the states that are computed again have no gradients
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, is_first_BT, *before = ctx.saved_tensors
+        size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
+        of_x, of_dt, of_B, of_C = (torch.empty_like(y) for y in (x_BTW, dt_BTW, B_BTN, C_BTN))
+        of_A_NW, of_S_bnw = torch.zeros_like(A_NW), torch.zeros_like(before[0])
+        for c in reversed(range(len(before))):
+            chunk, S_bnw = slice(c * size, (c + 1) * size), before[c]
+            x_bqw, dt_bqw, B_bqn, C_bqn, of_y_bqw = (y[:, chunk] for y in (x_BTW, dt_BTW, B_BTN, C_BTN, gradients[0]))
+            decay_bqnw, added_bqnw = _changes(x_bqw, dt_bqw, A_NW, B_bqn)
+            if is_first_BT is not None:
+                decay_bqnw.masked_fill_(is_first_BT[:, chunk, None, None], 0)
+            states_bqnw = _states(decay_bqnw, added_bqnw, S_bnw)
+            of_C[:, chunk] = torch.einsum("bqnw,bqw->bqn", states_bqnw, of_y_bqw)
+            # Every state affects the output of its token and, through the decay, the next state.
+            of_states_bqnw = C_bqn[..., None] * of_y_bqw[:, :, None]
+            for q in reversed(range(of_states_bqnw.shape[1])):
+                of_S_bnw = of_states_bqnw[:, q].add_(of_S_bnw) * decay_bqnw[:, q]
+            of_added_bqw = torch.einsum("bqnw,bqn->bqw", of_states_bqnw, B_bqn)
+            of_B[:, chunk] = torch.einsum("bqnw,bqw->bqn", of_states_bqnw, dt_bqw * x_bqw)
+            of_x[:, chunk] = dt_bqw * of_added_bqw
+            earlier_bqnw = torch.cat((S_bnw[:, None], states_bqnw[:, :-1]), 1)
+            of_exponent_bqnw = of_states_bqnw.mul_(decay_bqnw).mul_(earlier_bqnw)
+            of_A_NW += (of_exponent_bqnw * dt_bqw[:, :, None]).sum((0, 1))
+            of_dt[:, chunk] = x_bqw * of_added_bqw + of_exponent_bqnw.mul_(A_NW).sum(2)
+        return of_x, of_dt, (of_A_NW * A_NW).T, of_B, of_C, None, None
