@@ -297,15 +297,15 @@ def test_what_differs_is_set_off_in_both():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_kinds_with_the_same_boxes_share_a_frame_and_keep_their_text(name):
-    """A line that only some kinds have begins with the name of the kind, so that nothing is lost or added."""
+    """A line that only some kinds have begins with the name of the kind, so that nothing is lost or added to the
+    boxes."""
     config = load_config(name)
     kinds = [layer.kind for layer in distinct_layers(config.model)]
     alone, together = draw(config, name), draw(config, name, merge=True)
-    named = {
-        (part, text.removeprefix(f"{kind}: ")) for part, text in together.texts for kind in kinds if f"{kind}: " in text
-    }
-    plain = {(part, text) for part, text in together.texts if not text.startswith(tuple(f"{kind}: " for kind in kinds))}
-    assert named | plain == alone.texts
+    of_each, merged = ({text for text in drawing.texts if text[0] != "layers"} for drawing in (alone, together))
+    named = {(part, text.removeprefix(f"{kind}: ")) for part, text in merged for kind in kinds if f"{kind}: " in text}
+    plain = {(part, text) for part, text in merged if not text.startswith(tuple(f"{kind}: " for kind in kinds))}
+    assert named | plain == of_each
     assert together.height <= alone.height
     assert together.width <= 1.1 * alone.width, "a little wider, because of the names of kinds"
 
