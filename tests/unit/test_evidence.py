@@ -59,6 +59,7 @@ from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
 from archlab.study.forecast import bytes_per_token, pace_clock
+from archlab.study.power import POWER, smallest_found
 from archlab.study.record import Heading
 from archlab.study.stats import estimate
 from archlab.study.study_file import library_study, read_study
@@ -214,7 +215,7 @@ def test_the_primary_predictions_of_all_claims_share_one_correction():
     assert judge(one, results, "cpu").verdict == "as claimed here"
     weak = [claiming(("low", "better")).model_copy(update={"number": number}) for number in range(1, 101)]
     found = primary_findings(weak, results, "cpu")
-    assert set(found.at_margin.values()) == {"undecided"}
+    assert {one.found for one in found.at_margin.values()} == {"undecided"}
     assert judge(one, results, "cpu", found).verdict == "not found here"
 
 
@@ -226,6 +227,65 @@ def test_a_difference_smaller_than_the_margin_is_not_found():
     assert small.judged[0].why == "better by less than the margin, so undecided"
     large = judge(claiming(("high", "worse")), results, "cpu")
     assert (large.verdict, large.at_half, large.at_double) == ("as claimed here", "as claimed here", "not found here")
+
+
+@pytest.mark.parametrize("verdict", ["better", "not worse", "not better"])
+def test_the_interval_of_a_primary_prediction_has_the_level_of_the_correction_over_claims(verdict: Predicted):
+    """Ten claims make one prediction, and none of them is found after the correction. The interval is that of scipy."""
+    results = {"gates": planted({"ref": 0.0, "low": -0.019 if verdict == "better" else 0.0}, noise=0.01)}
+    weak = [claiming(("low", verdict)).model_copy(update={"number": number}) for number in range(1, 11)]
+    (judged,) = judge(weak[0], results, "cpu", primary_findings(weak, results, "cpu")).judged
+    assert judged.found == "undecided"
+    level = 0.05 / 10 * (1 if verdict == "better" else 2)
+    low, high = stats.t.interval(1 - level, *_t_arguments(results["gates"], "low"))
+    assert judged.interval == pytest.approx((low, high))
+    assert f"{100 * (1 - level):.3g}% interval" in judged.effect
+
+
+def _t_arguments(results: Results, arm: str) -> tuple[int, float, float]:
+    values = results.values[LOSS.name]
+    pairs = [(values[arm][seed], values["ref"][seed]) for seed in values["ref"]]
+    differences = [value - reference for value, reference in pairs if value is not None and reference is not None]
+    return len(differences) - 1, float(np.mean(differences)), float(stats.sem(differences))
+
+
+def test_a_prediction_within_the_margin_shows_the_interval_that_lies_within_it():
+    """The difference itself is found, so the interval of its test is another one."""
+    results = {"gates": planted({"ref": 0.0, "small": 0.012}, seeds=10, noise=0.005)}
+    (_, judged) = judge(claiming(("small", "better"), ("small", "not worse")), results, "cpu").judged
+    assert judged.comparison
+    assert (judged.comparison.verdict, judged.found) == ("worse", "as claimed")
+    assert judged.interval == (judged.comparison.within_low, judged.comparison.within_high)
+    assert judged.effect.endswith("90% interval")
+
+
+@pytest.mark.parametrize(("error", "claims_in_all"), [(0.002, 1), (0.006, 5), (0.02, 5)])
+def test_a_difference_that_the_ledger_would_have_found_is_found_four_times_in_five(error: float, claims_in_all: int):
+    """A finished study states the difference from its scatter. New studies then look for it by the ledger's rule: the
+    corrected p-value is below 0.05, and the mean reaches the margin."""
+    rng, margin, level, n = np.random.default_rng(7), 0.02, 0.05 / claims_in_all, 5
+    scatter, new = error * n**0.5, 400
+    errors = rng.normal(0, scatter, (400, n)).std(1, ddof=1) / n**0.5
+    effects = np.array([smallest_found(float(seen), n - 1, level, margin) for seen in errors])
+
+    def share_found(effects: np.ndarray) -> float:
+        samples = rng.normal(effects[:, None, None], scatter, (len(effects), new, n))
+        means = samples.mean(2)
+        p = 2 * stats.t.sf(np.abs(means) / stats.sem(samples, axis=2), n - 1)
+        return float(((p < level) & (means >= margin)).mean())
+
+    assert share_found(effects) == pytest.approx(POWER, abs=0.025)
+    assert share_found(0.8 * effects) < POWER - 0.1
+
+
+def test_a_claim_that_is_not_found_names_a_difference_beyond_the_margin():
+    results = {"gates": planted({"ref": 0.0, "low": -0.016}, seeds=5, noise=0.005)}
+    found = judge(claiming(("low", "better")), results, "cpu")
+    assert found.verdict == "not found here"
+    assert found.judged[0].would_find
+    assert found.judged[0].would_find > 0.02
+    named = f"would have found {found.judged[0].would_find:.2g} bits per byte with 80% probability"
+    assert named in words_of.decisive(found)
 
 
 @pytest.mark.parametrize("mean", [-0.05, -0.015, 0.0, 0.015, 0.05])

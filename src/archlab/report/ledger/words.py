@@ -8,7 +8,7 @@ from rich.text import Text
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
-from archlab.evidence.findings import ExpectationVerdict
+from archlab.evidence.findings import WITHIN_MARGIN, ExpectationVerdict
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.over_sizes import SizedGain, SizedResult
 from archlab.evidence.rankings import Agreement
@@ -21,6 +21,7 @@ from archlab.evidence.verdicts import (
 )
 from archlab.pricing.units import count, plural
 from archlab.study.formatting import margin_of, span
+from archlab.study.power import POWER
 from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "commonly said", "found here")
@@ -48,8 +49,10 @@ HOW_SURE = (
 """Note above a list of sources. It explains the word in brackets after each source."""
 
 INTERVALS = (
-    "Each interval is the one that decides the result: at 95%, or at a higher level if a study makes several "
-    "comparisons (Holm). For equivalence, it is the interval that must lie within the margin, at 90% or higher."
+    "Each interval is the one that decides the result, and its level is named if it is not 95%. Holm's correction "
+    "covers the predictions that decide claims together, all others by study. For 'equivalent', 'not worse' and 'not "
+    "better', the interval must lie within the margin, except that a gain is never worse and a loss never better. For "
+    "'better' and 'worse', it must exclude zero, and the difference must reach the margin."
 )
 
 
@@ -167,10 +170,10 @@ def _in_numbers(result: ClaimAtScale) -> str:
 def _would_have_found(result: ClaimAtScale) -> str:
     """Return the smallest difference that the primary comparison would have found, if the claim was not found."""
     primary = result.primary
-    if result.verdict != "not found here" or primary is None or primary.comparison is None or primary.outcome is None:
+    if result.verdict != "not found here" or primary is None or not primary.would_find or primary.outcome is None:
         return ""
-    least = primary.comparison.smallest_effect
-    return f"would have found {margin_of(float(f'{least:.2g}'), primary.outcome.unit)}" if least else ""
+    least = margin_of(float(f"{primary.would_find:.2g}"), primary.outcome.unit)
+    return f"would have found {least} with {POWER:.0%} probability"
 
 
 def found_here(result: ClaimAtScale) -> str:
@@ -194,7 +197,7 @@ def decisive(result: ClaimAtScale) -> str:
     was not run.
 
     For example `decided by SwiGLU vs ReLU, loss on held-out text, -0.004 [-0.010, 0.002] bits per byte (would have
-    found 0.009)`.
+    found 0.025 bits per byte with 80% probability)`.
     """
     if (primary := result.primary) is None:
         return ""
@@ -246,8 +249,8 @@ _ROLES: dict[Role, str] = {"primary": "; decides", "instance": "", "described": 
 
 def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     """Return a row of the table of predictions, with the columns of EXPECTED."""
-    needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
-    margin = judged.comparison.margin if judged.comparison and needs else None
+    is_within = judged.expected.verdict in WITHIN_MARGIN
+    margin = judged.comparison.margin if judged.comparison and is_within else None
     unit = judged.outcome.unit if judged.outcome else "rate"
     margin = f" (margin {margin_of(margin, unit).replace(' pp', ' percentage points')})" if margin else ""
     later = "; listed after the result" if judged.expected.listed_later else ""
