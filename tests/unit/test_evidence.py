@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -366,6 +367,17 @@ def test_the_document_repeats_the_margins():
     assert {unit for unit, _, percent in table if percent} == {
         u for u, margin in margins().items() if margin.is_relative
     }
+
+
+def test_the_margin_of_a_gap_is_that_of_a_loss():
+    """A bit per byte is ln 2 nats per byte. The text has as many bytes per token as in the study of vocabularies."""
+    tokens_per_byte = committed()["vocabulary"].mean("tokens_per_byte", "k1")
+    assert tokens_per_byte
+    nats_per_token = margins()["bits per byte"].largest * math.log(2) / tokens_per_byte
+    assert margins()["nats per token"].largest == pytest.approx(nats_per_token, rel=0.002)
+    measured = [ran.about for ran in committed().values() if "gap" in ran.values]
+    assert measured
+    assert all("of a vocabulary of 1024," in about.corpus for about in measured)
 
 
 def test_a_difference_that_is_undecided_has_a_reason():
