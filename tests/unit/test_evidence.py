@@ -4,6 +4,8 @@ import html
 import json
 import math
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
@@ -378,6 +380,38 @@ def test_the_margin_of_a_gap_is_that_of_a_loss():
     measured = [ran.about for ran in committed().values() if "gap" in ran.values]
     assert measured
     assert all("of a vocabulary of 1024," in about.corpus for about in measured)
+
+
+def test_claims_that_share_runs_are_named():
+    """Runs are the same if they have the same loss at each of the first five seeds."""
+
+    def losses(study: str) -> set[tuple[float | None, ...]]:
+        arms = committed()[study].values.get("bits_per_byte", {})
+        return {tuple(values[seed] for seed in range(5)) for values in arms.values() if len(values) >= 5}
+
+    (reference,) = losses("biases") & losses("positions")
+    tested = {number: claim.primary.study for number, claim in claims().items() if claim.primary}
+    shared = [str(number) for number, study in tested.items() if study in committed() and reference in losses(study)]
+    sentence = f"Claims {', '.join(shared[:-1])} and {shared[-1]} share five runs"
+    assert sentence in words_of.LIMITS
+    assert sentence in (HOME / "docs/claims.md").read_text()
+
+
+def test_the_commits_of_the_table_of_reruns_exist():
+    table = (HOME / "docs/claims.md").read_text().partition("**Reruns.**")[2].partition("**Not predicted.**")[0]
+    commits = re.findall(r"\b[0-9a-f]{8}\b", "\n".join(line for line in table.splitlines() if line.startswith("| `")))
+    assert len(commits) == 8
+    git = shutil.which("git")
+    if git is None or not (HOME / ".git").exists() or (HOME / ".git/shallow").exists():
+        pytest.skip("the history is not here")
+    for commit in commits:
+        found = subprocess.run([git, "merge-base", "--is-ancestor", commit, "HEAD"], cwd=HOME, check=False)
+        assert found.returncode == 0, commit
+
+
+def test_the_size_beside_a_verdict_covers_the_instances():
+    (ladder_entry,) = ledger(chosen=[claims()[15]])
+    assert words_of.place(ladder_entry, ladder_entry.found[0]) == "250K to 1.45M parameters, python-stdlib 3.11.7"
 
 
 def test_a_difference_that_is_undecided_has_a_reason():

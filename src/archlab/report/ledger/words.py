@@ -1,10 +1,7 @@
 """Wording of the ledger's entries, shared by the terminal and the page."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from textwrap import TextWrapper
-
-from rich.text import Text
+from collections.abc import Iterable, Sequence
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
@@ -54,6 +51,13 @@ INTERVALS = (
     "better', the interval must lie within the margin, except that a gain is never worse and a loss never better. For "
     "'better' and 'worse', it must exclude zero, and the difference must reach the margin."
 )
+"""Note on the intervals of results."""
+
+LIMITS = (
+    "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Claims 2, 3, 4, 5, "
+    "6, 8, 9, 13, 16, 18 and 19 share five runs of one model, so they are not independent evidence."
+)
+"""Note on what the corrections of the ledger do not cover (docs/claims.md)."""
 
 
 _SIDES: dict[ExpectationVerdict, str] = {
@@ -101,19 +105,20 @@ def margins_in_words() -> str:
 def verdict_here(entry: LedgerEntry, result: ClaimAtScale) -> str:
     """Return the verdict with the size and the text of the runs that decide it, such as `as claimed here (267K
     parameters, python-stdlib 3.11.7)`."""
-    here = _place(entry, result)
+    here = place(entry, result)
     return f"{result.verdict} ({here})" if here else result.verdict
 
 
-def _place(entry: LedgerEntry, result: ClaimAtScale) -> str:
-    """Return the size and the text of the runs of the primary prediction, or "" if it was not run."""
+def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
+    """Return the size of the models that decide, instances included, and the text of the primary prediction. Return ""
+    if it was not run."""
     primary = result.primary
-    runs = [ran for ran in entry.runs if primary and ran.about.study == primary.study]
-    about = next((ran.about for ran in runs if ran.about.scale == result.scale), None)
-    if about is None:
+    about = {ran.about.study: ran.about for ran in entry.runs if ran.about.scale == result.scale}
+    if primary is None or primary.study not in about:
         return ""
-    text, colon, _ = about.corpus.partition(":")
-    return f"{count(about.arms[0].parameters)} parameters, {text if colon else 'a task'}"
+    sizes = [about[one.study].arms[0].parameters for one in result.deciding if one.study in about]
+    text, colon, _ = about[primary.study].corpus.partition(":")
+    return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {text if colon else 'a task'}"
 
 
 def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
@@ -149,7 +154,7 @@ def in_short(entry: LedgerEntry) -> str:
     """Return the verdict with its caveat, such as `Verdict: as claimed here (267K parameters, python-stdlib 3.11.7; 5
     of 6 comparisons). But: ...`."""
     first, *others = entry.found
-    here = "; ".join(filter(None, (_place(entry, first), _in_numbers(first))))
+    here = "; ".join(filter(None, (place(entry, first), _in_numbers(first))))
     verdict = f"{first.verdict} ({here})" if here else first.verdict
     texts = [verdict, *(f"{one.scale}: {verdict_here(entry, one)}" for one in others)]
     return f"Verdict: {', '.join(texts)}. But: {entry.claim.caveat_in_short}."
@@ -363,35 +368,3 @@ def has_changed(entry: LedgerEntry) -> str:
         return ""
     names = ", ".join(entry.changed)
     return f"{names}: the study was changed after it was run; these results are from the earlier version."
-
-
-_NUMBER = 3
-"""Width of a claim's number and the space after it, in columns."""
-
-
-def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
-    """Yield the ledger in lines of at most `width` columns."""
-    name_width = max(len(entry.claim.name) for entry in entries) + 2
-    verdict_width = max(len(result.verdict) for entry in entries for result in entry.found) + 2
-    for entry in entries:
-        texts = [("claim", entry.claim.in_short)]
-        for result in entry.found:
-            as_it_stands = result.scale == AS_IT_STANDS
-            number, name = (f"{entry.claim.number:>2}", entry.claim.name) if as_it_stands else ("", result.scale)
-            head = f"{number:<{_NUMBER}}{name:<{name_width}}{result.verdict:<{verdict_width}}"
-            yield from _folded(head, _place(entry, result), width, "bold", len(head) - verdict_width)
-            here = "; ".join(filter(None, (found_here(result), beside(result))))
-            for label, text in [*texts, *([("found", here)] if here else [])]:
-                yield from _folded(f"{'':<{_NUMBER}}{label}  ", text, width, "dim", _NUMBER + len(label))
-            texts = []
-        yield from _folded(f"{'':<{_NUMBER}}but   ", f"{entry.claim.caveat_in_short}", width, "dim", _NUMBER + 3)
-        yield Text()
-
-
-def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[Text]:
-    folded = TextWrapper(width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
-    first, *others = folded.wrap(text) or [head.rstrip()]
-    line = Text(first)
-    line.stylize(style, _NUMBER, end)
-    yield line
-    yield from map(Text, others)
