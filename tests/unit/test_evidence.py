@@ -326,6 +326,10 @@ def test_a_study_that_fails_its_check_tests_nothing():
     with_sink = sinks.model_copy(update={"values": {**sinks.values, "weight on the first token": more}})
     found = judge(claim, {"sinks": with_sink}, "cpu").judged
     assert {one.found for one in found if one.expected.outcome} == {"as claimed"}
+    positions = judge(claims()[6], {"positions": committed()["positions"]}, "cpu")
+    untested = {one.arm for one in positions.judged if one.untested}
+    assert untested == {"learned", "sinusoidal"}, "a check can be about the comparisons of one arm"
+    assert {one.arm for one in positions.judged} > untested
     windows = judge(claims()[14], {"windows": committed()["windows"]}, "cpu")
     assert windows.verdict == "not testable here"
     assert windows.judged[0].untested
@@ -608,6 +612,40 @@ def test_gradients_in_the_caveat_of_norm_placement_are_those_of_the_runs():
         assert f"{abs(np.log(ratios)).mean():.2f}" in caveat
 
 
+NUMBERS_IN_CAVEATS = [
+    (3, "biases", "best_loss", "all", "without", "0.007"),
+    (3, "biases", "best_loss", "qkv", "without", "0.009"),
+    (3, "biases", "sensitivity", "all", "without", "0.013"),
+    (6, "positions", "8 times the length", "learned", "rope", "0.051"),
+    (9, "depth", "bits_per_byte", "one", "two", "0.022 bits per byte [0.011, 0.033]"),
+    (9, "depth", "bits_per_byte", "two", "four", "0.023"),
+    (9, "depth", "bits_per_byte", "eight", "four", "0.053"),
+    (9, "depth", "bits_per_byte", "sixteen", "four", "0.140"),
+    (10, "vocabulary", "bits_per_byte", "k4", "k2", "-0.010 bits per byte [-0.044, 0.025]"),
+    (16, "experts", "bits_per_byte", "e8", "dense", "0.016"),
+    (16, "experts", "bits_per_byte", "shared", "dense", "0.018"),
+    (17, "balance", "bits_per_byte", "bias", "nothing", "0.002 bits per byte [-0.004, 0.008]"),
+    (19, "hybrid-recall", "accuracy", "mamba3", "full", "18.3 percentage points"),
+    (20, "batch-norm", "bits_per_byte", "own", "batch", "0.034"),
+]
+
+
+@pytest.mark.parametrize(("number", "study", "outcome", "arm", "other", "text"), NUMBERS_IN_CAVEATS)
+def test_differences_in_caveats_are_those_of_the_runs(number, study, outcome, arm, other, text):
+    """The mean is exact to the shown digits. An interval is that of scipy, without a correction."""
+    values = committed()[study].values[outcome]
+    differences = np.array([value - values[other][seed] for seed, value in values[arm].items()])
+    differences *= 100 if "points" in text else 1
+    low, high = stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
+    shown = [float(part) for part in re.findall(r"-?\d+\.\d+", text)]
+    digits = len(re.findall(r"\.(\d+)", text)[0])
+    assert [round(abs(differences.mean()), digits), *np.round([low, high], digits)][: len(shown)] == [
+        abs(shown[0]),
+        *shown[1:],
+    ]
+    assert text in claims()[number].caveat
+
+
 def test_seeds_that_share_a_part_of_the_text_count_once():
     results = planted(FOUND, seeds=9).model_copy(update={"folds": {seed: seed % 3 for seed in range(9)}})
     values = {name: np.array(list(by_seed.values())) for name, by_seed in results.values["bits_per_byte"].items()}
@@ -781,6 +819,7 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
         (block,) = (block for block in blocks if re.match(rf" *{number} +\w", block))
         assert f"but   {said}" in block
     assert "unfused RMSNorm" in claims()[2].caveat_in_short
+    assert "measured with older code" in next(block for block in blocks if block.startswith(" 2 "))
     assert main(["explain", "rmsnorm"]) == 0
     printed = capsys.readouterr().out
     assert re.search(

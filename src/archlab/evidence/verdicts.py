@@ -296,7 +296,7 @@ def why_untested(expected: Expectation, ran: Results) -> str | None:
 
     labels = {arm.name: arm.label for arm in ran.about.arms}
     failed = unmet(_checks_of(ran.about.study, ran.about.scale), labels, measured)
-    texts = [check.text for check in failed if check.concerns(ran.heading(expected.outcome).name)]
+    texts = [check.text for check in failed if check.concerns(ran.heading(expected.outcome).name, expected.arm)]
     return " ".join(texts) or None
 
 

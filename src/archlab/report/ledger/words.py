@@ -220,7 +220,8 @@ def decisive(result: ClaimAtScale) -> str:
 def _result(judged: JudgedExpectation) -> str:
     against = f" vs {judged.against}" if judged.against else ""
     outcome = judged.outcome.title if judged.outcome else ""
-    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}"
+    older = ", measured with older code" if judged.expected.older_code else ""
+    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}{older}"
 
 
 def other_margins(result: ClaimAtScale) -> str:
@@ -259,7 +260,8 @@ def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     unit = judged.outcome.unit if judged.outcome else "rate"
     margin = f" (margin {margin_of(margin, unit).replace(' pp', ' percentage points')})" if margin else ""
     later = "; listed after the result" if judged.expected.listed_later else ""
-    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}"
+    older = f"; measured before a change: {judged.expected.older_code}" if judged.expected.older_code else ""
+    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}{older}"
     return _what(judged, judged.expected.outcome), wanted, judged.effect, judged.why
 
 
