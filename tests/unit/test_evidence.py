@@ -2,7 +2,10 @@
 
 import html
 import json
+import math
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
@@ -59,6 +62,7 @@ from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
 from archlab.study.forecast import bytes_per_token, pace_clock
+from archlab.study.power import POWER, smallest_found
 from archlab.study.record import Heading
 from archlab.study.stats import estimate
 from archlab.study.study_file import library_study, read_study
@@ -214,7 +218,7 @@ def test_the_primary_predictions_of_all_claims_share_one_correction():
     assert judge(one, results, "cpu").verdict == "as claimed here"
     weak = [claiming(("low", "better")).model_copy(update={"number": number}) for number in range(1, 101)]
     found = primary_findings(weak, results, "cpu")
-    assert set(found.at_margin.values()) == {"undecided"}
+    assert {one.found for one in found.at_margin.values()} == {"undecided"}
     assert judge(one, results, "cpu", found).verdict == "not found here"
 
 
@@ -226,6 +230,65 @@ def test_a_difference_smaller_than_the_margin_is_not_found():
     assert small.judged[0].why == "better by less than the margin, so undecided"
     large = judge(claiming(("high", "worse")), results, "cpu")
     assert (large.verdict, large.at_half, large.at_double) == ("as claimed here", "as claimed here", "not found here")
+
+
+@pytest.mark.parametrize("verdict", ["better", "not worse", "not better"])
+def test_the_interval_of_a_primary_prediction_has_the_level_of_the_correction_over_claims(verdict: Predicted):
+    """Ten claims make one prediction, and none of them is found after the correction. The interval is that of scipy."""
+    results = {"gates": planted({"ref": 0.0, "low": -0.019 if verdict == "better" else 0.0}, noise=0.01)}
+    weak = [claiming(("low", verdict)).model_copy(update={"number": number}) for number in range(1, 11)]
+    (judged,) = judge(weak[0], results, "cpu", primary_findings(weak, results, "cpu")).judged
+    assert judged.found == "undecided"
+    level = 0.05 / 10 * (1 if verdict == "better" else 2)
+    low, high = stats.t.interval(1 - level, *_t_arguments(results["gates"], "low"))
+    assert judged.interval == pytest.approx((low, high))
+    assert f"{100 * (1 - level):.3g}% interval" in judged.effect
+
+
+def _t_arguments(results: Results, arm: str) -> tuple[int, float, float]:
+    values = results.values[LOSS.name]
+    pairs = [(values[arm][seed], values["ref"][seed]) for seed in values["ref"]]
+    differences = [value - reference for value, reference in pairs if value is not None and reference is not None]
+    return len(differences) - 1, float(np.mean(differences)), float(stats.sem(differences))
+
+
+def test_a_prediction_within_the_margin_shows_the_interval_that_lies_within_it():
+    """The difference itself is found, so the interval of its test is another one."""
+    results = {"gates": planted({"ref": 0.0, "small": 0.012}, seeds=10, noise=0.005)}
+    (_, judged) = judge(claiming(("small", "better"), ("small", "not worse")), results, "cpu").judged
+    assert judged.comparison
+    assert (judged.comparison.verdict, judged.found) == ("worse", "as claimed")
+    assert judged.interval == (judged.comparison.within_low, judged.comparison.within_high)
+    assert judged.effect.endswith("90% interval")
+
+
+@pytest.mark.parametrize(("error", "claims_in_all"), [(0.002, 1), (0.006, 5), (0.02, 5)])
+def test_a_difference_that_the_ledger_would_have_found_is_found_four_times_in_five(error: float, claims_in_all: int):
+    """A finished study states the difference from its scatter. New studies then look for it by the ledger's rule: the
+    corrected p-value is below 0.05, and the mean reaches the margin."""
+    rng, margin, level, n = np.random.default_rng(7), 0.02, 0.05 / claims_in_all, 5
+    scatter, new = error * n**0.5, 400
+    errors = rng.normal(0, scatter, (400, n)).std(1, ddof=1) / n**0.5
+    effects = np.array([smallest_found(float(seen), n - 1, level, margin) for seen in errors])
+
+    def share_found(effects: np.ndarray) -> float:
+        samples = rng.normal(effects[:, None, None], scatter, (len(effects), new, n))
+        means = samples.mean(2)
+        p = 2 * stats.t.sf(np.abs(means) / stats.sem(samples, axis=2), n - 1)
+        return float(((p < level) & (means >= margin)).mean())
+
+    assert share_found(effects) == pytest.approx(POWER, abs=0.025)
+    assert share_found(0.8 * effects) < POWER - 0.1
+
+
+def test_a_claim_that_is_not_found_names_a_difference_beyond_the_margin():
+    results = {"gates": planted({"ref": 0.0, "low": -0.016}, seeds=5, noise=0.005)}
+    found = judge(claiming(("low", "better")), results, "cpu")
+    assert found.verdict == "not found here"
+    assert found.judged[0].would_find
+    assert found.judged[0].would_find > 0.02
+    named = f"would have found {found.judged[0].would_find:.2g} bits per byte with 80% probability"
+    assert named in words_of.decisive(found)
 
 
 @pytest.mark.parametrize("mean", [-0.05, -0.015, 0.0, 0.015, 0.05])
@@ -263,6 +326,10 @@ def test_a_study_that_fails_its_check_tests_nothing():
     with_sink = sinks.model_copy(update={"values": {**sinks.values, "weight on the first token": more}})
     found = judge(claim, {"sinks": with_sink}, "cpu").judged
     assert {one.found for one in found if one.expected.outcome} == {"as claimed"}
+    positions = judge(claims()[6], {"positions": committed()["positions"]}, "cpu")
+    untested = {one.arm for one in positions.judged if one.untested}
+    assert untested == {"learned", "sinusoidal"}, "a check can be about the comparisons of one arm"
+    assert {one.arm for one in positions.judged} > untested
     windows = judge(claims()[14], {"windows": committed()["windows"]}, "cpu")
     assert windows.verdict == "not testable here"
     assert windows.judged[0].untested
@@ -306,6 +373,49 @@ def test_the_document_repeats_the_margins():
     assert {unit for unit, _, percent in table if percent} == {
         u for u, margin in margins().items() if margin.is_relative
     }
+
+
+def test_the_margin_of_a_gap_is_that_of_a_loss():
+    """A bit per byte is ln 2 nats per byte. The text has as many bytes per token as in the study of vocabularies."""
+    tokens_per_byte = committed()["vocabulary"].mean("tokens_per_byte", "k1")
+    assert tokens_per_byte
+    nats_per_token = margins()["bits per byte"].largest * math.log(2) / tokens_per_byte
+    assert margins()["nats per token"].largest == pytest.approx(nats_per_token, rel=0.002)
+    measured = [ran.about for ran in committed().values() if "gap" in ran.values]
+    assert measured
+    assert all("of a vocabulary of 1024," in about.corpus for about in measured)
+
+
+def test_claims_that_share_runs_are_named():
+    """Runs are the same if they have the same loss at each of the first five seeds."""
+
+    def losses(study: str) -> set[tuple[float | None, ...]]:
+        arms = committed()[study].values.get("bits_per_byte", {})
+        return {tuple(values[seed] for seed in range(5)) for values in arms.values() if len(values) >= 5}
+
+    (reference,) = losses("biases") & losses("positions")
+    tested = {number: claim.primary.study for number, claim in claims().items() if claim.primary}
+    shared = [str(number) for number, study in tested.items() if study in committed() and reference in losses(study)]
+    sentence = f"Claims {', '.join(shared[:-1])} and {shared[-1]} share five runs"
+    assert sentence in words_of.LIMITS
+    assert sentence in (HOME / "docs/claims.md").read_text()
+
+
+def test_the_commits_of_the_table_of_reruns_exist():
+    table = (HOME / "docs/claims.md").read_text().partition("**Reruns.**")[2].partition("**Not predicted.**")[0]
+    commits = re.findall(r"\b[0-9a-f]{8}\b", "\n".join(line for line in table.splitlines() if line.startswith("| `")))
+    assert len(commits) == 8
+    git = shutil.which("git")
+    if git is None or not (HOME / ".git").exists() or (HOME / ".git/shallow").exists():
+        pytest.skip("the history is not here")
+    for commit in commits:
+        found = subprocess.run([git, "merge-base", "--is-ancestor", commit, "HEAD"], cwd=HOME, check=False)
+        assert found.returncode == 0, commit
+
+
+def test_the_size_beside_a_verdict_covers_the_instances():
+    (ladder_entry,) = ledger(chosen=[claims()[15]])
+    assert words_of.place(ladder_entry, ladder_entry.found[0]) == "250K to 1.45M parameters, python-stdlib 3.11.7"
 
 
 def test_a_difference_that_is_undecided_has_a_reason():
@@ -502,6 +612,40 @@ def test_gradients_in_the_caveat_of_norm_placement_are_those_of_the_runs():
         assert f"{abs(np.log(ratios)).mean():.2f}" in caveat
 
 
+NUMBERS_IN_CAVEATS = [
+    (3, "biases", "best_loss", "all", "without", "0.007"),
+    (3, "biases", "best_loss", "qkv", "without", "0.009"),
+    (3, "biases", "sensitivity", "all", "without", "0.013"),
+    (6, "positions", "8 times the length", "learned", "rope", "0.051"),
+    (9, "depth", "bits_per_byte", "one", "two", "0.022 bits per byte [0.011, 0.033]"),
+    (9, "depth", "bits_per_byte", "two", "four", "0.023"),
+    (9, "depth", "bits_per_byte", "eight", "four", "0.053"),
+    (9, "depth", "bits_per_byte", "sixteen", "four", "0.140"),
+    (10, "vocabulary", "bits_per_byte", "k4", "k2", "-0.010 bits per byte [-0.044, 0.025]"),
+    (16, "experts", "bits_per_byte", "e8", "dense", "0.016"),
+    (16, "experts", "bits_per_byte", "shared", "dense", "0.018"),
+    (17, "balance", "bits_per_byte", "bias", "nothing", "0.002 bits per byte [-0.004, 0.008]"),
+    (19, "hybrid-recall", "accuracy", "mamba3", "full", "18.3 percentage points"),
+    (20, "batch-norm", "bits_per_byte", "own", "batch", "0.034"),
+]
+
+
+@pytest.mark.parametrize(("number", "study", "outcome", "arm", "other", "text"), NUMBERS_IN_CAVEATS)
+def test_differences_in_caveats_are_those_of_the_runs(number, study, outcome, arm, other, text):
+    """The mean is exact to the shown digits. An interval is that of scipy, without a correction."""
+    values = committed()[study].values[outcome]
+    differences = np.array([value - values[other][seed] for seed, value in values[arm].items()])
+    differences *= 100 if "points" in text else 1
+    low, high = stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
+    shown = [float(part) for part in re.findall(r"-?\d+\.\d+", text)]
+    digits = len(re.findall(r"\.(\d+)", text)[0])
+    assert [round(abs(differences.mean()), digits), *np.round([low, high], digits)][: len(shown)] == [
+        abs(shown[0]),
+        *shown[1:],
+    ]
+    assert text in claims()[number].caveat
+
+
 def test_seeds_that_share_a_part_of_the_text_count_once():
     results = planted(FOUND, seeds=9).model_copy(update={"folds": {seed: seed % 3 for seed in range(9)}})
     values = {name: np.array(list(by_seed.values())) for name, by_seed in results.values["bits_per_byte"].items()}
@@ -675,6 +819,7 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
         (block,) = (block for block in blocks if re.match(rf" *{number} +\w", block))
         assert f"but   {said}" in block
     assert "unfused RMSNorm" in claims()[2].caveat_in_short
+    assert "measured with older code" in next(block for block in blocks if block.startswith(" 2 "))
     assert main(["explain", "rmsnorm"]) == 0
     printed = capsys.readouterr().out
     assert re.search(

@@ -3,6 +3,7 @@ contrast compares factor levels."""
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isclose
 from typing import Any
 
 from archlab.config.core.base import Base
@@ -14,6 +15,7 @@ from archlab.study.arm import setting_text, short_names
 from archlab.study.comparisons import PlannedContrast, factor_contrasts
 from archlab.study.formatting import difference, effect
 from archlab.study.record import Comparison, Heading, OutcomeStatistics
+from archlab.study.stats import ALPHA
 
 _FEWEST_STEPS = 3
 """A ladder has more arms than this."""
@@ -65,25 +67,39 @@ class Compared(Base):
         return self.comparison.verdict
 
     @property
+    def decided_within(self) -> bool:
+        """Whether the interval of the equivalence test decides, which must lie within the margin. Otherwise, the
+        interval of the test for a difference decides."""
+        return self.comparison is not None and self.comparison.verdict == "equivalent"
+
+    @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Confidence interval on which the verdict is based. For the verdict "equivalent", this is the interval of the
-        equivalence test, which lies within the margin. Otherwise, it is the interval of the test for a difference."""
+        """Confidence interval on which the verdict is based."""
         if self.comparison is None:
             return None, None
-        if self.comparison.verdict == "equivalent":
+        if self.decided_within:
             return self.comparison.within_low, self.comparison.within_high
         return self.comparison.low, self.comparison.high
 
     @property
+    def confidence(self) -> float | None:
+        """Confidence level of `interval`. None if there is no interval."""
+        if self.comparison is None:
+            return None
+        return self.comparison.within_confidence if self.decided_within else self.comparison.confidence
+
+    @property
     def effect(self) -> str:
-        """Difference and its confidence interval, such as `-0.021 [-0.030, -0.012] bits per byte`.
+        """Difference and its confidence interval, such as `-0.021 [-0.030, -0.012] bits per byte`. The level of the
+        interval is named if it is not 95%.
 
         Empty if the difference is unknown.
         """
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
-        if self.comparison.verdict == "equivalent" and (level := self.comparison.within_confidence):
+        level = self.confidence
+        if level and not isclose(level, 1 - ALPHA):
             text = f"{text}, {100 * level:.3g}% interval"
         if self.effects:
             first, other = (difference(value, self.outcome.unit) for value in self.effects)
@@ -92,11 +108,15 @@ class Compared(Base):
 
 
 def compared(
-    results: Results, outcome: str | None = None, margin: float | None = None, only: str | None = None
+    results: Results,
+    outcome: str | None = None,
+    margin: float | None = None,
+    only: str | None = None,
+    level: float | None = None,
 ) -> dict[str, Compared]:
-    """Return all comparisons, keyed by the name of the arm or contrast. `outcome`, `margin` and `only` are passed to
+    """Return all comparisons, keyed by the name of the arm or contrast. The other arguments are passed to
     `Results.compared`."""
-    measured = results.compared(outcome, margin, only)
+    measured = results.compared(outcome, margin, only, level)
     contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
     labels = {arm.name: arm.label for arm in results.about.arms}
     comparisons: dict[str, Compared] = {}

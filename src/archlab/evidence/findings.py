@@ -16,6 +16,10 @@ CLEAR_RESULTS = ("equivalent", "equal")
 """Results of a comparison that show that a difference is too small to matter."""
 
 
+WITHIN_MARGIN = ("equivalent", "not worse", "not better")
+"""Predictions that are found if the difference is shown to be within the margin, on both sides or on one."""
+
+
 class PValues(NamedTuple):
     """p-values of a prediction and of its opposite."""
 

@@ -98,15 +98,19 @@ class Results(Base):
     """Map each seed to its held-out fold of the corpus."""
 
     def compared(
-        self, outcome: str | None = None, margin: float | None = None, only: str | None = None
+        self,
+        outcome: str | None = None,
+        margin: float | None = None,
+        only: str | None = None,
+        level: float | None = None,
     ) -> dict[str, OutcomeStatistics]:
         """Return the statistics of each arm and contrast. They include comparisons that are corrected for multiple
         testing.
 
         The statistics are the same as in the summary of the study. If `outcome` is None, the primary outcome is used.
         If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. If `only` names
-        an arm or a contrast, it is the only comparison, and is not corrected. The result is empty if the outcome was
-        not measured.
+        an arm or a contrast, it is the only comparison. It is then judged at `level`; None means without a correction.
+        The result is empty if the outcome was not measured.
         """
         if outcome is not None and outcome not in self.values:
             return {}
@@ -121,6 +125,7 @@ class Results(Base):
             first,
             {name: contrast for name, contrast in self._contrasts().items() if only in (None, name)},
             folds,
+            level,
         )
 
     def trends(self, outcome: str | None = None) -> list[SizeTrend]:

@@ -17,15 +17,25 @@ from pydantic import TypeAdapter
 from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, claims, margins
 from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
-from archlab.evidence.findings import CLEAR_RESULTS, ExpectationVerdict, PValues, finding, is_large, p_values
+from archlab.evidence.findings import (
+    CLEAR_RESULTS,
+    WITHIN_MARGIN,
+    ExpectationVerdict,
+    PValues,
+    finding,
+    is_large,
+    is_within_margin,
+    p_values,
+)
 from archlab.evidence.over_sizes import SizedResult, sized_result
 from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name
 from archlab.study.formatting import contrast_text
 from archlab.study.manipulation import unmet
+from archlab.study.power import smallest_found
 from archlab.study.record import Comparison, Heading
 from archlab.study.schema import ManipulationCheck
-from archlab.study.stats import ALPHA, holm
+from archlab.study.stats import ALPHA, holm, holm_level
 from archlab.study.study_file import library_values
 
 ClaimVerdict = Literal[
@@ -47,6 +57,17 @@ class JudgedExpectation(Compared):
     found: ExpectationVerdict
     untested: str | None = None
     """Reason why the runs could not test the prediction. null if they could, or if nothing was run."""
+    would_find: float | None = None
+    """Smallest true difference for which the rule of the ledger would find the prediction with 80% probability. null
+    unless the prediction is a primary one about a difference."""
+
+    @property
+    def decided_within(self) -> bool:
+        if self.comparison is None or self.comparison.within_low is None or self.found == "the opposite":
+            return False
+        if self.expected.verdict not in WITHIN_MARGIN:
+            return False
+        return self.role == "primary" or self.found != "as claimed" or is_within_margin(self.comparison)
 
     @property
     def why(self) -> str:
@@ -103,12 +124,20 @@ class ClaimAtScale(Base):
         return [one for one in self.judged if one.role != "described"]
 
 
+class PrimaryFinding(NamedTuple):
+    """Verdict on a primary prediction."""
+
+    found: ExpectationVerdict
+    level: float | None = None
+    """Level at which Holm's correction over all claims judges the prediction. None if it was not tested."""
+
+
 class PrimaryFindings(NamedTuple):
     """Verdicts on the primary predictions of all claims at one scale, by number of the claim."""
 
-    at_margin: Mapping[int, ExpectationVerdict]
-    at_half: Mapping[int, ExpectationVerdict]
-    at_double: Mapping[int, ExpectationVerdict]
+    at_margin: Mapping[int, PrimaryFinding]
+    at_half: Mapping[int, PrimaryFinding]
+    at_double: Mapping[int, PrimaryFinding]
 
 
 def primary_findings(family: Iterable[Claim], results: Mapping[str, Results], scale: str) -> PrimaryFindings:
@@ -171,7 +200,7 @@ def _verdict(judged: Sequence[JudgedExpectation]) -> ClaimVerdict:
 
 
 def _judged_at(
-    claim: Claim, primaries: Mapping[int, ExpectationVerdict], results: Mapping[str, Results], scale: str, factor: float
+    claim: Claim, primaries: Mapping[int, PrimaryFinding], results: Mapping[str, Results], scale: str, factor: float
 ) -> list[JudgedExpectation]:
     """Return the verdicts on all predictions of a claim, with every margin multiplied by `factor`. Predictions about
     arms that the study does not have at this scale are left out, except the primary one."""
@@ -193,15 +222,16 @@ def _judged(
     results: Mapping[str, Results],
     scale: str,
     factor: float,
-    found: ExpectationVerdict | None = None,
+    decided: PrimaryFinding | None = None,
 ) -> JudgedExpectation:
-    """Return the verdict on a prediction. `found` is the verdict after the correction over all claims; None for
+    """Return the verdict on a prediction. `decided` is the verdict after the correction over all claims; None for
     predictions that this correction does not cover."""
     ran = results.get(results_name(expected.study, scale))
     run = None
     if ran is not None:
         only = expected.arm if role == "primary" else None
-        run = compared(ran, expected.outcome, margin_for(ran, expected.outcome, factor), only).get(expected.arm)
+        level = decided.level if decided else None
+        run = compared(ran, expected.outcome, margin_for(ran, expected.outcome, factor), only, level).get(expected.arm)
     if ran is None or run is None or run.comparison is None:
         return JudgedExpectation(
             study=expected.study,
@@ -219,9 +249,28 @@ def _judged(
     untested = why_untested(expected, ran)
     if untested:
         found = "not testable"
-    elif found is None:
+    elif decided:
+        found = decided.found
+    else:
         found = finding(expected.verdict, run.comparison) if run.has_sides else "undecided"
-    return JudgedExpectation(**dict(run), expected=expected, role=role, found=found, untested=untested)
+    return JudgedExpectation(
+        **dict(run),
+        expected=expected,
+        role=role,
+        found=found,
+        untested=untested,
+        would_find=_would_find(expected, ran, decided, factor),
+    )
+
+
+def _would_find(expected: Expectation, ran: Results, decided: PrimaryFinding | None, factor: float) -> float | None:
+    if decided is None or decided.level is None or expected.verdict in WITHIN_MARGIN:
+        return None
+    estimate = ran.t_test(expected.outcome, expected.arm)
+    if estimate is None or not estimate.error:
+        return None
+    margin = margin_for(ran, expected.outcome, factor) or 0.0
+    return smallest_found(estimate.error, estimate.freedom, decided.level, margin)
 
 
 def margin_for(results: Results, outcome: str | None, factor: float = 1.0) -> float | None:
@@ -247,7 +296,7 @@ def why_untested(expected: Expectation, ran: Results) -> str | None:
 
     labels = {arm.name: arm.label for arm in ran.about.arms}
     failed = unmet(_checks_of(ran.about.study, ran.about.scale), labels, measured)
-    texts = [check.text for check in failed if check.concerns(ran.heading(expected.outcome).name)]
+    texts = [check.text for check in failed if check.concerns(ran.heading(expected.outcome).name, expected.arm)]
     return " ".join(texts) or None
 
 
@@ -261,21 +310,21 @@ def _checks_of(study: str, scale: str) -> tuple[ManipulationCheck, ...]:
 
 def _primary_findings(
     family: Iterable[Claim], results: Mapping[str, Results], scale: str, factor: float
-) -> dict[int, ExpectationVerdict]:
-    found, sides = dict[int, ExpectationVerdict](), dict[int, PValues]()
+) -> dict[int, PrimaryFinding]:
+    found, sides = dict[int, PrimaryFinding](), dict[int, PValues]()
     for claim in family:
         expected = claim.primary
         ran = results.get(results_name(expected.study, scale)) if expected else None
         if expected is None or ran is None or expected.arm not in ran.names:
-            found[claim.number] = "not run yet"
+            found[claim.number] = PrimaryFinding("not run yet")
         elif why_untested(expected, ran):
-            found[claim.number] = "not testable"
+            found[claim.number] = PrimaryFinding("not testable")
         else:
             sides[claim.number] = _sides(expected, ran, factor)
-    corrected = holm([min(pair) for pair in sides.values()])
-    for (number, pair), p in zip(sides.items(), corrected, strict=True):
-        is_found = p < ALPHA
-        found[number] = "undecided" if not is_found else "as claimed" if min(pair) == pair.claimed else "the opposite"
+    smallest = [min(pair) for pair in sides.values()]
+    for index, ((number, pair), p) in enumerate(zip(sides.items(), holm(smallest), strict=True)):
+        side: ExpectationVerdict = "as claimed" if min(pair) == pair.claimed else "the opposite"
+        found[number] = PrimaryFinding(side if p < ALPHA else "undecided", holm_level(smallest, index))
     return found
 
 

@@ -278,13 +278,14 @@ def outcome_statistics(
     first: Collection[int] | None = None,
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
+    level: float | None = None,
 ) -> dict[str, OutcomeStatistics]:
     """Return the statistics of an outcome for each arm and each contrast, by name. Each arm is compared with its
-    reference, and each contrast with zero."""
+    reference, and each contrast with zero. `level` is passed to `compare`."""
     if outcome.source == "config":
         comparisons = compare_exact(values, references, outcome.better, contrasts)
     else:
-        comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds)
+        comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds, level)
     sums = {name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}
     return {name: _measured(each, comparisons.get(name), folds) for name, each in {**values, **sums}.items()}
 

@@ -15,9 +15,10 @@ class Unmet(NamedTuple):
     text: str
     """Sentences that say what was found, what the check requires, and why."""
 
-    def concerns(self, outcome: str) -> bool:
-        """Return whether results for this outcome need the check."""
-        return not self.check.decides or outcome in self.check.decides
+    def concerns(self, outcome: str, arm: str) -> bool:
+        """Return whether this arm's or contrast's result for this outcome needs the check."""
+        decides, arms = self.check.decides, self.check.arms
+        return (not decides or outcome in decides) and (not arms or arm in arms)
 
 
 Measured = Callable[[str | None, str], tuple[Heading, float | None] | None]

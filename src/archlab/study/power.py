@@ -27,6 +27,24 @@ def smallest_effect(deviation: float, pairs: int, freedom: int, alpha: float) ->
     return _mean_for_observed_deviation(freedom, alpha) * deviation / sqrt(pairs)
 
 
+def smallest_found(error: float, freedom: int, alpha: float, margin: float) -> float:
+    """Return the smallest true difference that a new study of the same design finds with 80% probability, if a result
+    must also be at least as large as the margin.
+
+    `error` is the standard error of the mean difference in a finished study. As in `smallest_effect`, the 80% account
+    for the chance in the estimate of the deviation, too. A result in the wrong direction is not found.
+    """
+    nodes, weights = (values / 2 for values in np.polynomial.legendre.leggauss(64))
+    scatter = np.sqrt(scipy.stats.chi2.ppf(nodes + 0.5, freedom) / freedom)  # observed deviation per true deviation
+    true_errors = error / scatter[:, None]
+    needed = np.maximum(margin, float(scipy.stats.t.isf(alpha / 2, freedom)) * true_errors * scatter[None, :])
+
+    def power(effect: float) -> float:
+        return float(weights @ scipy.special.ndtr((effect - needed) / true_errors) @ weights)
+
+    return _with_power(power, error + margin)
+
+
 def pairs_for(effect: float, deviation: float, freedom: int, alpha: float) -> int:
     """Return the number of pairs for which `smallest_effect` returns `effect`, rounded up."""
     return ceil((_mean_for_observed_deviation(freedom, alpha) * deviation / effect) ** 2)
@@ -78,7 +96,11 @@ def _power(mean: np.ndarray, freedom: int, alpha: float) -> np.ndarray:
 
 
 def _mean_with_power(power: Callable[[float], float]) -> float:
-    highest = 1.0
+    return _with_power(power, 1.0)
+
+
+def _with_power(power: Callable[[float], float], highest: float) -> float:
+    """Return the value at which `power` is POWER. `highest` is a first guess of a value above it."""
     while power(highest) < POWER:
         highest *= 2
-    return float(scipy.optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]
+    return float(scipy.optimize.brentq(lambda value: power(value) - POWER, 1e-6 * highest, highest))  # pyright: ignore[reportArgumentType]

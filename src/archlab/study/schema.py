@@ -118,7 +118,7 @@ class StartTraining(Settings):
 
 class ManipulationCheck(Settings):
     """Condition without which the study cannot answer its question, such as that the reference has learned the task.
-    It is written before the runs, so that a result cannot be explained away afterwards."""
+    It should be written before the runs, so that a result cannot be explained away afterwards."""
 
     arm: Line
     """Name of an arm."""
@@ -132,6 +132,8 @@ class ManipulationCheck(Settings):
     """Reason for the condition, as a sentence."""
     decides: list[Line] = Field(default_factory=list)
     """Names of the outcomes that need the condition. Empty: all outcomes."""
+    arms: list[Line] = Field(default_factory=list)
+    """Names of the arms and contrasts whose comparisons need the condition. Empty: all comparisons."""
 
     @model_validator(mode="after")
     def _check_one_bound(self) -> "ManipulationCheck":

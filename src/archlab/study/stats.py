@@ -81,6 +81,7 @@ def compare(
     first: Collection[int] | None = None,
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
+    level: float | None = None,
 ) -> dict[str, Comparison]:
     """Compare every arm with its reference, paired by seed, and every contrast with zero. Return the comparisons by
     name.
@@ -93,23 +94,27 @@ def compare(
     equivalence. A comparison that could not be tested still counts. Otherwise a study would become less strict if runs
     diverged or are missing. Each interval has the confidence level at which Holm's correction judges its comparison. So
     an interval excludes zero exactly when the verdict is a difference.
+
+    If `level` is given, every comparison is judged at this level instead. It comes from a correction that also covers
+    comparisons of other studies.
     """
     planned = {**pairwise(references), **(contrasts or {})}
     samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in planned.items()}
     tests = {arm: sample.estimate(ALPHA) for arm, sample in samples.items()}
     p_values = [1.0 if test is None else test.p for test in tests.values()]
     p_inside = [None if test is None or margin is None else _p_equivalent(test, margin) for test in tests.values()]
-    corrected, equivalent = holm(p_values), holm([1.0 if p is None else p for p in p_inside])
+    p_within = [1.0 if p is None else p for p in p_inside]
+    corrected, equivalent = (_corrected(p, level) for p in (p_values, p_within))
     comparisons = {}
     for index, (name, contrast) in enumerate(planned.items()):
         sample, test = samples[name], tests[name]
         p_holm = None if test is None else corrected[index]
         p_equivalent = None if p_inside[index] is None else equivalent[index]
-        level = _level(p_values, index)
-        interval = sample.estimate(level)
-        outside = 2 * _level([1.0 if p is None else p for p in p_inside], index)
+        own_level = level or holm_level(p_values, index)
+        interval = sample.estimate(own_level)
+        outside = 2 * (level or holm_level(p_within, index))
         inner = None if p_equivalent is None else sample.estimate(outside)
-        effect = (test.deviation, len(sample.values), test.freedom, level) if test and test.deviation else None
+        effect = (test.deviation, len(sample.values), test.freedom, own_level) if test and test.deviation else None
         effect_interval = smallest_effect_interval(*effect) if effect else None
         comparisons[name] = Comparison(
             reference=contrast.reference,
@@ -118,7 +123,7 @@ def compare(
             difference=float(np.mean(sample.values)) if test is None and sample.values else test and test.mean,
             low=interval and interval.low,
             high=interval and interval.high,
-            confidence=None if interval is None or interval.low is None else 1 - level,
+            confidence=None if interval is None or interval.low is None else 1 - own_level,
             p=test and test.p,
             p_holm=p_holm,
             smallest_effect=smallest_effect(*effect) if effect else None,
@@ -255,6 +260,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def holm_level(p_values: Sequence[float], index: int) -> float:
+    """Return the level at which Holm's correction judges this comparison, given the p-values of all others. Its null
+    hypothesis is rejected if its p-value is below this level."""
+    others = [1.0 if i == index else p for i, p in enumerate(p_values)]
+    return ALPHA / (len(others) - sum(p < ALPHA for p in holm(others)))
+
+
+def _corrected(p_values: Sequence[float], level: float | None) -> list[float]:
+    return holm(p_values) if level is None else [min(1.0, p * ALPHA / level) for p in p_values]
+
+
 def share(k: int, n: int) -> tuple[float, float]:
     """Return the exact 95% interval of the probability of an event that occurred in k of n cases (Clopper & Pearson
     1934)."""
@@ -330,13 +346,6 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
     if test.deviation:
         return upper_tail((margin - abs(test.mean)) / test.error, test.freedom)
     return 0.0 if test.mean == 0 else None
-
-
-def _level(p_values: Sequence[float], index: int) -> float:
-    """Return the level at which Holm's correction judges this comparison, given the p-values of all others. Its null
-    hypothesis is rejected if its p-value is below this level."""
-    others = [1.0 if i == index else p for i, p in enumerate(p_values)]
-    return ALPHA / (len(others) - sum(p < ALPHA for p in holm(others)))
 
 
 def _verdict(

@@ -1,14 +1,11 @@
 """Wording of the ledger's entries, shared by the terminal and the page."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from textwrap import TextWrapper
-
-from rich.text import Text
+from collections.abc import Iterable, Sequence
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
-from archlab.evidence.findings import ExpectationVerdict
+from archlab.evidence.findings import WITHIN_MARGIN, ExpectationVerdict
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.over_sizes import SizedGain, SizedResult
 from archlab.evidence.rankings import Agreement
@@ -21,6 +18,7 @@ from archlab.evidence.verdicts import (
 )
 from archlab.pricing.units import count, plural
 from archlab.study.formatting import margin_of, span
+from archlab.study.power import POWER
 from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "commonly said", "found here")
@@ -48,9 +46,18 @@ HOW_SURE = (
 """Note above a list of sources. It explains the word in brackets after each source."""
 
 INTERVALS = (
-    "Each interval is the one that decides the result: at 95%, or at a higher level if a study makes several "
-    "comparisons (Holm). For equivalence, it is the interval that must lie within the margin, at 90% or higher."
+    "Each interval is the one that decides the result, and its level is named if it is not 95%. Holm's correction "
+    "covers the predictions that decide claims together, all others by study. For 'equivalent', 'not worse' and 'not "
+    "better', the interval must lie within the margin, except that a gain is never worse and a loss never better. For "
+    "'better' and 'worse', it must exclude zero, and the difference must reach the margin."
 )
+"""Note on the intervals of results."""
+
+LIMITS = (
+    "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Claims 2, 3, 4, 5, "
+    "6, 8, 9, 13, 16, 18 and 19 share five runs of one model, so they are not independent evidence."
+)
+"""Note on what the corrections of the ledger do not cover (docs/claims.md)."""
 
 
 _SIDES: dict[ExpectationVerdict, str] = {
@@ -98,19 +105,20 @@ def margins_in_words() -> str:
 def verdict_here(entry: LedgerEntry, result: ClaimAtScale) -> str:
     """Return the verdict with the size and the text of the runs that decide it, such as `as claimed here (267K
     parameters, python-stdlib 3.11.7)`."""
-    here = _place(entry, result)
+    here = place(entry, result)
     return f"{result.verdict} ({here})" if here else result.verdict
 
 
-def _place(entry: LedgerEntry, result: ClaimAtScale) -> str:
-    """Return the size and the text of the runs of the primary prediction, or "" if it was not run."""
+def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
+    """Return the size of the models that decide, instances included, and the text of the primary prediction. Return ""
+    if it was not run."""
     primary = result.primary
-    runs = [ran for ran in entry.runs if primary and ran.about.study == primary.study]
-    about = next((ran.about for ran in runs if ran.about.scale == result.scale), None)
-    if about is None:
+    about = {ran.about.study: ran.about for ran in entry.runs if ran.about.scale == result.scale}
+    if primary is None or primary.study not in about:
         return ""
-    text, colon, _ = about.corpus.partition(":")
-    return f"{count(about.arms[0].parameters)} parameters, {text if colon else 'a task'}"
+    sizes = [about[one.study].arms[0].parameters for one in result.deciding if one.study in about]
+    text, colon, _ = about[primary.study].corpus.partition(":")
+    return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {text if colon else 'a task'}"
 
 
 def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
@@ -146,7 +154,7 @@ def in_short(entry: LedgerEntry) -> str:
     """Return the verdict with its caveat, such as `Verdict: as claimed here (267K parameters, python-stdlib 3.11.7; 5
     of 6 comparisons). But: ...`."""
     first, *others = entry.found
-    here = "; ".join(filter(None, (_place(entry, first), _in_numbers(first))))
+    here = "; ".join(filter(None, (place(entry, first), _in_numbers(first))))
     verdict = f"{first.verdict} ({here})" if here else first.verdict
     texts = [verdict, *(f"{one.scale}: {verdict_here(entry, one)}" for one in others)]
     return f"Verdict: {', '.join(texts)}. But: {entry.claim.caveat_in_short}."
@@ -167,10 +175,10 @@ def _in_numbers(result: ClaimAtScale) -> str:
 def _would_have_found(result: ClaimAtScale) -> str:
     """Return the smallest difference that the primary comparison would have found, if the claim was not found."""
     primary = result.primary
-    if result.verdict != "not found here" or primary is None or primary.comparison is None or primary.outcome is None:
+    if result.verdict != "not found here" or primary is None or not primary.would_find or primary.outcome is None:
         return ""
-    least = primary.comparison.smallest_effect
-    return f"would have found {margin_of(float(f'{least:.2g}'), primary.outcome.unit)}" if least else ""
+    least = margin_of(float(f"{primary.would_find:.2g}"), primary.outcome.unit)
+    return f"would have found {least} with {POWER:.0%} probability"
 
 
 def found_here(result: ClaimAtScale) -> str:
@@ -194,7 +202,7 @@ def decisive(result: ClaimAtScale) -> str:
     was not run.
 
     For example `decided by SwiGLU vs ReLU, loss on held-out text, -0.004 [-0.010, 0.002] bits per byte (would have
-    found 0.009)`.
+    found 0.025 bits per byte with 80% probability)`.
     """
     if (primary := result.primary) is None:
         return ""
@@ -212,7 +220,8 @@ def decisive(result: ClaimAtScale) -> str:
 def _result(judged: JudgedExpectation) -> str:
     against = f" vs {judged.against}" if judged.against else ""
     outcome = judged.outcome.title if judged.outcome else ""
-    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}"
+    older = ", measured with older code" if judged.expected.older_code else ""
+    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}{older}"
 
 
 def other_margins(result: ClaimAtScale) -> str:
@@ -246,12 +255,13 @@ _ROLES: dict[Role, str] = {"primary": "; decides", "instance": "", "described": 
 
 def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     """Return a row of the table of predictions, with the columns of EXPECTED."""
-    needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
-    margin = judged.comparison.margin if judged.comparison and needs else None
+    is_within = judged.expected.verdict in WITHIN_MARGIN
+    margin = judged.comparison.margin if judged.comparison and is_within else None
     unit = judged.outcome.unit if judged.outcome else "rate"
     margin = f" (margin {margin_of(margin, unit).replace(' pp', ' percentage points')})" if margin else ""
     later = "; listed after the result" if judged.expected.listed_later else ""
-    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}"
+    older = f"; measured before a change: {judged.expected.older_code}" if judged.expected.older_code else ""
+    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}{older}"
     return _what(judged, judged.expected.outcome), wanted, judged.effect, judged.why
 
 
@@ -360,35 +370,3 @@ def has_changed(entry: LedgerEntry) -> str:
         return ""
     names = ", ".join(entry.changed)
     return f"{names}: the study was changed after it was run; these results are from the earlier version."
-
-
-_NUMBER = 3
-"""Width of a claim's number and the space after it, in columns."""
-
-
-def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
-    """Yield the ledger in lines of at most `width` columns."""
-    name_width = max(len(entry.claim.name) for entry in entries) + 2
-    verdict_width = max(len(result.verdict) for entry in entries for result in entry.found) + 2
-    for entry in entries:
-        texts = [("claim", entry.claim.in_short)]
-        for result in entry.found:
-            as_it_stands = result.scale == AS_IT_STANDS
-            number, name = (f"{entry.claim.number:>2}", entry.claim.name) if as_it_stands else ("", result.scale)
-            head = f"{number:<{_NUMBER}}{name:<{name_width}}{result.verdict:<{verdict_width}}"
-            yield from _folded(head, _place(entry, result), width, "bold", len(head) - verdict_width)
-            here = "; ".join(filter(None, (found_here(result), beside(result))))
-            for label, text in [*texts, *([("found", here)] if here else [])]:
-                yield from _folded(f"{'':<{_NUMBER}}{label}  ", text, width, "dim", _NUMBER + len(label))
-            texts = []
-        yield from _folded(f"{'':<{_NUMBER}}but   ", f"{entry.claim.caveat_in_short}", width, "dim", _NUMBER + 3)
-        yield Text()
-
-
-def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[Text]:
-    folded = TextWrapper(width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
-    first, *others = folded.wrap(text) or [head.rstrip()]
-    line = Text(first)
-    line.stylize(style, _NUMBER, end)
-    yield line
-    yield from map(Text, others)
