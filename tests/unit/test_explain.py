@@ -123,7 +123,7 @@ def test_a_topic_is_a_screenful_of_80_columns(name: str, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     errors = next((n for n, line in enumerate(lines) if line.startswith("errors ")), len(lines))
     table = 7 if TOPICS[name].intensity else 0
-    assert errors - table <= 50, "with the findings of papers and of our runs, without what only few topics have"
+    assert errors - table <= 51, "with the findings of papers and of our runs, without what only few topics have"
     assert len(lines) <= 66
     whole = ("type", "try")  # settings and commands are never broken within a word
     assert [line for line in lines if len(line) > 80 and not line.startswith(whole) and " " in line.strip()] == []
@@ -451,8 +451,8 @@ def test_costs_are_those_of_the_two_configs():
 
 
 HERE = {
-    "batch-norm": "batch norm vs LayerNorm, loss on held-out text: 0.126 [0.110, 0.141] bits per byte, worse, as claimed",
-    "pre-norm": "post-norm averaged over the other settings vs pre-norm, loss at the best rate: 0.821 [0.669, 0.973] bits per byte, worse",
+    "batch-norm": "batch norm vs LayerNorm, loss on held-out text: 0.126 [0.102, 0.149] bits per byte, 99.2% interval, worse, as claimed",
+    "pre-norm": "post-norm averaged over the other settings vs pre-norm, loss at the best rate: 0.821 [0.669, 0.973] bits per byte, 97.5% interval, worse",
     "post-norm": "post-norm averaged over the other settings vs pre-norm, loss at the best rate: 0.821",
     "sandwich-norm": "double norm averaged over the other settings vs pre-norm, loss at the best rate: -0.020",
     "output-norm": "output norm averaged over the other settings vs pre-norm, loss at the best rate: 0.092",
@@ -462,7 +462,7 @@ HERE = {
     "gqa": "GQA, 2 KV heads vs MHA, 4 KV heads, loss on held-out text: 0.007",
     "mla": "latent, rank 24 vs MHA, 4 KV heads, loss on held-out text: 0.037",
     "sliding-window": "windows of 16 vs full attention, right answers: -46.5 [",
-    "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 [-29.9, -6.6] percentage points, could not be tested here",
+    "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 [-27.6, -8.9] percentage points, 96.7% interval, could not be tested here",
     "gated-delta": "gated delta vs attention, loss on held-out text: -0.033",
     "shared-expert": "8 experts, 1 active and 1 shared vs dense, loss on held-out text: 0.018",
     "heads": "1 head of 64 vs 4 heads of 16, loss on held-out text: 0.010",
