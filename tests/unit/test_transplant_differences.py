@@ -17,6 +17,8 @@ MOE = "mlp.kind=moe mlp.experts=4 mlp.d_ff=16"
 GROUPS = f"{MOE} mlp.router.groups.n=2 mlp.router.groups.kept=1"
 LATENT = "attention.kind=latent attention.kv_rank=8 attention.nope_dim=8 attention.rope_dim=4"
 DELTA = "mixer.kind=gated_delta mixer.n_key_heads=2 mixer.n_value_heads=4 mixer.key_dim=8 mixer.value_dim=8"
+MAMBA_1 = "mixer.kind=mamba mixer.inner_width=32 mixer.d_state=8 mixer.dt_rank=4"
+INNER_NORM = f"{MAMBA_1} mixer.inner_norm.kind=rmsnorm"
 MAMBA = "mixer.kind=mamba2 mixer.n_heads=4 mixer.head_dim=8 mixer.d_state=8 mixer.n_groups=2"
 QK_NORM = "attention.qk_norm.kind=rmsnorm"
 ENCODER = "encoder.n_layers=2 attention.n_kv_heads=4"
@@ -107,8 +109,15 @@ ROWS = {
     "mixer.d_state": (MAMBA, "mixer.d_state=4 mixer.n_groups=4", "refused"),
     "mixer.dt_max": (MAMBA, "mixer.dt_max=0.1", "approximate"),
     "mixer.dt_min": (MAMBA, "mixer.dt_min=0.5", "approximate"),
+    "mixer.dt_rank": (MAMBA_1, "mixer.dt_rank=2", "refused"),
     "mixer.head_dim": (MAMBA, "mixer.head_dim=4", "refused"),
     "mixer.in_bias": (MAMBA, "mixer.in_bias=true", "exact"),
+    "mixer.inner_norm.cast": (INNER_NORM, "mixer.inner_norm.cast=before_weight", "exact"),
+    "mixer.inner_norm.eps": (INNER_NORM, "mixer.inner_norm.eps=0.1", "approximate"),
+    "mixer.inner_norm.kind": (MAMBA_1, "mixer.inner_norm.kind=rmsnorm", "approximate"),
+    "mixer.inner_norm.unit_offset": (INNER_NORM, "mixer.inner_norm.unit_offset=true", "approximate"),
+    "mixer.inner_norm.weight": (INNER_NORM, "mixer.inner_norm.weight=false", "approximate"),
+    "mixer.inner_width": (MAMBA_1, "mixer.inner_width=16", "refused"),
     "mixer.key_dim": (DELTA, "mixer.key_dim=16 mixer.n_key_heads=1", "refused"),
     "mixer.kind": ("", DELTA, "new"),
     "mixer.lru_width": ("mixer.kind=rglru", "mixer.lru_width=16", "refused"),
