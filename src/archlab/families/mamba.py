@@ -96,13 +96,18 @@ FIELDS: Sequence[Field] = (
     Key("tie_word_embeddings", "head.tied", True),
 )
 
-WEIGHTS = [
+AROUND = [
     Row("backbone.embeddings.weight", "embedding.weight"),
     *linear("backbone.layers.{i}.norm", "layers.{i}.mixer_norms.before"),
-    *mamba_weights("backbone.layers.{i}.mixer"),
     *linear("backbone.norm_f", "norm"),
     Row("lm_head.weight", "head.weight"),
 ]
+"""Weight map of everything around the mixers, in models with nothing but mixers."""
+
+FIRST_NAMES = [Row("backbone.embedding.weight", "embedding.weight")]
+"""Names of tensors in files of the first code."""
+
+WEIGHTS = [*AROUND, *mamba_weights("backbone.layers.{i}.mixer")]
 
 NO_EFFECT = frozenset({
     # keys for the initialization of parameters
@@ -117,7 +122,7 @@ FAMILY = Family(
     architecture="MambaForCausalLM",
     fields=FIELDS,
     weights=WEIGHTS,
-    alternatives=[Row("backbone.embedding.weight", "embedding.weight")],
+    alternatives=FIRST_NAMES,
     prefix="backbone.",
     no_effect=NO_EFFECT | {
         # keys of the first code, which the published code does not read

@@ -9,6 +9,7 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
+from archlab.families.mamba import AROUND, FIRST_NAMES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
 from archlab.hf.weight_map import Row, linear, stacked
@@ -106,14 +107,8 @@ FAMILY = Family(
         StepLimit(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
-    weights=[
-        Row("backbone.embeddings.weight", "embedding.weight"),
-        *linear("backbone.layers.{i}.norm", "layers.{i}.mixer_norms.before"),
-        *mamba2_weights("backbone.layers.{i}.mixer"),
-        *linear("backbone.norm_f", "norm"),
-        Row("lm_head.weight", "head.weight"),
-    ],
-    alternatives=[Row("backbone.embedding.weight", "embedding.weight")],
+    weights=[*AROUND, *mamba2_weights("backbone.layers.{i}.mixer")],
+    alternatives=FIRST_NAMES,
     prefix="backbone.",
     no_effect=frozenset({
         # keys for the initialization of parameters

@@ -44,7 +44,6 @@ class Mamba(Mixer):
     """Whether the projections to the gate z and x have biases."""
     out_bias: bool = False
     """Whether the output projection has a bias."""
-
     inner_norm: Annotated[AnyRMSNorm | NoNorm, Field(discriminator="kind")] = NoNorm()
     """Norm of B, of C, and of the input of the projection to dt (Jamba: `rmsnorm`; Falcon-Mamba: without a weight)."""
 
