@@ -87,9 +87,9 @@ FACTORS: dict[str, list[Any]] = {
         *(
             f"model.mixer={{{text}}}"
             for text in (
-                "kind: mamba",
+                "kind: mamba, inner_norm: {kind: rmsnorm, weight: false}",
                 "kind: mamba, inner_width: 20, d_state: 3, dt_rank: 5, taps: 2, conv_bias: false, in_bias: true, "
-                "out_bias: true, inner_norm: {kind: rmsnorm, eps: 0.01, cast: before_weight}",
+                "out_bias: true, inner_norm: {kind: rmsnorm, eps: 0.01, cast: before_weight, unit_offset: true}",
                 "kind: mamba2, head_dim: 8, d_state: 3, taps: 2",
                 "kind: mamba2, n_heads: 6, head_dim: 4, n_groups: 3, d_state: 5, conv_bias: false, in_bias: true, "
                 "out_bias: true, dt_min: 0.1, dt_max: 1.5, norm: {eps: 0.01, gate: after}",

@@ -12,7 +12,7 @@ from archlab.cli import app
 FILE = """
 import torch
 from torch import nn
-from helper import root
+from roots import root
 
 class Norm(nn.Module):
     def __init__(self, width, eps=1e-5):
@@ -33,7 +33,7 @@ NARROW = ("cs336", "model.d_model=32", "--part", "norm")
 def _files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FILE)
-    Path("helper.py").write_text("def root(x): return x.sqrt()\n")
+    Path("roots.py").write_text("def root(x): return x.sqrt()\n")
     Path("broken.py").write_text("1 / 0\n")
 
 
