@@ -4,11 +4,13 @@ Every public name is imported on first use, so that `import archlab` is fast and
 """
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from archlab.version import __version__
 
 if TYPE_CHECKING:
+    from archlab import testing as testing
     from archlab.atlas.list_presets import list_presets
     from archlab.config.components.activation import Activation
     from archlab.config.components.component import MLP, Attention, Component, Mixer, StateTensor
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from archlab.config.components.norm import Norm
     from archlab.config.components.position import Position
     from archlab.config.core.registry import implements
-    from archlab.config.identity import diff
     from archlab.config.objective import Objective
     from archlab.config.optimizer import Optimizer, Schedule
     from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from archlab.evidence.studies import list_studies
     from archlab.evidence.study_plan import plan_study
     from archlab.exchange.configs import load_config
+    from archlab.exchange.diff import diff
     from archlab.exchange.save import save_pretrained
     from archlab.families.registry import list_families
     from archlab.flatten.write import flatten_model
@@ -47,9 +49,9 @@ if TYPE_CHECKING:
     from archlab.model.attention import MultiHeadAttention
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
-    from archlab.pricing.comparison import cost
     from archlab.pricing.hardware import list_hardware, load_hardware
     from archlab.report.check import check
+    from archlab.report.cost.answer import cost
     from archlab.report.drawings.figure import draw
     from archlab.report.explain import explain
     from archlab.report.run.watched import load_run
@@ -154,9 +156,9 @@ _HOME = {
     "check": "archlab.report.check",
     "convert": "archlab.infer.convert",
     "coordinate_check": "archlab.infer.coordinates",
-    "cost": "archlab.pricing.comparison",
+    "cost": "archlab.report.cost.answer",
     "decoding_speed": "archlab.infer.speed",
-    "diff": "archlab.config.identity",
+    "diff": "archlab.exchange.diff",
     "draw": "archlab.report.drawings.figure",
     "evaluate": "archlab.infer.evaluate",
     "explain": "archlab.report.explain",
@@ -199,9 +201,14 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("archlab.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'archlab' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_HOME[name]), name)
+    if isinstance(value, FunctionType):
+        value = import_module("archlab.calls").checked(value, __name__)
+    globals()[name] = value
     return value
 
 

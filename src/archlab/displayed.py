@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from archlab.errors import UserError
 
 if TYPE_CHECKING:  # loading Altair takes a second
     import altair as alt
 
+_T = TypeVar("_T")
 FigureFormat = Literal["svg", "pdf", "png"]
 Library = Literal["pandas", "polars"]
 
@@ -43,6 +44,18 @@ class Families(Displayed, dict[str, str]):
 
 class Transformations(Displayed, dict[str, dict[str, str]]):
     """Facts about changes of trained weights, by name. Defined here because its function's module loads torch."""
+
+
+class Evaluations(Displayed, list[_T]):
+    """Scores of models on the same held-out text. Defined here because its function's module loads torch."""
+
+
+class Written(Displayed):
+    """Value that writes its own text."""
+
+    def text(self) -> str:
+        """Return the text that the command about the value prints."""
+        raise NotImplementedError
 
 
 class Charted(Displayed):

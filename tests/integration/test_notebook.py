@@ -20,7 +20,7 @@ import tiny
 from archlab.atlas.inspect import choices
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import parse_yaml
-from archlab.config.identity import diff
+from archlab.config.identity import differences
 from archlab.errors import UserError
 from archlab.infer.load import load_codec
 from archlab.infer.text import stream_text
@@ -138,7 +138,7 @@ def test_a_config_reads_like_its_file_and_shows_as_a_table() -> None:
     config = archlab.load_config("llama-3-8b", "model.n_layers=30")
     assert len(repr(config).split("\n")) > 5
     again = archlab.load_config("llama-3-8b", parse_yaml(repr(config), "repr"))
-    assert diff(config, again) == {}, "the text is a config file"
+    assert differences(config, again) == {}, "the text is a config file"
     tree, text = shown(config)
     table = cells(tree)
     assert all(" ".join(words.split()) in table for words in choices(config.model).values())

@@ -1,21 +1,28 @@
 """The public functions of archlab in Python."""
 
+import inspect
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import archlab
 import archlab.pricing.params as counted
 import sample_study
 import tiny
+from archlab.cli.app import main
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
+from archlab.exchange import configs
+from archlab.exchange.configs import Shape
 from archlab.study.executors.local import Local
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import study_from_values
@@ -128,31 +135,135 @@ def test_values_may_extend_a_study(tmp_path: Path) -> None:
     assert (extending.question, extending.base) == ("Which, with more?", "tiny-transformer")
 
 
+FUNCTIONS = {
+    **{name: value for name in archlab.__all__ if inspect.isfunction(value := getattr(archlab, name))},
+    "compare": archlab.testing.compare,
+}
+REQUIRED: dict[str, Any] = {
+    **dict.fromkeys(("a", "b", "config"), "tiny-llama"),
+    **dict.fromkeys(("folder", "folder_or_hub_id", "name", "out", "prompt", "source", "study", "text", "title"), "a"),
+    **dict.fromkeys(("factory", "function", "module", "target"), print),
+    "better": "lower", "options": archlab.Options, "part": "norm", "texts": [], "tokens_BT": torch.zeros(1, 1), "unit": "rate",
+    "widths": [32, 64],
+}  # fmt: skip
+"""A value of the right type for each argument without a default."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -> None:
+    parameters = inspect.signature(FUNCTIONS[name]).parameters
+    model = tiny.config().model
+    required = {**REQUIRED, "model": model if name == "flatten_model" else archlab.Decoder(model), "like": "llama-3"}
+    if name in ("register_mixer", "register_mlp"):
+        required["options"] = archlab.MLP
+    for wrong, parameter in parameters.items():
+        before = {parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL}
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            before.add(parameter.POSITIONAL_OR_KEYWORD)
+        values = {
+            each: object() if each == wrong else required[each]
+            for each, other in parameters.items()
+            if each == wrong
+            or (other.kind is not other.VAR_POSITIONAL and (other.default is other.empty or each == "like"))
+        }
+        first = [values.pop(each) for each, other in parameters.items() if each in values and other.kind in before]
+        with pytest.raises(UserError, match=rf"^{wrong}: a value of class object; allowed: \w"):
+            FUNCTIONS[name](*first, **values)
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("call", "message"),
     [
-        lambda: archlab.draw("tiny-llama"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.check("tiny-llama"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.diff(archlab.load_config("tiny-llama"), "gpt-2"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.train("tiny-llama", "out"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.training_speed("tiny-llama"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.decoding_speed("tiny-llama"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.profile("tiny-llama"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.coordinate_check("tiny-llama", [32, 64]),  # pyright: ignore[reportArgumentType]
+        (lambda c: archlab.cost(c, batch="2"), "batch: '2'; allowed: an integer or None"),
+        (lambda c: archlab.cost(c, batch=True), "batch: True; allowed: an integer or None"),
+        (lambda c: archlab.cost(c, batch=0), "batch: 0; allowed: 1 or more"),
+        (lambda c: archlab.cost(c, context=-1), "context: -1; allowed: 1 or more"),
+        (lambda c: archlab.cost(c, dtype="fp8"), "dtype: 'fp8'; allowed: bfloat16, float32"),
+        (lambda c: archlab.cost(c, 5), "more: 5; allowed: a config of archlab.load_config, a text or a path"),
+        (lambda c: archlab.cost(c, bacth=2), "archlab.cost: got an unexpected keyword argument 'bacth'; allowed: config,"),
+        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=0), "price: 0; allowed: more than 0"),
+        (lambda c: archlab.cost(c, devices=2), "devices needs hardware; `archlab list hardware` shows all devices"),
+        (lambda c: archlab.cost(c, names="ab"), "names: 'ab'; allowed: a list (each item: a text)"),
+        (lambda c: archlab.cost(c, c, names=["a", "a"]), "names: ['a', 'a']; allowed: 2 different names"),
+        (lambda c: archlab.check(c, tensor="x"), "tensor: 'x'; allowed: an integer or None"),
+        (lambda c: archlab.check(c, tensor=0), "tensor: 0; allowed: 1 or more"),
+        (lambda c: archlab.draw(c, unfold="mlp"), "unfold: 'mlp'; allowed: a list (each item: a text)"),
+        (lambda c: archlab.draw("tiny-lama"), "unknown config 'tiny-lama': neither a preset, a file nor a hub id"),
+        (lambda _: archlab.explain(5), "word: 5; allowed: a text"),
+        (lambda _: archlab.propose(params="1X"), "params: '1X'; allowed: a positive integer, or its text, as in 1B"),
+        (lambda _: archlab.propose(flops=0), "flops: 0; allowed: a positive integer, or its text, as in 4e21"),
+        (lambda c: archlab.train(c), "archlab.train: missing a required argument: 'out'; allowed: config, out,"),
+        (lambda c: archlab.generate(archlab.Decoder(c.model), ["a"]), "prompt: ['a']; allowed: a tensor or a text"),
+        (lambda _: archlab.load_config({"model": {}}), "source: {'model': {}}; allowed: a text or a path"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_one_message(call: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        call(tiny.config())
+    assert str(raised.value).startswith(message)
+
+
+def test_numbers_of_numpy_are_numbers_and_a_compiled_model_is_a_model() -> None:
+    assert archlab.cost("gpt-2", batch=np.int64(2)) == archlab.cost("gpt-2", batch=2)  # pyright: ignore[reportArgumentType]
+    model = archlab.Decoder(tiny.config().model)
+    assert archlab.generate(torch.compile(model, backend="eager"), torch.zeros(1, 2, dtype=torch.long), 1).shape == (
+        1,
+        3,
+    )
+
+
+def test_a_public_function_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(archlab.cost)) is archlab.cost
+
+
+def test_a_size_may_be_a_text_as_on_the_command_line() -> None:
+    assert archlab.propose(params="1B").config == archlab.propose(params=10**9).config
+    small, large = archlab.propose(memory="16GiB", hardware="h100"), archlab.propose(memory="1TiB", hardware="h100")
+    assert small.config == archlab.propose(memory=16 * 2**30).config
+    assert large.config == archlab.propose(memory=archlab.load_hardware("h100").memory).config
+
+
+def test_a_config_may_be_given_by_its_name(tmp_path: Path) -> None:
+    config = archlab.load_config("gpt-2")
+    (tmp_path / "mine.yaml").write_text("base: gpt-2\n")
+    for source in ("gpt-2", tmp_path / "mine.yaml", str(tmp_path / "mine.yaml")):
+        assert archlab.cost(source) == archlab.cost(config)
+        assert archlab.check(source).data == archlab.check(config).data
+        assert archlab.draw(source, "it").svg == archlab.draw(config, "it").svg
+        assert archlab.diff(source, config) == {}
+        assert archlab.flatten_model(source, "it") == archlab.flatten_model(config.model, "it")
+    assert [*archlab.cost("gpt-2", config, tmp_path / "mine.yaml").by_name] == [
+        "gpt-2",
+        "config 2",
+        f"{tmp_path}/mine.yaml",
+    ]
+    with pytest.raises(UserError, match=r"names: .* allowed: 2 different names, one for each config"):
+        archlab.cost("gpt-2", "gpt-2")
+    assert archlab.draw("gpt-2").title == "gpt-2"
+    assert archlab.diff("gpt-2", config).names == ("gpt-2", "b")
+
+
+def test_a_part_of_a_model_that_cannot_be_built_is_reviewed_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(archlab.load_config("gpt-2"), "only its decoder", [])
+    monkeypatch.setattr(configs, "load_shape", lambda name: {"huge": shape}[name])
+    assert str(archlab.check("huge")).startswith("only its decoder\n")
+    assert "only its decoder" in archlab.check("huge")._repr_html_()
+    assert "only its decoder" in archlab.draw("huge").svg
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ({"hardware": "h100"}, "--hardware h100"),
+        ({"hardware": "h100x8", "parallel": "shard=8", "price": 2.0}, "--hardware h100x8 --parallel shard=8 --price 2"),
+        ({"hardware": "h100", "devices": 4}, "--hardware h100 --devices 4"),
     ],
 )
-def test_a_name_in_place_of_a_config_is_one_message(call: Callable[[], object]) -> None:
-    with pytest.raises(UserError, match=r"is not a config; allowed: what archlab\.load_config returns"):
-        call()
-
-
-def test_a_name_in_place_of_a_model_is_one_message() -> None:
-    for call in (
-        lambda: archlab.generate("runs/a", "hello"),  # pyright: ignore[reportArgumentType, reportCallIssue]
-        lambda: archlab.fill("runs/a", "hello"),  # pyright: ignore[reportArgumentType]
-        lambda: archlab.beam_search("runs/a", None),  # pyright: ignore[reportArgumentType]
-    ):
-        with pytest.raises(UserError, match=r"is not a model; allowed: what archlab\.from_pretrained returns"):
-            call()
-    with pytest.raises(UserError, match="names no config"):
-        archlab.load_config({"model": {}})  # pyright: ignore[reportArgumentType]
+def test_costs_on_a_device_are_the_data_of_the_command(
+    options: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = archlab.cost("llama-3-8b", **options)
+    assert main(["cost", "llama-3-8b", *command.split(), "--json"]) == 0
+    assert json.loads(json.dumps(answer.data)) == json.loads(capsys.readouterr().out)
+    device = archlab.load_hardware(options["hardware"])
+    assert archlab.cost("llama-3-8b", **{**options, "hardware": device}).data == answer.data

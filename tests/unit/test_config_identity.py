@@ -2,7 +2,7 @@
 
 import pytest
 
-from archlab.config.identity import config_hash, diff, resolved
+from archlab.config.identity import config_hash, differences, resolved
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
@@ -39,26 +39,26 @@ def test_the_hash_of_plain_values_does_not_depend_on_their_order():
 
 
 def test_no_difference_between_spellings():
-    assert diff(load_config("tiny-llama", *DERIVED), load_config("Tiny_Llama")) == {}
+    assert differences(load_config("tiny-llama", *DERIVED), load_config("Tiny_Llama")) == {}
 
 
 def test_diff_names_fields_with_both_values_section_by_section():
     base = load_config("tiny-llama")
     other = load_config("tiny-llama", "model.norm.kind=layernorm", "model.layers={a: {mlp.d_ff: 8}, pattern: [a]}")
-    assert diff(base, other) == {
+    assert differences(base, other) == {
         "model.norm.kind": ("rmsnorm", "layernorm"),
         "model.norm.bias": (None, True),
         "model.norm.cast": ("after_weight", None),
         "model.layers.a.mlp.d_ff": (None, 8),
         "model.layers.pattern": (None, ["a"]),
     }
-    assert list(diff(base, other))[:3] == ["model.norm.kind", "model.norm.cast", "model.norm.bias"]
+    assert list(differences(base, other))[:3] == ["model.norm.kind", "model.norm.cast", "model.norm.bias"]
 
 
 def test_diff_of_the_model_leaves_out_other_fields():
     pair = load_config("tiny-llama"), load_config("tiny-llama", "train.lr=0.5", "model.n_layers=1")
-    assert set(diff(*pair)) == {"train.lr", "model.n_layers"}
-    assert set(diff(*pair, model_only=True)) == {"model.n_layers"}
+    assert set(differences(*pair)) == {"train.lr", "model.n_layers"}
+    assert set(differences(*pair, model_only=True)) == {"model.n_layers"}
 
 
 KINDS = "model.layers={a: {attention.n_heads: 2}, b: {mlp.kind: plain}, pattern: [a, b]}"
@@ -71,7 +71,7 @@ def test_the_hash_shows_whether_a_layer_kind_derives_a_value(override):
     derived, given = build_config({"model": model}, [KINDS]), build_config({"model": model}, [KINDS, override])
     assert layer_configs(derived.model) != layer_configs(given.model)
     assert config_hash(derived) != config_hash(given)
-    assert diff(derived, given)
+    assert differences(derived, given)
 
 
 @pytest.mark.parametrize("overrides", [[KINDS], [KINDS, "model.attention.n_kv_heads=1"], []])

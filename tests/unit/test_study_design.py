@@ -9,7 +9,7 @@ import yaml
 from archlab.config.check import validate
 from archlab.config.components.work import KINDS, OF_MATRICES
 from archlab.config.core.yaml_text import to_yaml
-from archlab.config.identity import diff
+from archlab.config.identity import differences
 from archlab.config.io import studies
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
@@ -66,7 +66,7 @@ def parameters_of(arm):
 def test_an_arm_that_says_all_it_changes_is_taken(overrides):
     base, other = arms(two(overrides))
     assert (base.reference, other.reference) == (None, "base")
-    assert diff(base.config, other.config)
+    assert differences(base.config, other.config)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_arm_that_says_all_it_changes_is_taken(overrides):
 def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows):
     base, other = arms(two(overrides, set=in_base))
     assert (base.follows, other.follows) == ({}, follows)
-    assert set(diff(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
+    assert set(differences(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
         *overridden_fields(overrides),
         *follows,
     } - {"train.seq_len"}
@@ -448,7 +448,7 @@ def test_parameters_are_matched_by_each_knob(by, head_dim, position):
         if by == "model.d_model"
         else set()
     )
-    assert set(diff(reference.config, other.config)) <= {by, *overrides, *derived}
+    assert set(differences(reference.config, other.config)) <= {by, *overrides, *derived}
 
 
 @pytest.mark.parametrize("by", ["model.mlp.d_ff", "model.n_layers"])
@@ -585,7 +585,7 @@ def test_tuned_values_reach_their_arm_and_seeds_their_run():
     again = other.with_values({"train.lr": 0.25})
     assert (again.config.train.lr, again.tuned) == (0.25, {"train.lr": 0.25})
     assert (other.seeded(7, 3).train.seed, other.seeded(7, 3).data.fold) == (7, 3)
-    assert diff(other.seeded(7, 0), other.config) == {"train.seed": (7, 0)}
+    assert differences(other.seeded(7, 0), other.config) == {"train.seed": (7, 0)}
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -687,7 +687,7 @@ def test_text_of_ones_own_changes_nothing_else_of_a_study_at_any_scale(tmp_path)
     for scale in (None, "smoke", "gpu"):
         ours, theirs = (arms(read_study(name, scale)[1]) for name in (mine, "gates"))
         assert {arm.config.data.path for arm in ours} == {str(tmp_path / "text.txt")}
-        changed = [diff(*(arm.config for arm in pair)) for pair in zip(ours, theirs, strict=True)]
+        changed = [differences(*(arm.config for arm in pair)) for pair in zip(ours, theirs, strict=True)]
         assert all(list(fields) == ["data.path"] for fields in changed)
 
 

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 from archlab.cli import candidates
 from archlab.config.core.base import LONGEST, memory_size, whole_number
 from archlab.config.core.text import note
-from archlab.config.core.yaml_text import parse_yaml
+from archlab.config.core.yaml_text import parse_integer
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange import configs as exchange
@@ -66,10 +66,10 @@ def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> int:
         try:
-            number = read(parse_yaml(tokens[0].value, "a number"))
+            number = parse_integer(tokens[0].value, read)
         except UserError as error:
             raise ValueError(str(error)) from None
-        if not isinstance(number, int) or isinstance(number, bool):
+        if number is None:
             raise ValueError(tokens[0].value)
         return number
 

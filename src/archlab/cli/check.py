@@ -1,5 +1,6 @@
 """The command `archlab check`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, ConfigName, Flag, Override, check_one_answer, load_shape
@@ -55,7 +56,7 @@ def run(
     """
     check_one_answer(json, html)
     shape, part = load_shape(config, overrides)
-    review = checked(shape, tensor=tensor, pipeline=pipeline, languages=languages)
+    review = replace(checked(shape, tensor=tensor, pipeline=pipeline, languages=languages), part=part)
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
@@ -66,8 +67,5 @@ def run(
     elif json:
         print_json(review.data)
     else:
-        out = console()
-        if part:
-            out.print(f"{config}: {part}\n", soft_wrap=True)
-        print_review(out, review, config)
+        print_review(console(), review, config)
     return int(strict and any(finding.level == "warning" for finding in review.findings))

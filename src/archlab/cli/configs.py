@@ -8,8 +8,7 @@ from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.describe import layer_table, named_stacks
 from archlab.config.effects import check_effect
-from archlab.config.identity import diff as config_diff
-from archlab.config.identity import resolved
+from archlab.config.identity import differences, resolved
 from archlab.config.layers import layer_configs
 from archlab.console import console
 from archlab.errors import UserError
@@ -100,19 +99,19 @@ def diff(
         )
     changes_a, changes_b = ([text[2:] for text in overrides if text.startswith(side)] for side in ("a.", "b."))
     first, second = load_config(a, *changes_a), load_config(b, *changes_b)
-    differences = config_diff(first, second, model_only=model_only)
+    differing = differences(first, second, model_only=model_only)
     if html is not None:
         from archlab.report.drawings.diff_page import write_diff
         from archlab.report.drawings.words import title_with
 
         named = (title_with(a, changes_a), first), (title_with(b, changes_b), second)
-        print(write_diff(*named, differences, html))
+        print(write_diff(*named, differing, html))
     elif json:
-        print_json(differences)
+        print_json(differing)
     else:
         from archlab.report.lists import print_differences
 
-        print_differences(console(), differences, a, b)
+        print_differences(console(), differing, a, b)
 
 
 @long_output

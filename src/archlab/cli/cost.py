@@ -1,9 +1,7 @@
 """The command `archlab cost`."""
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from archlab.cli.arguments import (
     AtLeastOne,
@@ -22,17 +20,11 @@ from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.effects import check_effect
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train, without_teacher
-from archlab.errors import UserError
-from archlab.pricing.budget import divide, plans_as_json, ways
-from archlab.pricing.hardware import Hardware, load_hardware
+from archlab.config.training import without_teacher
+from archlab.pricing.hardware import load_hardware
 from archlab.pricing.memory import Format
-from archlab.pricing.partition import Parallel
-from archlab.pricing.pass_time import ideal
-from archlab.pricing.summary import Cost, cost, room
-from archlab.pricing.training_plan import PLAN_FORMAT
-from archlab.report.cost.plan_tables import tables
-from archlab.report.cost.tables import OF_MODEL, beyond_limits, of_one, ratios, side_by_side
+from archlab.report.cost.answer import CostRequest, Costs
+from archlab.report.cost.tables import OF_MODEL, beyond_limits
 
 
 @long_output
@@ -86,106 +78,32 @@ def run(
     check_one_answer(json, html)
     _, overrides = split_overrides(config, more)
     check_effect(overrides, "cost")
-    configs = {name: without_teacher(loaded, OF_MODEL) for name, loaded in load_several(config, more).items()}
-    contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
-    device = None if hardware is None else load_hardware(hardware)
-    plan_options = {"--devices": devices, "--parallel": parallel, "--price": price}
-    if plan_names := [name for name, value in plan_options.items() if value is not None]:
-        serving_options = {
-            "--batch": batch, "--context": context, "--source": source, "--html": html,
-            "--dtype": dtype != PLAN_FORMAT and dtype,
-        }  # fmt: skip
-        if serving_names := [name for name, value in serving_options.items() if value]:
-            raise UserError(
-                f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}: a training plan "
-                f"always uses {PLAN_FORMAT}, sequences of train.seq_len tokens and steps of train.batch_tokens tokens"
-            )
-        if device is None:
-            raise UserError(f"{plan_names[0]} needs --hardware; `archlab list hardware` shows all devices")
-        _print_plans(configs, device, devices, parallel, price, json=json)
-        return
-    if device is not None and device.count > 1:
-        raise UserError(
-            f"--hardware {hardware} means {device.count} devices, but serving is computed for one device; "
-            "name one device, or add --devices to plan a training run"
-        )
-    points = list(product(contexts, batch or (1,)))
-    costs = {name: {(c, b): _cost(name, configs[name], b, c, dtype, source) for c, b in points} for name in configs}
-    for sentence in beyond_limits(costs):
-        note(sentence)
+    configs = load_several(config, more)
+    request = CostRequest(
+        batch, context, source, dtype, hardware, devices, parallel, price, html=html is not None, prefix="--"
+    )
+    answer = request.answer(configs)
+    if isinstance(answer, Costs):
+        for sentence in beyond_limits(answer.by_point):
+            note(sentence)
+        if html is not None:
+            print(_write_page(answer, configs, overrides, html, source))
+            return
     if json:
-        first = costs[config]
-        answers = [
-            {
-                "config": name,
-                **numbers.model_dump(mode="json"),
-                **_at_best(numbers, device),
-                **_to_first(numbers, first[point]),
-            }
-            for name, by_point in costs.items()
-            for point, numbers in by_point.items()
-        ]
-        print_json(answers if len(answers) > 1 else answers[0])
+        print_json(answer.data)
         return
-    if html is not None:
-        from archlab.report.cost.page import write_costs
-        from archlab.report.drawings.words import title_with
-
-        titles = {name: title_with(name, overrides) for name in configs}
-        titled = {titles[name]: loaded for name, loaded in configs.items()}
-        by_title = {titles[name]: by_point for name, by_point in costs.items()}
-        print(write_costs(titled, by_title, device or load_hardware("h100"), dtype, html, source))
-        return
-    several = len(costs) > 1 or len(points) > 1
-    for table in side_by_side(costs, device) if several else of_one(costs[config][points[0]], device):
+    for table in answer.tables():
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 
-def _to_first(costs: Cost, first: Cost) -> dict[str, Any]:
-    return {} if costs is first else {"ratio_to_the_first": ratios(costs, first)}
+def _write_page(
+    costs: Costs, configs: Mapping[str, Config], overrides: Sequence[str], path: Path, source: int | None
+) -> Path:
+    from archlab.report.cost.page import write_costs
+    from archlab.report.drawings.words import title_with
 
-
-def _at_best(costs: Cost, device: Hardware | None) -> dict[str, Any]:
-    if device is None:
-        return {}
-    times = {name: ideal(work, device, costs.dtype, costs.tokens[name]) for name, work in costs.work.items()}
-    return {
-        "hardware": device.name,
-        "room": room(costs, device).model_dump(mode="json"),
-        "at_best": {name: time.model_dump(mode="json") for name, time in times.items()},
-    }
-
-
-def _print_plans(
-    configs: Mapping[str, Config],
-    device: Hardware,
-    devices: int | None,
-    parallel: str | None,
-    price: float | None,
-    *,
-    json: bool,
-) -> None:
-    if len(configs) > 1:
-        raise UserError(f"a training run is planned for one config; found {len(configs)}")
-    if parallel is None:
-        partitions = ways(devices or device.count)
-    else:
-        partitions = [Parallel.parse(parallel)]
-        n_devices = devices or (device.count if device.count > 1 else None)
-        if n_devices not in (None, partitions[0].devices):
-            raise UserError(f"--parallel {parallel} needs {partitions[0].devices} devices, but there are {n_devices}")
-    (config,) = configs.values()
-    plans, refused = divide(config, partitions, device)
-    price = price or device.price_per_hour
-    if json:
-        print_json(plans_as_json(config, plans, refused, device, price))
-        return
-    for table in tables(config, plans, refused, device, price):
-        print_table(table.columns, table.rows, right=table.columns[1:])
-
-
-def _cost(name: str, config: Config, batch: int, context: int, dtype: Format, source: int | None) -> Cost:
-    try:
-        return cost(config, batch, context, dtype, source)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+    titles = {name: title_with(name, overrides) for name in configs}
+    titled = {titles[name]: without_teacher(loaded, OF_MODEL) for name, loaded in configs.items()}
+    by_title = {titles[name]: at_points for name, at_points in costs.by_point.items()}
+    dtype = next(iter(costs.by_name.values())).dtype
+    return write_costs(titled, by_title, costs.device or load_hardware("h100"), dtype, path, source)

@@ -1,16 +1,11 @@
 """The commands `archlab eval` and `archlab lm-eval`, which measure the quality of a model."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from archlab.cli.arguments import AtLeastOne, ConfigName, ConfigOrOverride, Flag, WholeNumber, split_overrides
 from archlab.cli.terminal import print_json, print_table
+from archlab.console import console
 from archlab.progress import doing
-
-if TYPE_CHECKING:
-    from archlab.data.batch import Measure
-    from archlab.infer.score import HeldOutScore
 
 
 def evaluate(
@@ -51,63 +46,12 @@ def evaluate(
     sources, overrides = split_overrides(config, more)
     with doing("scoring held-out text"):
         evaluations = evaluated(*sources, overrides=overrides, tokens=tokens, int8=int8)
-    first = evaluations[0].score
-    if len(evaluations) == 1:
-        if json:
-            print_json(first.model_dump())
-        else:
-            _print_score(first)
-        return
     if json:
-        print_json([evaluation.data for evaluation in evaluations])
+        print_json([each.data for each in evaluations] if len(evaluations) > 1 else evaluations[0].score.model_dump())
         return
-    heading, form = _COLUMNS[first.measure]
-    rows = [
-        (
-            each.source,
-            _state(each.score),
-            format(each.score.value, form),
-            format(each.difference, f"+{form}") if number else "",
-            f"[{', '.join(format(end, form) for end in each.interval)}]" if number and each.interval else "",
-        )
-        for number, each in enumerate(evaluations)
-    ]
-    columns = ("model", "weights", heading, "difference", "95% interval")
-    print_table(columns, rows, right=columns[2:])
-    print(f"data: {first.corpus}")
-    if len({_amount(each.score) for each in evaluations}) == 1:
-        print(_amount(first))
-    else:
-        for each in evaluations:
-            print(f"{each.source}: {_amount(each.score)}")
-    n_windows = evaluations[0].windows
-    print(f"95% interval: covers the choice of the {n_windows:,} windows, not the seeds of training")
+    from archlab.report.evaluations import print_evaluations
 
-
-_COLUMNS: Mapping["Measure", tuple[str, str]] = {
-    "bits_per_byte": ("bits per byte", ".4f"),
-    "accuracy": ("accuracy", ".2%"),
-    "denoising_loss": ("nats per hidden token", ".4f"),
-}
-"""Heading and number format of the column with the scores, by measure."""
-
-
-def _print_score(scored: "HeldOutScore") -> None:
-    loss = f" ({scored.loss:.4f} nats per token)" if scored.denoising_loss is None else ""
-    state = f"after {scored.trained_steps:,} steps" if scored.trained_steps else "with the folder's weights"
-    print(f"{scored.result}{loss}")
-    print(f"{state if scored.trained else 'untrained'}, on {_amount(scored)}")
-    print(f"data: {scored.corpus}")
-
-
-def _amount(scored: "HeldOutScore") -> str:
-    return f"{scored.tokens:,} predicted tokens in windows of {scored.context:,}, in {scored.dtype}"
-
-
-def _state(scored: "HeldOutScore") -> str:
-    if not scored.trained:
-        return "untrained"
-    return f"{scored.trained_steps:,} steps" if scored.trained_steps else "as stored"
+    print_evaluations(console(), evaluations)
 
 
 def lm_eval(

@@ -7,7 +7,6 @@ from archlab.cli.arguments import AtLeastOne, Bytes, ConfigName, DeviceName, Man
 from archlab.cli.terminal import long_output
 from archlab.errors import UserError
 from archlab.files import make_folder, write_atomic
-from archlab.pricing.hardware import load_hardware
 from archlab.sizing.proposal_yaml import as_yaml
 from archlab.sizing.propose import propose
 
@@ -57,9 +56,6 @@ def run(
     """
     if out is not None and out.is_dir():
         raise UserError(f"--out is {out}, a folder; allowed: a file name")
-    if hardware is not None:
-        devices = load_hardware(hardware)
-        memory = min(memory or sys.maxsize, devices.memory * devices.count)
     proposal = propose(
         like,
         *overrides,
@@ -67,6 +63,7 @@ def run(
         active=active,
         flops=flops,
         memory=memory,
+        hardware=hardware,
         context=context,
         languages=languages,
     )

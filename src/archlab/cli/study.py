@@ -1,7 +1,6 @@
 """The commands `archlab study run|report|list|new|show` and `archlab demo`."""
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +8,9 @@ from cyclopts import Parameter
 
 from archlab.cli.arguments import AtLeastOne, Flag, StudyName
 from archlab.cli.help import verb_with_subcommands
-from archlab.cli.terminal import long_output, print_json, print_table
-from archlab.config.core.merge import Raw
+from archlab.cli.terminal import long_output, print_json
 from archlab.config.core.text import note
-from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.config.core.yaml_text import to_yaml
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.pricing.units import plural
@@ -20,9 +18,7 @@ from archlab.study.executors.named import ExecutorName
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
-    from archlab.evidence.claims import Claim
-    from archlab.evidence.study_plan import PlannedStudy
-    from archlab.study.schema import StudyConfig
+    pass
 
 app = verb_with_subcommands("study")
 
@@ -173,7 +169,7 @@ def show(study: StudyName, /, *, scale: str | None = None, yaml: Flag = False) -
         Print the study as YAML, to save, change and run it. Studies that it extends are merged into the YAML.
     """
     from archlab.evidence.study_plan import plan_study
-    from archlab.study.folder import describe_text
+    from archlab.report.study.plan import print_plan
     from archlab.study.study_file import read_study
 
     if yaml:
@@ -182,70 +178,7 @@ def show(study: StudyName, /, *, scale: str | None = None, yaml: Flag = False) -
     plan = plan_study(study, scale)
     for text in plan.notes:
         note(text)
-    out, reads = console(), describe_text(plan.config, plan.arms)
-    out.print(plan.config.question)
-    if plan.config.claim:
-        out.print(f"claimed: {plan.config.claim}")
-    for line in _predicted(study, plan.claims):
-        out.print(line)
-    out.print(reads)
-    out.print(f"{plural(len(plan.arms), 'arm')}, {_runs_per_arm(plan.config)} each\n")
-    rows = plan.frame()
-    print_table(
-        ("arm", "against", "changes", "what follows"),
-        [(row["arm"], row["reference"] or "", _lines(row["changes"]), _lines(row["follows"])) for row in rows],
-    )
-    print_table(
-        ("arm", "shape", "parameters", "training tokens", "rate"),
-        [
-            (
-                row["arm"],
-                f"{row['n_layers']} x {row['d_model']}",
-                f"{row['parameters']:,}",
-                f"{row['tokens']:,}",
-                f"{row['lr']:g}",
-            )
-            for row in rows
-        ],
-        right=("shape", "parameters", "training tokens", "rate"),
-    )
-    out.print(_duration(plan))
-    out.print(f"each run uses {plan.needs}; number of runs at the same time on this machine: {plan.workers}")
-
-
-def _predicted(study: str, claims: Sequence["Claim"]) -> Iterator[str]:
-    from archlab.report.study.claims import predicted
-
-    for claim in claims:
-        yield f"claim {claim.number} of the ledger ({claim.name}) predicts: {predicted(study, claim)}"
-
-
-def _runs_per_arm(config: "StudyConfig") -> str:
-    from archlab.study.design import grid
-    from archlab.study.schema import most_seeds
-
-    few, most = len(config.seed_list), most_seeds(config.seeds)
-    seeds = plural(few, "seed") if few == most else f"{few} to {most} seeds"
-    tuning = len(grid(config)) * config.tune_seeds
-    return f"{seeds} and {tuning} tuning runs" if tuning else seeds
-
-
-def _lines(fields: Raw) -> str:
-    return "\n".join(f"{field}: {to_yaml_line(value)}" for field, value in fields.items())
-
-
-def _duration(plan: "PlannedStudy") -> str:
-    """Describe the number of runs, their estimated time, and the source of the estimate."""
-    from archlab.pricing.units import seconds
-    from archlab.study.schema import most_seeds
-
-    total, config = plan.forecast, plan.config
-    up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
-    runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
-    if total.seconds is None:
-        return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
-    time = f"time of all runs, one after another: about {seconds(total.seconds)} {plan.pace.source}"
-    return f"{runs}\n{time}. Start-up is not included."
+    print_plan(console(), plan)
 
 
 def present(summary: StudySummary, folder: Path) -> None:

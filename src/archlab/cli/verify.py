@@ -70,7 +70,7 @@ def run(
     if json:
         print_json(result.as_json())
     else:
-        print(result)
+        print(result.text())
     return int(not result.equal)
 
 

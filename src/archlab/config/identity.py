@@ -7,9 +7,9 @@ from typing import Any
 
 from archlab.config.core.merge import Raw, expand
 from archlab.config.layers import resolve, resolve_encoder, resolve_layers
-from archlab.config.schema import Config, check_is_config
+from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.displayed import Displayed
 
 NO_EFFECT_ON_RESULT = (
     "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
@@ -21,12 +21,15 @@ NO_EFFECT_ON_RESULT = (
 def resolved(config: Config) -> Raw:
     """Return plain values with every derived field filled in. Loading these values gives an equivalent config."""
     raw = config.model_dump(mode="json")
-    parts = {"layers": resolve_layers(config.model), "encoder": resolve_encoder(config.model)}
-    whole = resolve(config.model).model_copy(update=parts)
-    raw["model"] = whole.model_dump(mode="json")
-    if raw["model"]["layers"]:
-        raw["model"]["layers"] = expand(raw["model"]["layers"])
-    raw["train"] = resolve_train(config).model_dump(mode="json")
+    return {**raw, "model": resolved_model(config.model), "train": resolve_train(config).model_dump(mode="json")}
+
+
+def resolved_model(model: ModelConfig) -> Raw:
+    """Return the plain values of a model with every derived field filled in."""
+    parts = {"layers": resolve_layers(model), "encoder": resolve_encoder(model)}
+    raw = resolve(model).model_copy(update=parts).model_dump(mode="json")
+    if raw["layers"]:
+        raw["layers"] = expand(raw["layers"])
     return raw
 
 
@@ -38,27 +41,17 @@ def flatten(raw: Raw, at: str = "") -> Raw:
     return flat
 
 
-class Differences(Displayed, dict[str, tuple[Any, Any]]):
-    """Values of two configs by field."""
+def differences(a: Config, b: Config, *, model_only: bool = False) -> dict[str, tuple[Any, Any]]:
+    """Return the resolved fields in which the configs differ, section by section, with their values in `a` and in `b`.
 
-
-def diff(a: Config, b: Config, *, model_only: bool = False) -> Differences:
-    """Return the resolved fields in which the configs differ, section by section.
-
-    The result maps a dotted field to its values in `a` and in `b`. The value is None if a config does not have the
-    field. With `model_only`, other fields than those of the model are left out.
-
-    >>> dict(archlab.diff(archlab.load_config("llama-3-8b"), archlab.load_config("llama-3-8b", "model.n_layers=16")))
-    {'model.n_layers': (32, 16)}
+    The value is None if a config does not have the field. With `model_only`, other fields than those of the model are
+    left out.
     """
-    check_is_config(a, b)
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     sections = list(dict.fromkeys(key.rpartition(".")[0] for key in {**left, **right}))
     differing.sort(key=lambda key: sections.index(key.rpartition(".")[0]))
-    return Differences(
-        {key: (left.get(key), right.get(key)) for key in differing if key.startswith("model.") or not model_only}
-    )
+    return {key: (left.get(key), right.get(key)) for key in differing if key.startswith("model.") or not model_only}
 
 
 def config_hash(value: Any) -> str:

@@ -30,6 +30,7 @@ from archlab.config.core.base import (
     Settings,
     Width,
 )
+from archlab.displayed import Displayed
 
 
 class Block(Settings):
@@ -178,7 +179,7 @@ class Encoder(Settings):
         return hash(self.n_layers)  # dicts of overrides have no hash
 
 
-class ModelConfig(Settings):
+class ModelConfig(Displayed, Settings):
     """Architecture of one stack of layers, a decoder or an encoder; or of a decoder that reads from an encoder."""
 
     vocab_size: Width

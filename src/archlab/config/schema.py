@@ -1,7 +1,6 @@
 """Config of a run: the model, its training and its data."""
 
 import pickle
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -32,7 +31,6 @@ from archlab.config.reserve import Reserve
 from archlab.config.tasks import NoTask, TaskOrText
 from archlab.config.teacher import TeacherConfig
 from archlab.displayed import Displayed
-from archlab.errors import UserError
 
 
 class Keep(Settings):
@@ -290,25 +288,6 @@ class Config(Displayed, Settings):
         """Return a recipe for pickle that imports the plug-ins first, because the values may be instances of the
         plug-ins' classes."""
         return _unpickled, (type(self), self.plugins, pickle.dumps(self.__getstate__()))
-
-
-def check_is_config(*values: object) -> None:
-    """Raise UserError if a value is not a config."""
-    if wrong := [each for each in values if not isinstance(each, Config)]:
-        allowed = "what archlab.load_config returns, and then arguments by name, as in context=256"
-        raise UserError(f"{wrong[0]!r} is not a config; allowed: {allowed}")
-
-
-def named_configs(configs: Sequence[Config], names: Sequence[str] = ()) -> dict[str, Config]:
-    """Return configs by name. By default, the names are `config 1`, `config 2` and so on.
-
-    Raise UserError if a value is not a config, or if there is not one name for each config.
-    """
-    check_is_config(*configs)
-    names = names or [f"config {number}" for number in range(1, len(configs) + 1)]
-    if not len({*names}) == len(names) == len(configs):
-        raise UserError(f"names: {[*names]}; allowed: {len(configs)} different names, one for each config")
-    return dict(zip(names, configs, strict=True))
 
 
 def _unpickled(schema: type[Config], plugins: tuple[str, ...], state: bytes) -> Config:

@@ -8,10 +8,9 @@ from typing import Any
 from archlab.config.core.merge import Raw
 from archlab.config.io import studies
 from archlab.config.training import resolve_train
-from archlab.displayed import Library, as_frame
+from archlab.displayed import Displayed, Library, as_frame
 from archlab.evidence.claims import Claim, claim_of
 from archlab.evidence.pace import TrainingPace, training_pace
-from archlab.pricing.units import plural
 from archlab.review.findings import in_one_line, warnings
 from archlab.study.arm import Arm
 from archlab.study.checks import untrained_notes
@@ -24,9 +23,11 @@ from archlab.study.study_file import given_study
 
 
 @dataclass(frozen=True, repr=False)
-class PlannedStudy:
+class PlannedStudy(Displayed):
     """A study before it runs: its arms, and what its runs would take."""
 
+    name: str
+    """Name of the study or of its file. Empty for a study without a file."""
     config: StudyConfig
     arms: Sequence[Arm]
     claims: Sequence[Claim]
@@ -41,10 +42,6 @@ class PlannedStudy:
     """Number of runs that this machine would train at the same time."""
     notes: Sequence[str]
     """Notes about the design, and about shapes of models."""
-
-    def __repr__(self) -> str:
-        arms, runs = plural(len(self.arms), "arm"), plural(self.forecast.runs, "run")
-        return f"{self.config.question} {arms}, {runs}; frame() has a row per arm"
 
     def frame(self, library: Library | None = None) -> Any:
         """Return one row per arm: the arm that it is compared with, its size, and its training.
@@ -85,12 +82,13 @@ def plan_study(study: str | Path | Raw | StudyConfig, scale: str | None = None) 
     >>> plan.forecast.runs
     6
     """
-    _, config, source = given_study(study, scale)
+    name, config, source = given_study(study, scale)
     designed, pace = arms(config, source), training_pace()
     configs = [arm.config for arm in designed]
     each = needs(configs, default_threads(configs))
     of_shapes = list(dict.fromkeys(text for config in configs for text in warnings(config)))
     return PlannedStudy(
+        str(study) if isinstance(study, str) else name or "",
         config,
         designed,
         claim_of(str(study)) if isinstance(study, str) and study in studies() else (),

@@ -137,6 +137,33 @@ def load_config(source: str | Path, *overrides: str | Mapping[str, Any]) -> Conf
     return build_config(read_named_config(source, texts), texts, str(source))
 
 
+ConfigSource = Config | str | Path
+"""A config, or the name of one: a preset, a YAML file, a run folder, a Hugging Face folder or a hub id."""
+
+
+def config_of(source: ConfigSource) -> Config:
+    """Return the config, loaded if it is given by name."""
+    return source if isinstance(source, Config) else load_config(source)
+
+
+def name_of(source: ConfigSource, default: str) -> str:
+    """Return the name by which a config is given, or the default for a Config."""
+    return default if isinstance(source, Config) else str(source)
+
+
+def named_configs(sources: Sequence[ConfigSource], names: Sequence[str] = ()) -> dict[str, Config]:
+    """Return configs by name. By default, the names are those by which they are given, or else `config 1`, `config 2`
+    and so on.
+
+    Raise UserError if there is not one name for each config.
+    """
+    if not names:
+        names = [name_of(source, f"config {number}") for number, source in enumerate(sources, 1)]
+    if not len({*names}) == len(names) == len(sources):
+        raise UserError(f"names: {[*names]}; allowed: {len(sources)} different names, one for each config")
+    return dict(zip(names, map(config_of, sources), strict=True))
+
+
 class Shape(NamedTuple):
     """A config, and what the user should know about it."""
 
@@ -155,6 +182,11 @@ def load_shape(source: str | Path, overrides: Sequence[str] = ()) -> Shape:
         return Shape(build_config(raw, overrides, str(source)), about.part, [])
     loaded, texts = load_and_notes(source, overrides)
     return Shape(loaded, "", texts)
+
+
+def shape_of(source: ConfigSource) -> Shape:
+    """Return the config, loaded like `load_shape` if it is given by name."""
+    return Shape(source, "", []) if isinstance(source, Config) else load_shape(source)
 
 
 def load_and_notes(source: str | Path, overrides: Sequence[str]) -> tuple[Config, list[str]]:

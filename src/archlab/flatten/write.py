@@ -12,7 +12,8 @@ from archlab.config.layers import layer_configs, resolve, stacks
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.sources import refuse_users_kinds
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
+from archlab.exchange.configs import ConfigSource, config_of, name_of
 from archlab.flatten.decoder import decoder, kinds_of
 from archlab.flatten.text import WIDTH, Page, lines
 
@@ -54,11 +55,12 @@ def title_of(config: str, overrides: Sequence[str]) -> str:
     return " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
 
 
-def flatten_model(model: ModelConfig, title: str = "A model", most_lines: int | None = None) -> str:
+def flatten_model(model: ModelConfig | ConfigSource, title: str = "", most_lines: int | None = None) -> str:
     """Return the text of a Python file that contains exactly this architecture and needs only torch.
 
-    The class `Decoder` in the file can load the state dict of archlab's Decoder. The docstring of the file begins with
-    `title`. By default, the file has at most 350 lines, or 700 with an encoder. `most_lines` is another limit.
+    `model` is `config.model` of a config, the config, or its name, as for `archlab.load_config`. The class `Decoder` in
+    the file can load the state dict of archlab's Decoder. The docstring of the file begins with `title`, by default the
+    name of the config. The file has at most `most_lines` lines, by default 350, or 700 with an encoder.
 
     Raise UserError if the file would have more lines, or if the config has a setting that a flattened
     file does not support.
@@ -68,9 +70,12 @@ def flatten_model(model: ModelConfig, title: str = "A model", most_lines: int | 
     >>> file["Decoder"]().load_state_dict(archlab.Decoder(model).state_dict())
     <All keys matched successfully>
     """
+    check_at_least(1, most_lines=most_lines)
+    if not isinstance(model, ModelConfig):
+        title, model = title or name_of(model, ""), config_of(model).model
     _refuse_unknown(model)
     most_lines = most_lines or MOST_LINES * len(stacks(model))
-    title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
+    title = re.sub(r"[^\w .,+=/-]", "_", title or "A model")[:40]
     n_kinds = sum(len(kinds_of(stack)[0]) for stack in stacks(model))
     layers_differ = n_kinds > 1
     page = Page(layers_differ)

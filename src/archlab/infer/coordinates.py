@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.components.work import FLOAT32_BYTES, Pass
-from archlab.config.schema import Config, check_is_config
+from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError, check_at_least
+from archlab.exchange.configs import ConfigSource, config_of
 from archlab.infer.probe import shared_context
 from archlab.model.decoder import Decoder
 from archlab.pricing.memory import step_memory
@@ -75,7 +76,12 @@ class Coordinates:
 
 
 def coordinate_check(
-    config: Config, widths: Sequence[int], *, steps: int = STEPS, context: int | None = None, name: str = "the config"
+    config: ConfigSource,
+    widths: Sequence[int],
+    *,
+    steps: int = STEPS,
+    context: int | None = None,
+    name: str = "the config",
 ) -> Coordinates:
     """Measure how much a few updates change activations at different widths. With muP (`model.mup`), the change does
     not depend on the width (Yang 2022, appendix D).
@@ -94,7 +100,7 @@ def coordinate_check(
     >>> {place.name: len(place.change) for place in checked.places}
     {'embedding': 2, 'layer 1': 2, 'layer 2': 2, 'logits': 2}
     """
-    check_is_config(config)
+    config = config_of(config)
     check_at_least(1, steps=steps, context=context, widths=min(widths, default=None))
     context = context or shared_context([config])
     if len(set(widths)) < 2:

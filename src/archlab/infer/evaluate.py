@@ -7,6 +7,7 @@ from typing import Any
 
 from archlab.config.effects import check_effect
 from archlab.config.io import override_texts
+from archlab.displayed import Evaluations
 from archlab.errors import UserError
 from archlab.infer.paired import interval
 from archlab.infer.score import HeldOutScore, score_all
@@ -38,7 +39,7 @@ def evaluate(
     overrides: Sequence[str | Mapping[str, Any]] = (),
     tokens: int | None = None,
     int8: bool = False,
-) -> list[Evaluation]:
+) -> Evaluations[Evaluation]:
     """Score models on the same held-out text, in bits per byte or in the measure of their objective or task.
 
     - `sources`: run folders, Hugging Face folders, hub ids, or untrained presets or YAML files. The score of a run
@@ -61,7 +62,7 @@ def evaluate(
     check_effect(texts, "eval")
     models = score_all(names, texts, tokens, int8=int8)
     first = models[0]
-    return [
+    return Evaluations(
         Evaluation(
             name,
             model.score,
@@ -70,4 +71,4 @@ def evaluate(
             len(model.windows.weights),
         )
         for name, model in zip(names, models, strict=True)
-    ]
+    )

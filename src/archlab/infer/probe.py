@@ -10,11 +10,12 @@ import torch
 from archlab.config.components.position import Rope
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.layers import distinct_layers, stacks
-from archlab.config.schema import Config, named_configs
+from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError, at, check_at_least
+from archlab.exchange.configs import ConfigSource, named_configs
 from archlab.model.decoder import Decoder
 from archlab.model.rotary import rotation
 from archlab.pricing.memory import step_memory
@@ -75,7 +76,9 @@ def shared_context(configs: Iterable[Config]) -> int:
     return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs))
 
 
-def probe(config: Config, /, *more: Config, context: int | None = None, names: Sequence[str] = ()) -> list[Start]:
+def probe(
+    config: ConfigSource, /, *more: ConfigSource, context: int | None = None, names: Sequence[str] = ()
+) -> list[Start]:
     """Measure gradients, activations and attention of every layer before training, for one or more configs.
 
     The measurement is one forward and backward pass over 512 random tokens in float32. `train.seed` determines the

@@ -10,13 +10,14 @@ import torch
 
 from archlab.config.components.work import FLOAT32_BYTES, KINDS, OperationKind
 from archlab.config.core.base import Base
-from archlab.config.schema import Config, TrainConfig, check_is_config
+from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.errors import UserError, check_at_least
+from archlab.exchange.configs import ConfigSource, config_of
 from archlab.infer.clock import Part, clocked, time_by_kind
 from archlab.infer.session import Session, checked_every
 from archlab.machine import keep_freed_memory
@@ -61,7 +62,7 @@ class Speed(Base):
     threads: int
 
 
-def training_speed(config: Config, steps: int = 10) -> Speed:
+def training_speed(config: ConfigSource, steps: int = 10) -> Speed:
     """Measure the speed of whole training steps on this machine: forward and backward pass, clipping and optimizer
     update. Weights and tokens are random.
 
@@ -72,7 +73,7 @@ def training_speed(config: Config, steps: int = 10) -> Speed:
     >>> speed.tokens_per_second > 0
     True
     """
-    check_is_config(config)
+    config = config_of(config)
     check_at_least(1, steps=steps)
     run = rehearse(config)
     utilization = Utilization(visible_training_flops(config), run.device)
@@ -83,7 +84,7 @@ def training_speed(config: Config, steps: int = 10) -> Speed:
 
 
 def decoding_speed(
-    config: Config,
+    config: ConfigSource,
     batch: int = 1,
     context: int = 16,
     steps: int = 64,
@@ -105,7 +106,7 @@ def decoding_speed(
     >>> speed.tokens_per_second > 0
     True
     """
-    check_is_config(config)
+    config = config_of(config)
     check_at_least(1, batch=batch, context=context, steps=steps)
     counted = cost(config, batch, context, dtype)
     if "decoding" not in counted.computed_work:
@@ -244,7 +245,7 @@ class Profile(Base):
     threads: int
 
 
-def profile(config: Config, steps: int = 5) -> Profile:
+def profile(config: ConfigSource, steps: int = 5) -> Profile:
     """Measure the time of each kind of operation in a training step on this machine, beside its FLOPs and bytes.
 
     Every operation is timed separately, in the forward and in the backward pass. The model is not compiled. `steps` is
@@ -255,7 +256,7 @@ def profile(config: Config, steps: int = 5) -> Profile:
     >>> round(sum(share.time for share in step.shares), 6)
     1.0
     """
-    check_is_config(config)
+    config = config_of(config)
     check_at_least(1, steps=steps)
     run = rehearse(uncompiled(config))
     whole_seconds = min(seconds_of(run.step, steps))

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from archlab.config.layers import layer_configs
-from archlab.config.schema import Config, check_is_config
 from archlab.displayed import Displayed
+from archlab.errors import check_at_least
 from archlab.evidence.claims import Claim, cited, claims, sources
+from archlab.exchange.configs import ConfigSource, shape_of
 from archlab.files import write_page
 from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
@@ -34,6 +35,8 @@ class Review(Displayed):
     case: Case
     findings: tuple[Finding, ...]
     """Values that break a rule, warnings first."""
+    part: str = ""
+    """Description of the part of the model that the config covers. Empty for the whole model."""
 
     @property
     def data(self) -> list[dict[str, Any]]:
@@ -42,10 +45,12 @@ class Review(Displayed):
 
 
 def check(
-    config: Config, *, tensor: int | None = None, pipeline: int | None = None, languages: int | None = None
+    config: ConfigSource, *, tensor: int | None = None, pipeline: int | None = None, languages: int | None = None
 ) -> Review:
     """Review the shape of a config against its own rules and against published models.
 
+    - `config`: a config, or its name, as for `archlab.load_config`. The name of a published model that archlab cannot
+      build works, too.
     - `tensor`: number of devices among which each matrix is divided. None means a number that depends on the size.
     - `pipeline`: number of pipeline stages. None means no pipeline.
     - `languages`: number of languages in the text. None means that it is unknown.
@@ -53,17 +58,25 @@ def check(
     A warning means that the model uses hardware poorly. A note means that a value is outside the range of published
     models. Raise UserError if the model cannot be divided in this way.
 
+    >>> archlab.check("llama-3-8b").findings
+    ()
     >>> config = archlab.load_config("llama-3-8b", "model.vocab_size=128255")
     >>> [finding.field for finding in archlab.check(config).findings]
     ['vocab_size']
     """
-    check_is_config(config)
-    case = Case(config, tensor, languages, pipeline)
-    return Review(case, tuple(findings(case)))
+    check_at_least(1, tensor=tensor, pipeline=pipeline, languages=languages)
+    shape = shape_of(config)
+    case = Case(shape.config, tensor, languages, pipeline)
+    return Review(case, tuple(findings(case)), shape.part)
 
 
 def print_review(out: Console, review: Review, name: str = "") -> None:
-    """Print the findings, the table of pipeline stages if there is one, and a summary after the name of the config."""
+    """Print the findings, the table of pipeline stages if there is one, and a summary after the name of the config.
+
+    If the config covers only a part of the model, that part comes first.
+    """
+    if review.part:
+        out.print(f"{name}: {review.part}\n" if name else f"{review.part}\n", soft_wrap=True)
     for line in lines(review.findings, out.width):
         out.print(line, soft_wrap=True)
     if review.case.cut:

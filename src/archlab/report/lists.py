@@ -11,7 +11,7 @@ from archlab.atlas.table import MARKS, evolution, without_architecture
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.units import binary, si
-from archlab.report.text_table import print_columns
+from archlab.report.text_table import Table, print_columns
 
 _HARDWARE = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
 _HARDWARE_LEGEND = (
@@ -75,8 +75,14 @@ def print_differences(out: Console, differences: Mapping[str, tuple[object, obje
     if not differences:
         out.print("no difference")
         return
+    table = difference_table(differences, a, b)
+    print_columns(out, table.columns, table.rows)
+
+
+def difference_table(differences: Mapping[str, tuple[object, object]], a: str, b: str) -> Table:
+    """Return the table of the fields in which the configs named `a` and `b` differ."""
     rows = [
         (field, *("-" if value is None else to_yaml_line(value) for value in pair))
         for field, pair in differences.items()
     ]
-    print_columns(out, ("field", a, b), rows)
+    return Table(("field", a, b), rows)

@@ -1,19 +1,22 @@
 """Proposal of a config for a requested size."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from archlab.atlas.models import PublishedModel, entries
+from archlab.config.core.base import memory_size, whole_number
 from archlab.config.core.merge import Raw, expand
+from archlab.config.core.yaml_text import parse_integer
 from archlab.config.io import build_config, overlay, override_texts, parse_overrides
 from archlab.config.problems import Problem, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.displayed import Displayed
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
 from archlab.exchange.configs import read_config
 from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
+from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.memory import BYTES, kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.pricing.units import binary, count
@@ -69,16 +72,18 @@ class Proposal(Displayed):
 def propose(
     like: str = "llama-3",
     *overrides: str | Mapping[str, Any],
-    params: int | None = None,
-    active: int | None = None,
-    flops: float | None = None,
-    memory: int | None = None,
+    params: int | str | None = None,
+    active: int | str | None = None,
+    flops: float | str | None = None,
+    memory: int | str | None = None,
+    hardware: str | Hardware | None = None,
     context: int | None = None,
     languages: int | None = None,
 ) -> Proposal:
     """Propose a model shape with the proportions of a published family. The size is met within 1%.
 
-    The first of `params` (or `active`), `flops` and `memory` that is set determines the size.
+    The first of `params` (or `active`), `flops` and `memory` that is set determines the size. These numbers may be
+    texts as on the command line: `1B`, `4e21`, `16GiB`.
 
     - `like`: a family or a preset. Families have names such as llama-3, qwen3 or deepseek-v2.
     - `overrides`: fields that differ from the family. They have the form of those of `archlab.load_config`.
@@ -86,16 +91,32 @@ def propose(
     - `active`: number of active parameters per token, alone or with `params`.
     - `flops`: FLOPs of the training run. The size follows the Chinchilla rule (Hoffmann 2022).
     - `memory`: bytes for the weights and the KV cache of one sequence, in bfloat16.
+    - `hardware`: devices to serve on, as for `archlab.load_hardware`. Their memory replaces `memory`, unless that is
+      smaller.
     - `context`: sequence length for serving. None means that of the family.
     - `languages`: number of languages in the text, which determines the vocabulary size. None means that of the family.
 
     Raise UserError if no size is set, if no shape fits, or if the family is unknown.
 
-    >>> proposal = archlab.propose("llama-3", params=10**9)
+    >>> proposal = archlab.propose("llama-3", params="1B")
     >>> proposal.base, archlab.cost(proposal.config).parameters.total
     ('llama-3-8b', 1000400896)
     """
-    request = SizeRequest(like, params, active, flops, memory, context, languages, override_texts(*overrides))
+    check_at_least(1, context=context, languages=languages)
+    if hardware is not None:
+        devices = load_hardware(hardware) if isinstance(hardware, str) else hardware
+        total = devices.memory * devices.count
+        memory = total if memory is None else min(total, int(_size("memory", memory, memory_size) or 0))
+    request = SizeRequest(
+        like=like,
+        params=_size("params", params),
+        active=_size("active", active),
+        flops=_size("flops", flops),
+        memory=_size("memory", memory, memory_size),
+        context=context,
+        languages=languages,
+        overrides=override_texts(*overrides),
+    )
     atlas = entries()
     if request.params or request.active:
         target = TargetSize(request.params or request.active or 0, request.active if request.params else None)
@@ -116,6 +137,18 @@ def propose(
     model = FamilyMember("proposed", result.config)
     nearest = nearest_published(model, atlas)
     return Proposal(request, model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
+
+
+def _size(name: str, size: float | str | None, read: Callable[[Any], Any] = whole_number) -> int | None:
+    """Return the size as an integer, from a number or from its text. `name` is that of the argument."""
+    number = parse_integer(size, read) if isinstance(size, str) else read(size)
+    if size is not None and (not isinstance(number, int) or number < 1):
+        raise UserError(f"{name}: {size!r}; allowed: a positive integer, or its text, as in {_AS_TEXT[name]}")
+    return number
+
+
+_AS_TEXT = {"params": "1B", "active": "300M", "flops": "4e21", "memory": "16GiB"}
+"""Example of a text by argument."""
 
 
 @dataclass(frozen=True)

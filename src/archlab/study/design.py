@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from archlab.config.core.base import MOST_TOKENS
 from archlab.config.core.merge import Raw, expand
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.config.identity import config_hash, diff, flatten, resolved
+from archlab.config.identity import config_hash, differences, flatten, resolved
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import PER_LAYER, parts_of_layers
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
@@ -295,7 +295,7 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
         declared |= {*overridden_fields(reference.overrides)}
     if study.budget.tokens is None:
         declared |= {"train.tokens"}
-    changed = diff(reference.config, arm.config)
+    changed = differences(reference.config, arm.config)
     values, reference_values = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
     # A side that sets one field of a section brings the whole section, if the other side lacks it.
     left_out = [f"{field}." for side in (values, reference_values) for field, value in side.items() if value is None]

@@ -6,6 +6,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from archlab.calls import checked
+
 if TYPE_CHECKING:
     from archlab.testing.comparison import compare
 
@@ -18,4 +20,5 @@ __all__ = ["Part", "compare"]
 def __getattr__(name: str) -> Any:
     if name != "compare":
         raise AttributeError(f"module 'archlab.testing' has no attribute {name!r}")
-    return import_module("archlab.testing.comparison").compare
+    value = globals()[name] = checked(import_module("archlab.testing.comparison").compare, __name__)
+    return value

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from archlab.displayed import Written
 from archlab.testing import Part
 from archlab.testing.mistakes import Mistake
 
@@ -20,7 +21,7 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Written):
     """Hand-written code compared with archlab's."""
 
     part: Part
@@ -49,8 +50,8 @@ class Comparison:
             "parameters": {name: list(names) for name, names in self.parameters.items()},
         }
 
-    def __str__(self) -> str:
-        """Return the report as text."""
+    def text(self) -> str:
+        """Return the report as text, as `archlab verify` prints it."""
         differs = any(check.name == "outputs" and check.status == "differs" for check in self.checks)
         lines = [f"{self.target} {'equals' if self.equal else 'differs from'} archlab's {self.part}"]
         lines += [f"  {check.name:<18} {check.status:<12} {check.words}" for check in self.checks]
@@ -60,8 +61,6 @@ class Comparison:
         elif differs:
             lines += ["No known mistake gives this output."]
         return "\n".join(lines)
-
-    __repr__ = __str__
 
 
 _TOGETHER = "These two mistakes together give exactly your output:"

@@ -16,7 +16,7 @@ from archlab.config.core.plugins import copies
 from archlab.config.core.text import command_line
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml, to_yaml_line
-from archlab.config.identity import NO_EFFECT_ON_RESULT, diff
+from archlab.config.identity import NO_EFFECT_ON_RESULT, differences
 from archlab.config.problems import is_under
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.sources import deciding
@@ -161,7 +161,7 @@ class RunFolder(RunFiles):
 
     def _check_untrained(self, config: Config, tokenizer: Path | None, document_token: int | None) -> None:
         """Raise UserError if the folder of an imported or converted model cannot be trained with the new config."""
-        changed = diff(load_config(self.path), config)
+        changed = differences(load_config(self.path), config)
         refused = {f: x for f, x in changed.items() if is_under([f], ("model", "train.start", "train.start_layers"))}
         why = "contains a model with another config; to begin from its weights, choose another folder with --out"
         self._refuse(refused, why)
@@ -200,7 +200,7 @@ class RunFolder(RunFiles):
 
         The path of the text or the teacher may differ if its content is the same, and `auto` may be a resolved value.
         """
-        changed = diff(old, config)
+        changed = differences(old, config)
         outcomes = {name: field for name, field in _OUTCOMES.items() if before and name in env}
         may_differ = (*NO_EFFECT_ON_RESULT, *outcomes.values(), "plugins")
         same = [paths for name, paths in _LOCATIONS.items() if before.get(name) == env.get(name)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.core.text import collected_notes
-from archlab.config.schema import Config, check_is_config
+from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.config.training import tokens_read
 from archlab.data.chat_data import ChatData
@@ -14,6 +14,7 @@ from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.pair_data import PairData
 from archlab.errors import UserError
+from archlab.exchange.configs import ConfigSource, config_of
 from archlab.hf.imported import imported
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import SHORT, attention_kernels, products_up_to, slow_attention
@@ -44,7 +45,9 @@ Source: Muennighoff 2023, arXiv 2305.16264.
 """
 
 
-def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
+def train(
+    config: ConfigSource, out: str | Path, callback: Callback | None = None, corpus: str | None = None
+) -> RunSummary:
     """Train a run in the folder `out`, or continue it from its last checkpoint. Return the run's summary.
 
     If the run is finished, return its summary without training. Under torchrun, call this function in every process;
@@ -58,7 +61,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     >>> run.status, run.tokens
     ('finished', 640)
     """
-    check_is_config(config)
+    config = config_of(config)
     keep_freed_memory()
     with (
         deterministic_algorithms(config.train),

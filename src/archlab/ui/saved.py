@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from archlab.config.identity import diff
+from archlab.config.identity import differences
 from archlab.config.training import without_teacher
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.summary import cost
@@ -93,4 +93,4 @@ def diff_page(compared: ComparedConfigs, root: Path) -> SavedPage:
     from archlab.report.drawings.diff_page import render
 
     a, b = zip(compared.titles, (load(variant, root).config for variant in compared.pair()), strict=True)
-    return SavedPage(f"{a[0]}-{b[0]}-differences", render(a, b, diff(a[1], b[1], model_only=True)))
+    return SavedPage(f"{a[0]}-{b[0]}-differences", render(a, b, differences(a[1], b[1], model_only=True)))

@@ -214,6 +214,15 @@ class _Builder:
         return UserError(f"{self._source}, line {event.start_mark.line + 1}: {message}")
 
 
+def parse_integer(text: str, read: Callable[[Any], Any]) -> int | None:
+    """Return an integer that is written as in a config, such as 32Ki, or None if the text is not an integer.
+
+    `read` is the function that converts suffixes, as for a field of a config. Raise UserError if the text is not valid.
+    """
+    number = read(parse_yaml(text, "a number"))
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
 def parse_yaml(text: str, source: str) -> Any:
     """Return the value of a YAML text. If the text is not valid, raise a UserError that names `source` and the line."""
     try:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archlab.config.layers import distinct_layers, stacks
-from archlab.config.schema import Config, check_is_config
 from archlab.displayed import Displayed, FigureFormat
+from archlab.exchange.configs import ConfigSource, name_of, shape_of
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.inside import check_unfold
 from archlab.report.drawings.svg import Svg, write_picture
@@ -42,18 +42,20 @@ class Figure(Displayed):
         return self.svg  # JupyterLab prefers HTML to SVG
 
 
-def draw(config: Config, title: str = "", *, unfold: Sequence[str] = (), remark: str = "") -> Figure:
+def draw(config: ConfigSource, title: str = "", *, unfold: Sequence[str] = (), remark: str = "") -> Figure:
     """Draw the block diagram of a config. It shows the resolved layers, from which the model is built.
 
-    - `title`: name of the model above the diagram.
+    - `config`: a config, or its name, as for `archlab.load_config`. The name of a published model that archlab cannot
+      build works, too.
+    - `title`: name of the model above the diagram. By default, it is the name by which the config is given.
     - `unfold`: branches whose projections are also drawn: `mlp`, `attention` or `cross`.
-    - `remark`: line below the title.
+    - `remark`: line below the title. By default, it says which part of a published model is drawn, if not all.
 
     Raise UserError if a branch cannot be unfolded.
 
-    >>> archlab.draw(archlab.load_config("llama-3-8b"), unfold=["mlp"]).save("model.svg")
+    >>> archlab.draw("llama-3-8b", unfold=["mlp"]).save("model.svg")
     PosixPath('model.svg')
     """
-    check_is_config(config)
-    check_unfold([layer for stack in stacks(config.model) for layer in distinct_layers(stack)], list(unfold))
-    return Figure(title or "block diagram", block_diagram(config, title or "block diagram", list(unfold), remark))
+    shape, title = shape_of(config), title or name_of(config, "block diagram")
+    check_unfold([layer for stack in stacks(shape.config.model) for layer in distinct_layers(stack)], list(unfold))
+    return Figure(title, block_diagram(shape.config, title, list(unfold), remark or shape.part))

@@ -14,21 +14,28 @@ from markupsafe import Markup
 from archlab.atlas.inspect import choices
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.describe import layer_table
-from archlab.config.identity import resolved
+from archlab.config.identity import resolved, resolved_model
+from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
+from archlab.displayed import Evaluations
 from archlab.evidence.price import BASE, CONTEXT
-from archlab.pricing.comparison import Costs
+from archlab.evidence.study_plan import PlannedStudy
+from archlab.exchange.diff import Differences
 from archlab.pricing.summary import Cost
+from archlab.report import evaluations
 from archlab.report.charts.still import still
 from archlab.report.check import Review, template_values
+from archlab.report.cost.answer import Costs, Plans
 from archlab.report.cost.tables import of_one
 from archlab.report.explain import Explanation
 from archlab.report.guide.lecture import topic_entry
 from archlab.report.html import render_part
+from archlab.report.lists import difference_table
 from archlab.report.notebook.figures import Charts, charts_of, forest_of
-from archlab.report.notebook.text import cost_tables, text_of
+from archlab.report.notebook.text import text_of
 from archlab.report.run.page import COLUMNS, answer, facts, run_rows, title
 from archlab.report.run.watched import Watched, load_run
+from archlab.report.study import plan
 from archlab.report.study.arms import DIFFERENCES_SHOW
 from archlab.report.study.tables import arm_table
 from archlab.report.text_table import Table
@@ -54,12 +61,13 @@ def parts_of(value: object) -> dict[str, Any]:
 
 
 @parts_of.register
-def _(value: Config) -> dict[str, Any]:
-    rows = layer_table(value.model)
+def _(value: Config | ModelConfig) -> dict[str, Any]:
+    model = value.model if isinstance(value, Config) else value
+    rows = layer_table(model)
     layers = Table(list(rows[0]), [list(row.values()) for row in rows])
     return {
-        "tables": [Table(("architecture", ""), [*choices(value.model).items()]), layers],
-        "config": to_yaml(resolved(value)),
+        "tables": [Table(("architecture", ""), [*choices(model).items()]), layers],
+        "config": to_yaml(resolved(value) if isinstance(value, Config) else resolved_model(value)),
         "words": True,
     }
 
@@ -70,14 +78,14 @@ def _(value: Cost) -> dict[str, Any]:
 
 
 @parts_of.register
-def _(value: Costs) -> dict[str, Any]:
-    return {"tables": [*cost_tables(value)]}
+def _(value: Costs | Plans) -> dict[str, Any]:
+    return {"tables": [*value.tables()]}
 
 
 @parts_of.register
 def _(value: Review) -> dict[str, Any]:
     values = template_values(value)
-    return {**values, "review": value, "answer": values["summary"]}
+    return {**values, "review": value, "title": value.part, "answer": values["summary"]}
 
 
 @parts_of.register
@@ -98,6 +106,25 @@ def _(value: StudySummary) -> dict[str, Any]:
         "tables": [Table(*arm_table(value))],
         "notes": value.warnings,
     }
+
+
+@parts_of.register
+def _(value: PlannedStudy) -> dict[str, Any]:
+    return {
+        "title": value.config.question,
+        "tables": [*plan.tables(value)],
+        "notes": [*plan.about(value), *plan.needs(value), *value.notes],
+    }
+
+
+@parts_of.register
+def _(value: Evaluations) -> dict[str, Any]:
+    return {"tables": [*evaluations.tables(value)], "notes": [*evaluations.lines(value)]}
+
+
+@parts_of.register
+def _(value: Differences) -> dict[str, Any]:
+    return {"tables": [difference_table(value, *value.names)]} if value else {"lines": text_of(value)}
 
 
 @parts_of.register

@@ -9,23 +9,27 @@ from rich.console import Console
 
 from archlab.atlas.list_presets import Presets
 from archlab.config.core.yaml_text import to_yaml
-from archlab.config.identity import Differences
+from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.console import console
-from archlab.displayed import Families, Transformations
+from archlab.displayed import Evaluations, Families, Transformations, Written
 from archlab.evidence.ledger import Ledger
 from archlab.evidence.studies import Studies
-from archlab.pricing.comparison import Costs
+from archlab.evidence.study_plan import PlannedStudy
+from archlab.exchange.diff import Differences
 from archlab.pricing.hardware import Devices
 from archlab.pricing.summary import Cost
 from archlab.report.check import Review, print_review
-from archlab.report.cost.tables import of_one, side_by_side
+from archlab.report.cost.answer import Costs, Plans
+from archlab.report.cost.tables import of_one
 from archlab.report.drawings.figure import Figure
+from archlab.report.evaluations import print_evaluations
 from archlab.report.explain import Explanation
 from archlab.report.ledger.text import print_ledger
 from archlab.report.lists import print_differences, print_families, print_hardware, print_presets, print_transformations
 from archlab.report.run.watched import Watched
 from archlab.report.study.claims import print_studies
+from archlab.report.study.plan import print_plan
 from archlab.report.text_table import FIXED, Table, print_columns
 from archlab.sizing.proposal_yaml import as_yaml
 from archlab.sizing.propose import Proposal
@@ -50,7 +54,7 @@ def print_value(value: object, out: Console) -> None:
 
 
 @print_value.register
-def _(value: Config, out: Console) -> None:
+def _(value: Config | ModelConfig, out: Console) -> None:
     out.print(to_yaml(value.model_dump(mode="json", exclude_unset=True)), soft_wrap=True)
 
 
@@ -60,8 +64,8 @@ def _(value: Cost, out: Console) -> None:
 
 
 @print_value.register
-def _(value: Costs, out: Console) -> None:
-    _print_tables(cost_tables(value), out)
+def _(value: Costs | Plans, out: Console) -> None:
+    _print_tables(value.tables(), out)
 
 
 @print_value.register
@@ -81,13 +85,23 @@ def _(value: Figure, out: Console) -> None:
 
 
 @print_value.register
+def _(value: Written, out: Console) -> None:
+    out.print(value.text(), soft_wrap=True)
+
+
+@print_value.register
+def _(value: PlannedStudy, out: Console) -> None:
+    print_plan(out, value)
+
+
+@print_value.register
 def _(value: Proposal, out: Console) -> None:
     out.print(as_yaml(value), soft_wrap=True)
 
 
 @print_value.register
 def _(value: Differences, out: Console) -> None:
-    print_differences(out, value, "a", "b")
+    print_differences(out, value, *value.names)
 
 
 @print_value.register
@@ -117,14 +131,10 @@ _LISTS: Mapping[type, Callable[[Console, Any], None]] = {
     Transformations: print_transformations,
     Studies: print_studies,
     Ledger: print_ledger,
+    Evaluations: print_evaluations,
 }
 for _kind, _print in _LISTS.items():
     print_value.register(_kind, lambda value, out, print_list=_print: print_list(out, value))
-
-
-def cost_tables(costs: Costs) -> Iterable[Table]:
-    """Return the tables that compare several costs."""
-    return side_by_side({name: {(cost.context, cost.batch): cost} for name, cost in costs.by_name.items()})
 
 
 def _print_tables(tables: Iterable[Table], out: Console) -> None:

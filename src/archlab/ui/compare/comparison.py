@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from archlab.config.core.text import command_line
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.config.identity import diff, flatten, resolved
+from archlab.config.identity import differences, flatten, resolved
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.look_up import topic_of
@@ -97,7 +97,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     first, *others = configs
     flat = [flatten(resolved(config)) for config in configs]
     to_read = [shown_fields(config) for config in configs]
-    differing = dict.fromkeys(path for other in others for path in diff(first, other, model_only=True))
+    differing = dict.fromkeys(path for other in others for path in differences(first, other, model_only=True))
     fields = {path: None for path in differing if any(path in values for values in to_read)}
     context = compared_context(configs)
     costs = [_costs(config, context) for config in configs]

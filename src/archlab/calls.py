@@ -1,0 +1,110 @@
+"""Check of the arguments of public functions: a wrong one gives one message that names the argument."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from archlab.errors import UserError
+
+_LONGEST = 60
+"""Maximum number of characters of a value in a message. Of a longer one, only the class is shown."""
+
+_WORDS: Mapping[Any, str] = {
+    int: "an integer", float: "a number", str: "a text", bool: "True or False", NoneType: "None", Path: "a path",
+    "Config": "a config of archlab.load_config", "ModelConfig": "the `model` of a config", "Tensor": "a tensor",
+    "Decoder": "a model of archlab.from_pretrained or archlab.Decoder", "Base": "a config class",
+    "dtype": "a dtype", "Module": "a module",
+    "Hardware": "a device of archlab.load_hardware", "device": "a device of torch",
+}  # fmt: skip
+"""Names of types, for messages. Classes of other modules are written as text, so that this module imports none."""
+
+
+def checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
+    """Return the function with a check of its arguments. Its annotations say which values are allowed.
+
+    The check raises a UserError that names the argument, the value and the allowed values. Numbers of NumPy become
+    Python's. No other value changes. `package` is the module in which the function is public.
+    """
+    signature = inspect.signature(function)
+    types = cache(lambda: get_type_hints(function))  # once, and not before the first call
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            allowed = ", ".join(signature.parameters) or "no argument"
+            raise UserError(f"{package}.{function.__name__}: {error}; allowed: {allowed}") from None
+        for name, value in bound.arguments.items():
+            several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for each in value if several else (value,):
+                if name in types() and not _fits(each, types()[name]):
+                    raise UserError(f"{name}: {_shown(each)}; allowed: {_in_words(types()[name])}")
+            bound.arguments[name] = tuple(map(_plain, value)) if several else _plain(value)
+        return function(*bound.args, **bound.kwargs)
+
+    call.__module__ = package  # pickle looks the function up there
+    return call
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value has a type. Items of lists, tuples and mappings are checked too. Other iterables are not
+    read, because some can be read only once."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if choices := _choices(kind):
+        return any(_fits(value, each) for each in choices)
+    if kind is Any:
+        return True
+    if origin is Literal:
+        return value in inner
+    if origin is type:
+        return isinstance(value, type) and issubclass(value, inner[0])
+    if kind in (int, float):  # numbers of NumPy have other classes
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if origin is None:
+        return isinstance(getattr(value, "_orig_mod", value), kind)  # a compiled model contains the model
+    if not isinstance(value, origin) or isinstance(value, str):
+        return False
+    if isinstance(value, Mapping):
+        return all(_fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items())
+    return not isinstance(value, list | tuple) or all(_fits(item, inner[0]) for item in value)
+
+
+def _in_words(kind: Any) -> str:
+    """Return the allowed values of a type as words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if choices := _choices(kind):
+        *others, last = dict.fromkeys(map(_in_words, choices))
+        return f"{', '.join(others)} or {last}" if others else last
+    if origin is Literal:
+        return ", ".join(map(str, inner))
+    if origin is type:
+        return f"a subclass of {inner[0].__name__}"
+    if origin is Callable:
+        return "a function"
+    if origin is not None:
+        return "a dict" if issubclass(origin, Mapping) else f"a list (each item: {_in_words(inner[0])})"
+    return _WORDS.get(kind) or _WORDS.get(kind.__name__) or kind.__name__
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union or of a type variable. Empty for any other type."""
+    if isinstance(kind, TypeVar):
+        return kind.__constraints__ or (kind.__bound__ or Any,)
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+
+
+def _plain(value: Any) -> Any:
+    """Return the number of Python that equals a number of NumPy. Any other value is returned as it is."""
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | int | float | list | tuple | dict | type | NoneType) else ""
+    return text if 0 < len(text) <= _LONGEST else f"a value of class {type(value).__name__}"
