@@ -16,6 +16,7 @@ import pytest
 import torch
 from gguf import GGUFReader
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 import archlab
@@ -41,6 +42,12 @@ MPT = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_le
 GEMMA = {**SMALL, "head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 7, "rms_norm_eps": 1e-3}
 NEOX = {**OLDER, "intermediate_size": 48, "max_position_embeddings": 64, "layer_norm_eps": 1e-3}
 FALCON = {**OLDER, "max_position_embeddings": 64}
+MOE = {**SMALL, "num_experts": 5, "num_experts_per_tok": 2}
+MAMBA = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 6, "time_step_rank": 5}
+GRANITE = {
+    **SMALL, "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4,
+    "logits_scaling": 2.5,
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -70,6 +77,13 @@ READ = [
     Case("stablelm", "serial", {**SMALL, "use_qkv_bias": True}),
     Case("starcoder2", "untied", {**SMALL, "tie_word_embeddings": False, "sliding_window": None}),
     Case("falcon", "7b", FALCON),
+    Case("qwen2_moe", "shared", {**MOE, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}),
+    Case("qwen3_moe", "wide-heads-tied", {
+        **MOE, "moe_intermediate_size": 24, "head_dim": 12, "norm_topk_prob": True, "tie_word_embeddings": True,
+    }),
+    Case("mamba", "tied", MAMBA),
+    Case("mamba", "untied", {**MAMBA, "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}),
+    Case("nemotron", "biases", {**SMALL, "attention_bias": True, "mlp_bias": True, "norm_eps": 1e-3}),
     Case("bloom", "uneven-heads-untied", {**BLOOM, "hidden_size": 36, "n_head": 6, "tie_word_embeddings": False}),
 ]  # fmt: skip
 """Cases of architectures that transformers can read from GGUF as well."""
@@ -77,10 +91,7 @@ READ = [
 NAMED = [
     *READ,
     Case("mistral", "no-window", {**SMALL, "sliding_window": None}),
-    Case("granite", "scales", {
-        **SMALL, "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4,
-        "logits_scaling": 2.5,
-    }),
+    Case("granite", "scales", GRANITE),
     Case("gemma", "mqa", {**SMALL, "num_key_value_heads": 1, "head_dim": 12}),
     Case("olmo2", "gqa-tied", {**SMALL, "tie_word_embeddings": True}),
     Case("stablelm", "parallel-qk-norm", {**SMALL, "qk_layernorm": True, "use_parallel_residual": True}),
@@ -88,6 +99,23 @@ NAMED = [
     Case("gpt_neox", "serial-tied", {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True}),
     Case("falcon", "40b", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 48}),
     Case("mpt", "clipped", {**MPT, "attn_config": {"clip_qkv": 0.5}}),
+    Case("mixtral", "gqa", {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    Case("olmoe", "top-3", {**MOE, "num_key_value_heads": 4, "num_experts_per_tok": 3}),
+    Case("granitemoe", "scales", {**GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    Case("cohere", "scaled", {**SMALL, "logit_scale": 0.25, "layer_norm_eps": 1e-3}),
+    Case("cohere", "deep-qk-norm", {
+        **SMALL, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 64, "use_qk_norm": True,
+    }),
+    Case("cohere2", "windows", {**SMALL, "num_hidden_layers": 5, "sliding_window": 7, "head_dim": 8}),
+    Case("smollm3", "no-rope", {**SMALL, "num_hidden_layers": 5}),
+    Case("glm4", "partial", {**SMALL, "head_dim": 12, "partial_rotary_factor": 0.5}),
+    Case("arcee", "llama3", {**SMALL, "rope_parameters": LLAMA3}),
+    Case("arcee", "gqa", SMALL),
+    Case("olmo3", "windows-yarn", {
+        **SMALL, "num_hidden_layers": 5, "sliding_window": 7, "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}, "full_attention": YARN,
+        },
+    }),
 ]  # fmt: skip
 
 
@@ -142,6 +170,10 @@ def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
         assert (blank(tokens).logits - logits).abs().max() <= 1e-5 * logits.std()
 
 
+PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "smollm3", "arcee")
+"""Families whose rotated rows llama.cpp's converter permutes (`undo_permute` in conversion/llama.py)."""
+
+
 @pytest.mark.parametrize("case", NAMED, ids=named)
 def test_every_tensor_is_where_the_name_map_says(case: Case, tmp_path: Path) -> None:
     reader = exported(case, tmp_path)
@@ -150,31 +182,58 @@ def test_every_tensor_is_where_the_name_map_says(case: Case, tmp_path: Path) -> 
             number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == numbers(reader)["general.architecture"]
         )
     )
-    where = gguf.get_tensor_name_map(architecture, 8)
-    expected = dict[str, tuple[int, ...]]()
-    for name, shape in published(case).items():
+    where = gguf.get_tensor_name_map(architecture, 64)
+    expected = dict[str, Tensor]()
+    for name, tensor in published(case).items():
         place = where.get_name(name, try_suffixes=(".weight", ".bias"))
         assert place is not None, name
-        expected[place] = shape
-    found = shapes(reader)
+        expected[place] = tensor
+    found = {tensor.name: torch.from_numpy(np.array(tensor.data)) for tensor in reader.tensors}
     made = {"output.weight", "rope_freqs.weight"} - expected.keys()
-    assert {name: shape for name, shape in found.items() if name not in made} == expected
+    assert found.keys() - made == expected.keys()
+    for name, tensor in expected.items():
+        if tensor.is_meta:  # the next test compares the numbers
+            assert found[name].shape == tensor.shape, name
+        else:
+            torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=0, msg=name)
 
 
-def published(case: Case) -> dict[str, tuple[int, ...]]:
-    """Return the published shapes as in llama.cpp's converter: always [out, in], stacked head norms, no tied head."""
-    theirs, shapes = tiny_model(case), dict[str, tuple[int, ...]]()
+def published(case: Case) -> dict[str, Tensor]:
+    """Return the published tensors as llama.cpp's converter changes them: matrices always [out, in], stacked experts
+    and head norms, no tied head, rotated rows in pairs, norms of Gemma and Nemotron with 1 added, A instead of its
+    logarithm."""
+    theirs, tensors = tiny_model(case), dict[str, Tensor]()
     tied = theirs.config.tie_word_embeddings
     for name, tensor in theirs.state_dict().items():
         before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
+        name = name.replace("router.weight", "router.layer.weight")  # its name in files of Granite
         if is_head_norm:
-            heads = 1 + sum(size for size, *_ in [shapes.get(f"{before_norms}.weight", (0,))])
-            shapes[f"{before_norms}.weight"] = (heads, *tensor.shape)
+            rows = tensors.get(f"{before_norms}.weight", tensor[:0].view(0, len(tensor)))
+            tensors[f"{before_norms}.weight"] = torch.cat((rows, tensor[None]))
+        elif ".experts." in name:
+            parts = tensor.chunk(2, dim=1) if "gate_up" in name else (tensor,)
+            kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+            layer = ".".join(name.split(".")[:3])
+            tensors |= {f"{layer}.mlp.experts.{k}.weight": part for k, part in zip(kinds, parts, strict=True)}
         elif not (tied and name in ("lm_head.weight", "embed_out.weight")):
-            is_conv = case.model_type == "gpt2" and ".h." in name and tensor.dim() == 2
-            shapes[name] = tuple(tensor.T.shape if is_conv else tensor.shape)
-    return shapes
+            tensors[name] = converted(case, name, tensor)
+    return tensors
+
+
+def converted(case: Case, name: str, tensor: Tensor) -> Tensor:
+    heads = {"q_proj": 4, "k_proj": case.hf.get("num_key_value_heads", 4)}
+    if case.model_type in PAIRS and (n := heads.get(name.split(".")[-2])):
+        return tensor.unflatten(0, (n, 2, -1)).swapaxes(1, 2).reshape(tensor.shape)
+    if case.model_type.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
+        return tensor + 1
+    if name.endswith(".A_log"):
+        return -tensor.exp()
+    if name.endswith(("conv1d.weight", "shared_expert_gate.weight")):
+        return tensor.squeeze()
+    if name.endswith(("query_key_value.weight", "query_key_value.bias")):
+        return tensor.to("meta")
+    return tensor.T if case.model_type == "gpt2" and ".h." in name and tensor.dim() == 2 else tensor
 
 
 @pytest.mark.parametrize(("case", "kv_heads"), [("gpt_neox", 4), ("falcon-40b", 2)])
@@ -318,9 +377,9 @@ def test_what_llama_cpp_cannot_run_is_refused_by_name(
 def test_a_family_that_llama_cpp_is_not_written_for(tmp_path: Path) -> None:
     model = ours(case_of("llama"), tmp_path)
     with pytest.raises(
-        UserError, match=r"archlab cannot write the family arcee for llama\.cpp; allowed: llama, mistral, "
+        UserError, match=r"archlab cannot write the family helium for llama\.cpp; allowed: llama, mistral, "
     ):
-        save_gguf(ours(Case("arcee", "tiny", SMALL), tmp_path / "other"), tmp_path / "model.gguf")
+        save_gguf(ours(Case("helium", "tiny", {**SMALL, "head_dim": 8}), tmp_path / "other"), tmp_path / "model.gguf")
     (tmp_path / "model.gguf").touch()
     with pytest.raises(UserError, match="already exists; name a new file"):
         save_gguf(model, tmp_path / "model.gguf")

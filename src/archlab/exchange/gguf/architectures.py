@@ -14,31 +14,46 @@ from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.limits import (
+    ALL_MIXTURES,
     ANY_SCALING,
     GELU,
     NO_OUT_BIAS,
+    NO_QKV_BIAS,
+    NORMALIZED,
+    NOT_NORMALIZED,
+    RELU_SQUARED,
     SILU,
     TIED,
     UNCAPPED,
     Limit,
     all_biases,
+    all_kv_heads,
     capped,
     every_other,
+    inner_width,
     local_unscaled,
+    no_biases,
     no_window,
+    one_theta,
     only,
+    positions_except_every,
+    qk_norm_if_deep,
     rounded,
     scale,
     scalings,
+    shared_expert,
     some_window,
     square,
+    windows_except_every,
 )
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
+    EXPERTS,
     FALCON_NORMS,
     FUSED,
     FUSED_MLP,
+    MAMBA,
     MLP,
     ONE_MORE,
     norms,
@@ -96,6 +111,9 @@ class Architecture:
     """Function that returns keys of a config.json that do not follow from a single key of the file."""
     add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
     """Function that writes keys that only this architecture reads from the file."""
+    sign: str = ""
+    """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
+    same architecture. Empty for the usual family."""
     idle: frozenset[str] = field(default_factory=frozenset)
     """Keys that some files contain and that llama.cpp does not read for this architecture."""
 
@@ -121,13 +139,29 @@ def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_logit_scale(1 / model.readout.scale)
 
 
-def _granite_scales(header: Header) -> Raw:
-    return {
-        "embedding_multiplier": header.keys.get("embedding_scale", 1.0),
-        "attention_multiplier": header.keys.get("attention.scale", 1 / math.sqrt(header.head_dim)),
-        "residual_multiplier": header.keys.get("residual_scale", 1.0),
-        "logits_scaling": header.keys.get("logit_scale", 1.0),
-    }
+def _granite_scale(header: Header) -> Raw:
+    """Return the scale of attention scores that llama.cpp uses if the file contains none."""
+    return {} if "attention.scale" in header.keys else {"attention_multiplier": 1 / math.sqrt(header.head_dim)}
+
+
+def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
+    writer.add_logit_scale(resolve(config).readout.scale)
+
+
+def _mixture(*, normalised: bool) -> Callable[[Header], Raw]:
+    """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
+    a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
+
+    def published(header: Header) -> Raw:
+        return {"norm_topk_prob": normalised, "intermediate_size": header.keys.get("expert_feed_forward_length")}
+
+    return published
+
+
+def _olmo3(header: Header) -> Raw:
+    local = {"rope_type": "default", "rope_theta": header.rope["rope_theta"]}
+    full = {key: value for key, value in header.rope.items() if key != "partial_rotary_factor"}
+    return {"rope_parameters": {FULL: full, SLIDING: local}, **_windows(header)}
 
 
 def _windows(header: Header) -> Raw:
@@ -176,17 +210,27 @@ LLAMA_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *MLP, *norms()]
 LLAMA_LIMITS = [SILU, scalings("linear", "llama3", "yarn"), no_window]
 QWEN_ROWS = [*AROUND, *separate(), *MLP, *norms()]
 FUSED_ROWS = [*AROUND, *FUSED, *MLP, *norms()]
+MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
+MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
+MAMBA_ROWS = [*AROUND, *MAMBA]
+MAMBA_LIMITS = [inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 
 ALL: Sequence[Architecture] = (
     Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture(
-        "granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, published=_granite_scales, add_more=_add_granite_scales
+        "granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, published=_granite_scale, add_more=_add_granite_scales
     ),
     Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
     Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
     Architecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
+    Architecture(
+        "olmo2", "olmo3", QWEN_ROWS,
+        [SILU, scalings("yarn"), NO_OUT_BIAS, NO_QKV_BIAS, square, some_window, local_unscaled, one_theta,
+         windows_except_every(4)],
+        needs_output=True, published=_olmo3, sign="attention.sliding_window",
+    ),
     Architecture("gemma", "gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED]),
     Architecture(
         "gemma2", "gemma2", GEMMA_ROWS,
@@ -217,8 +261,48 @@ ALL: Sequence[Architecture] = (
         [GELU, ANY_SCALING, NO_OUT_BIAS, only("position.kind", "rope"), only("block.parallel", "shared", "separate")],
         published=_falcon,
     ),
+    Architecture(
+        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES], sign="expert_count",
+    ),
+    Architecture(
+        "qwen2moe", "qwen2_moe", MOE_ROWS,
+        [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
+        needs_output=True, published=_mixture(normalised=False), idle=frozenset({"feed_forward_length"}),
+    ),
+    Architecture(
+        "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
+        published=_mixture(normalised=True), idle=frozenset({"feed_forward_length"}),
+    ),
+    Architecture(
+        "olmoe", "olmoe", MOE_ROWS,
+        [SILU, ANY_SCALING, no_biases, square, NOT_NORMALIZED, all_kv_heads], needs_output=True,
+        published=lambda _: {"norm_topk_prob": False},
+    ),
+    Architecture(
+        "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
+        published=_granite_scale, add_more=_add_granite_scales,
+    ),
+    Architecture(
+        "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
+        published=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
+        add_more=_add_logit_scale,
+    ),
+    Architecture(
+        "cohere2", "cohere2", QWEN_ROWS,
+        [SILU, scalings(), no_biases, TIED, square, windows_except_every(4), positions_except_every(4)],
+        published=_windows, add_more=_add_logit_scale,
+    ),
+    Architecture(
+        "smollm3", "smollm3", LLAMA_ROWS, [SILU, ANY_SCALING, no_biases, no_window, positions_except_every(4)],
+    ),
+    Architecture("glm4", "glm4", [*AROUND, *separate(), *FUSED_MLP, *norms()], [SILU, scalings()]),
+    Architecture(
+        "nemotron", "nemotron", GEMMA_ROWS, [RELU_SQUARED, ANY_SCALING], needs_output=True,
+    ),
+    Architecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
+    Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
 )  # fmt: skip
-"""All architectures. Of several with the same name, `architecture_of` chooses the first that fits the file."""
+"""All architectures. Of several with the same name, the usual family is the first."""
 
 ARCHITECTURES: Mapping[str, Architecture] = {each.family: each for each in ALL}
 """Architecture by family (`model_type`)."""
@@ -231,9 +315,11 @@ def find_architecture(family: str) -> Architecture:
     raise UserError(f"archlab cannot write the family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")
 
 
-def architecture_of(name: object, where: str) -> Architecture:
-    """Return the architecture of a file by its name. Raise UserError if archlab cannot read it."""
-    if (named := next((each for each in ALL if each.name == name), None)) is not None:
-        return named
-    names = ", ".join(dict.fromkeys(each.name for each in ALL))
-    raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
+def architecture_of(values: Mapping[str, Any], where: str) -> Architecture:
+    """Return the architecture of a file with these keys. Raise UserError if archlab cannot read it."""
+    name = values.get("general.architecture")
+    named = [each for each in ALL if each.name == name]
+    if not named:
+        names = ", ".join(dict.fromkeys(each.name for each in ALL))
+        raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
+    return next((each for each in named if each.sign and values.get(f"{name}.{each.sign}")), named[0])

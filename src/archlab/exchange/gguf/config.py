@@ -33,6 +33,11 @@ _OPTIONAL = {
     **dict.fromkeys(_EPSILON, "norm.eps"),
     "attention.sliding_window": "attention.window", "attn_logit_softcapping": "attention.softcap",
     "final_logit_softcapping": "head.softcap", "use_parallel_residual": "block.parallel",
+    "embedding_scale": "embedding.scale", "attention.scale": "attention.scale", "logit_scale": "head.scale",
+    "residual_scale": "block.mlp_multiplier", "expert_count": "mlp.experts", "expert_used_count": "mlp.active",
+    "expert_feed_forward_length": "mlp.d_ff", "expert_shared_feed_forward_length": "mlp.shared.d_ff",
+    "ssm.conv_kernel": "mixer.taps", "ssm.inner_size": "mixer.inner_width", "ssm.state_size": "mixer.d_state",
+    "ssm.time_step_rank": "mixer.dt_rank",
 }  # fmt: skip
 """Archlab fields of keys, without the prefix of the architecture. Without the key, the family's default applies."""
 
@@ -44,7 +49,7 @@ _BIASES = {
 """Tensors whose bias shows that the model has biases, by archlab field."""
 
 _IDLE = {
-    "tensor_data_layout": None, "rope.scaling.finetuned": None, "rope.scaling.type": "none",
+    "tensor_data_layout": None, "rope.scaling.finetuned": True, "rope.scaling.type": "none",
     "attention.sliding_window": 0, "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
 }  # fmt: skip
@@ -67,9 +72,7 @@ def read_header(
     if missing:
         raise UserError(f"{where}: {', '.join(missing)} missing")
     header = Header(keys, tensors, {})
-    rope = _rope(header, where)
-    idle = {key for key in keys if key in architecture.idle or (key in _IDLE and _IDLE[key] in (None, keys[key]))}
-    return replace(header, keys={key: value for key, value in keys.items() if key not in idle}, rope=rope)
+    return replace(header, rope=_rope(header, where)) if keys["attention.head_count"] else header
 
 
 def _plain(value: Any) -> Any:
@@ -118,11 +121,13 @@ def read_model_config(header: Header, architecture: Architecture, where: str) ->
 def _published(header: Header, architecture: Architecture) -> Raw:
     """Return the keys of the config.json."""
     keys, stored = header.keys, header.tensors
-    ours = {field: keys[key] for key, field in (_REQUIRED | _OPTIONAL).items() if key in keys}
+    ours = {
+        field: keys[key] for key, field in (_REQUIRED | _OPTIONAL).items() if key in keys and not _is_idle(key, keys)
+    }
     ours |= {
         "vocab_size": int(stored[EMBEDDING].shape[-1]),
         "attention.n_kv_heads": keys.get("attention.head_count_kv", keys["attention.head_count"]),
-        "attention.head_dim": header.head_dim,
+        "attention.head_dim": header.head_dim if keys["attention.head_count"] else None,
         "attention.qk_norm.eps": ours["norm.eps"],
         "head.tied": is_tied(stored),
     }
@@ -147,11 +152,17 @@ def is_tied(stored: Mapping[str, Any]) -> bool:
 def _check_keys(header: Header, config: ModelConfig, architecture: Architecture, where: str) -> None:
     expected = settings(config, architecture)
     for key, value in header.keys.items():
+        if key in architecture.idle or _is_idle(key, header.keys):
+            continue
         what = f"{where}: {architecture.name}.{key} is {value!r}"
         if key not in expected:
             raise UserError(f"{what}; archlab does not know this key")
         if not _same(value, _plain(expected[key])):
             raise UserError(f"{what}; archlab imports only {_plain(expected[key])}")
+
+
+def _is_idle(key: str, keys: Raw) -> bool:
+    return key in _IDLE and _IDLE[key] in (None, keys[key])
 
 
 def _same(a: Any, b: Any) -> bool:

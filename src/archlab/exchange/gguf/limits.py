@@ -28,6 +28,7 @@ def only(field: str, *allowed: Any) -> Limit:
 
 
 SILU = only("mlp.activation", "silu")
+RELU_SQUARED = only("mlp.activation", "relu_squared")
 GELU = only("mlp.activation", "gelu_tanh", "gelu")
 """Check that the activation is GELU, in its tanh form or its exact form.
 
@@ -36,6 +37,15 @@ llama.cpp computes both from a float16 table of the tanh form. The error is abou
 UNCAPPED = only("head.softcap", None)
 TIED = only("head.tied", True)
 NO_OUT_BIAS = only("attention.out_bias", False)
+NO_QKV_BIAS = only("attention.qkv_bias", False)
+ALL_MIXTURES = only("mlp.kind", "moe")
+NORMALIZED = only("mlp.router.normalise", True)
+NOT_NORMALIZED = only("mlp.router.normalise", False)
+
+
+def no_biases(model: ModelConfig) -> Iterator[str]:
+    for field in ("attention.qkv_bias", "attention.out_bias", "mlp.bias"):
+        yield from only(field, False)(model)
 
 
 def all_biases(model: ModelConfig) -> Iterator[str]:
@@ -117,6 +127,62 @@ def every_other(model: ModelConfig) -> Iterator[str]:
         yield f"model.layers has the pattern {windows}; allowed: window and full in turn, starting with window"
 
 
+def windows_except_every(n: int) -> Limit:
+    """Return a check that every n-th layer has no window and all other layers have one, as llama.cpp assumes."""
+
+    def check(model: ModelConfig) -> Iterator[str]:
+        for i, layer in enumerate(layer_configs(model)):
+            window, is_full = layer.multi_head.window, (i + 1) % n == 0
+            if (window is None) != is_full:
+                allowed = "null" if is_full else "a window"
+                yield f"model.attention.window is {to_yaml_line(window)} in layer {i}; allowed: {allowed}"
+
+    return check
+
+
+def positions_except_every(n: int) -> Limit:
+    """Return a check that every n-th layer has no position encoding and all other layers have RoPE, as llama.cpp
+    assumes."""
+
+    def check(model: ModelConfig) -> Iterator[str]:
+        for i, layer in enumerate(layer_configs(model)):
+            allowed = "none" if (i + 1) % n == 0 else "rope"
+            if layer.position.kind != allowed:
+                yield f"model.position.kind is {layer.position.kind} in layer {i}; allowed: {allowed}"
+
+    return check
+
+
+def qk_norm_if_deep(model: ModelConfig) -> Iterator[str]:
+    """Check that exactly the models with 64 or more layers have a norm of queries and keys, as llama.cpp assumes."""
+    kind, allowed = model.multi_head.qk_norm.kind, "layernorm" if model.n_layers >= 64 else "none"
+    if kind != allowed:
+        yield f"model.attention.qk_norm.kind is {kind} in a model of {model.n_layers} layers; allowed: {allowed}"
+
+
+def one_theta(model: ModelConfig) -> Iterator[str]:
+    thetas = {lookup(layer, "position.theta") for layer in layer_configs(model)}
+    if len(thetas) > 1:
+        yield f"model.position.theta is {', '.join(map(str, sorted(thetas)))}; allowed: one number for all layers"
+
+
+def inner_width(model: ModelConfig) -> Iterator[str]:
+    for layer in layer_configs(model):
+        if (width := lookup(layer, "mixer.inner_width")) != 2 * model.d_model:
+            yield f"model.mixer.inner_width is {width}; allowed: 2 * d_model ({2 * model.d_model})"
+
+
+def all_kv_heads(model: ModelConfig) -> Iterator[str]:
+    heads = model.multi_head.resolve(model.d_model)
+    if heads.n_kv_heads != heads.n_heads:
+        yield f"model.attention.n_kv_heads is {heads.n_kv_heads}; allowed: n_heads ({heads.n_heads})"
+
+
+def shared_expert(model: ModelConfig) -> Iterator[str]:
+    if any(lookup(layer, "mlp.shared") is None for layer in layer_configs(model)):
+        yield "model.mlp.shared is null; allowed: a shared expert"
+
+
 def some_window(model: ModelConfig) -> Iterator[str]:
     """Check that at least one layer has a window.
 
@@ -128,7 +194,7 @@ def some_window(model: ModelConfig) -> Iterator[str]:
 
 def rounded(model: ModelConfig) -> Iterator[str]:
     """Yield a note, not an error, if llama.cpp computes the activation less precisely than archlab."""
-    activation = layer_configs(model)[0].dense.activation
+    activation = lookup(layer_configs(model)[0], "mlp.activation")
     if activation in ("gelu", "gelu_tanh"):
         yield (
             f"model.mlp.activation is {activation}; llama.cpp computes the tanh form, and on a CPU reads it from a "

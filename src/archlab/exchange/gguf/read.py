@@ -26,7 +26,7 @@ def read_gguf(file: Path) -> tuple[Decoder, list[str]]:
     if archlab cannot compute the model exactly.
     """
     values, stored = _opened(file)
-    architecture = architecture_of(values.get("general.architecture"), str(file))
+    architecture = architecture_of(values, str(file))
     config = read_model_config(read_header(values, stored, architecture, str(file)), architecture, str(file))
     with torch.device("meta"):
         model = Decoder(config, seed=None)

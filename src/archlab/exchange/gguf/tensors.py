@@ -13,6 +13,7 @@ from torch import Tensor
 
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
+from archlab.families.mamba import MIXED
 from archlab.hf.weight_map import COPY, HALVES, QKV, QKV_BLOCKS, Conversion, Row, linear
 
 LAYER = "blk.{i}"
@@ -72,17 +73,19 @@ FUSED_MLP = [
 def norms(conversion: Conversion = COPY) -> list[Row]:
     """Return the weight mapping for all norms except the embedding norm.
 
-    Norms before and after a branch have different names in the file.
+    Norms before and after a branch have different names in the file. `conversion` is that of the weights.
     """
-    return [
-        *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", conversion),
-        *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before", conversion),
-        *linear(f"{LAYER}.post_attention_norm", "layers.{i}.attention_norms.after", conversion),
-        *linear(f"{LAYER}.post_ffw_norm", "layers.{i}.mlp_norms.after", conversion),
-        *linear(f"{LAYER}.attn_q_norm", "layers.{i}.attention.q_norm.norm", conversion),
-        *linear(f"{LAYER}.attn_k_norm", "layers.{i}.attention.k_norm.norm", conversion),
-        *linear("output_norm", "norm", conversion),
-    ]
+    names = {
+        f"{LAYER}.attn_norm": "layers.{i}.attention_norms.before",
+        f"{LAYER}.ffn_norm": "layers.{i}.mlp_norms.before",
+        f"{LAYER}.post_attention_norm": "layers.{i}.attention_norms.after",
+        f"{LAYER}.post_ffw_norm": "layers.{i}.mlp_norms.after",
+        f"{LAYER}.attn_q_norm": "layers.{i}.attention.q_norm.norm",
+        f"{LAYER}.attn_k_norm": "layers.{i}.attention.k_norm.norm",
+        "output_norm": "norm",
+    }
+    weights = [Row(f"{theirs}.weight", f"{ours}.weight", conversion) for theirs, ours in names.items()]
+    return [*weights, *(Row(f"{theirs}.bias", f"{ours}.bias") for theirs, ours in names.items())]
 
 
 def _parallel(kind: str) -> Callable[[LayerConfig], bool]:
@@ -99,6 +102,39 @@ FALCON_NORMS = [
 
 In a layer with two norms, `attn_norm` precedes the MLP and `attn_norm_2` precedes attention.
 """
+
+ONE_ROW = Conversion(lambda theirs, _: [theirs.unsqueeze(0)], lambda ours, _: ours[0].squeeze(0))
+"""Conversion for a matrix with one row, which the file stores as a vector."""
+
+EXPERTS = [
+    Row(f"{LAYER}.ffn_gate_inp.weight", "layers.{i}.mlp.router.weight"),
+    *(Row(f"{LAYER}.ffn_{part}_exps.weight", f"layers.{{i}}.mlp.experts.{part}") for part in ("gate", "up", "down")),
+    Row(f"{LAYER}.ffn_gate_inp_shexp.weight", "layers.{i}.mlp.shared_gate.weight", ONE_ROW),
+    *(
+        Row(f"{LAYER}.ffn_{part}_shexp.weight", f"layers.{{i}}.mlp.shared.{part}.weight")
+        for part in ("gate", "up", "down")
+    ),
+]
+
+ONE_CHANNEL = Conversion(lambda theirs, _: [theirs.unsqueeze(1)], lambda ours, _: ours[0].squeeze(1))
+"""Conversion for the kernel of a convolution whose channels are separate. The file has no axis for its one input."""
+
+DECAY = Conversion(lambda theirs, _: [(-theirs).log()], lambda ours, _: -ours[0].float().exp())
+"""Conversion for the decay rates of a state-space model. The file stores A, and archlab stores log(-A)."""
+
+MAMBA = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.mixer_norms.before"),
+    *linear("output_norm", "norm"),
+    *linear(f"{LAYER}.ssm_in", ("layers.{i}.mixer.x", "layers.{i}.mixer.gate"), HALVES),
+    Row(f"{LAYER}.ssm_conv1d.weight", "layers.{i}.mixer.conv.weight", ONE_CHANNEL),
+    Row(f"{LAYER}.ssm_conv1d.bias", "layers.{i}.mixer.conv.bias"),
+    Row(f"{LAYER}.ssm_x.weight", tuple(f"layers.{{i}}.mixer.{name}.weight" for name in ("dt_low", "B", "C")), MIXED),
+    Row(f"{LAYER}.ssm_dt.weight", "layers.{i}.mixer.dt.weight"),
+    Row(f"{LAYER}.ssm_dt.bias", "layers.{i}.mixer.dt_bias"),
+    Row(f"{LAYER}.ssm_a", "layers.{i}.mixer.A_log", DECAY),
+    Row(f"{LAYER}.ssm_d", "layers.{i}.mixer.D"),
+    Row(f"{LAYER}.ssm_out.weight", "layers.{i}.mixer.out.weight"),
+]
 
 
 def dequantized(tensor: Any) -> Tensor:
