@@ -199,9 +199,10 @@ def test_every_tensor_is_where_the_name_map_says(case: Case, tmp_path: Path) -> 
 
 
 def published(case: Case) -> dict[str, Tensor]:
-    """Return the published tensors as llama.cpp's converter changes them: matrices always [out, in], stacked experts
-    and head norms, no tied head, rotated rows in pairs, norms of Gemma and Nemotron with 1 added, A instead of its
-    logarithm."""
+    """Return the published tensors as llama.cpp's converter changes them.
+
+    Experts and the norms of heads are stacked, and a tied head is left out. See also `converted`.
+    """
     theirs, tensors = tiny_model(case), dict[str, Tensor]()
     tied = theirs.config.tie_word_embeddings
     for name, tensor in theirs.state_dict().items():
@@ -222,6 +223,8 @@ def published(case: Case) -> dict[str, Tensor]:
 
 
 def converted(case: Case, name: str, tensor: Tensor) -> Tensor:
+    """Return a published tensor as llama.cpp's converter changes it, or its shape if the query, key and value rows are
+    fused."""
     heads = {"q_proj": 4, "k_proj": case.hf.get("num_key_value_heads", 4)}
     if case.model_type in PAIRS and (n := heads.get(name.split(".")[-2])):
         return tensor.unflatten(0, (n, 2, -1)).swapaxes(1, 2).reshape(tensor.shape)
@@ -273,6 +276,17 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "stablelm-serial": {"rope.dimension_count": 2, "use_parallel_residual": False},
     "gpt_neox-parallel": {"rope.dimension_count": 2, "use_parallel_residual": True},
     "mpt-clipped": {"attention.clamp_kqv": 0.5, "attention.max_alibi_bias": 8.0},
+    "qwen2_moe-shared": {
+        "expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 24,
+        "expert_shared_feed_forward_length": 40,
+    },
+    "cohere-scaled": {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-3},
+    "cohere2-windows": {"attention.sliding_window": 7, "rope.freq_base": 1e4, "rope.dimension_count": 8},
+    "glm4-partial": {"rope.dimension_count": 6},
+    "mamba-tied": {
+        "ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 6, "ssm.time_step_rank": 5,
+        "attention.head_count": 0, "feed_forward_length": 0,
+    },
 }  # fmt: skip
 
 
@@ -360,6 +374,22 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("starcoder2", {"use_bias": False}, "model.mlp.bias is false; allowed: true"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "model.norm.placement is carried; allowed: pre"),
         ("falcon", {"alibi": True}, "model.position.kind is alibi; allowed: rope"),
+        ("qwen2_moe", {"norm_topk_prob": True}, "model.mlp.router.normalise is true; allowed: false"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "model.mlp.shared is null; allowed: a shared expert"),
+        ("qwen3_moe", {"norm_topk_prob": False}, "model.mlp.router.normalise is false; allowed: true"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "model.mlp.kind is gated; allowed: moe"),
+        ("olmoe", {"num_key_value_heads": 2}, "model.attention.n_kv_heads is 2; allowed: n_heads (4)"),
+        ("cohere", {"use_qk_norm": True}, "qk_norm.kind is layernorm in a model of 3 layers; allowed: none"),
+        ("cohere", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
+        ("cohere2", {"layer_types": ["sliding_attention"] * 5}, "model.attention.window is 7 in layer 3; allowed: null"),
+        ("smollm3", {"no_rope_layers": [1, 0, 1, 0, 1]}, "model.position.kind is none in layer 1; allowed: rope"),
+        ("olmo3", {"rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}, "full_attention": YARN,
+        }}, "model.position.theta is 20.0, 100.0; allowed: one number for all layers"),
+        ("mamba", {"intermediate_size": 32}, "model.mixer.inner_width is 32; allowed: 2 * d_model (64)"),
+        ("mamba", {"use_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
+        ("nemotron", {"hidden_act": "silu"}, "model.mlp.activation is silu; allowed: relu_squared"),
+        ("arcee", {"mlp_bias": True}, "model.mlp.bias is true; allowed: false"),
     ],
 )  # fmt: skip
 def test_what_llama_cpp_cannot_run_is_refused_by_name(

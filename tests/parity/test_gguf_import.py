@@ -1,6 +1,7 @@
 """Import of GGUF files: the model is that of transformers, and the tokenizer gives the tokens of the published one."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from archlab.infer.import_export import export_gguf
 from archlab.infer.load import load_run
 from chats import CHATML, some_chats, write_chats
 from tests.parity.test_chat_templates import SETTINGS, TOOLS
-from tests.parity.test_gguf import LLAMA3, NAMED, WORDS, YARN, exported, named, split
+from tests.parity.test_gguf import GEMMA, LLAMA3, NAMED, WORDS, YARN, exported, named, split
 from tests.parity.tiny import SMALL, Case, tiny_model
 
 torch.set_num_threads(1)
@@ -50,7 +51,8 @@ def test_the_logits_are_those_of_transformers(case: Case, tmp_path: Path) -> Non
     tokens = torch.randint(3, 61, (1, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits = tiny_model(case)(tokens).logits
-        assert (model(tokens) - logits).abs().max() <= 1e-5 * logits.std()
+        tolerance = 1e-5 * max(1, model.config.n_layers / 16)  # rounding grows with the depth
+        assert (model(tokens) - logits).abs().max() <= tolerance * logits.std()
     assert notes == ["archlab cannot read the tokenizer (none); put its tokenizer.json into the run folder"]
     if "attention_factor" not in str(case.hf):  # a quotient of float32 numbers
         assert differing(model.config, load_hf(tmp_path).config) == {}
@@ -98,11 +100,73 @@ def rewritten(
     return file
 
 
+WINDOWS = "attention.sliding_window_pattern"
+LEFT_OUT = {
+    "gemma2-alternating": (WINDOWS, "rope.freq_base", "rope.dimension_count", "rope.freq_base_swa"),
+    "gemma3_text-windows": (WINDOWS, "rope.freq_base_swa", "rope.dimension_count"),
+    "gpt2-tied": ("attention.head_count_kv", "attention.key_length", "attention.value_length"),
+    "cohere2-windows": (WINDOWS, "rope.freq_base_swa"),
+    "olmo3-windows-yarn": (WINDOWS, "rope.freq_base_swa"),
+    "qwen3_moe-wide-heads-tied": ("rope.dimension_count",),
+    "mamba-untied": ("ssm.dt_b_c_rms",),
+}
+"""Keys that llama.cpp's converter leaves out (conversion/*.py), by case. It also leaves out the vocabulary size, and in
+most files the type of the residual stream."""
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_keys_that_llama_cpps_converter_leaves_out_have_its_defaults(name: str, tmp_path: Path) -> None:
+    gemma3 = Case("gemma3_text", "windows", {**GEMMA, "num_hidden_layers": 7})
+    case = next(case for case in (*NAMED, gemma3) if named(case) == name)
+    reader = exported(case, tmp_path)
+    prefix = reader.fields["general.architecture"].contents()
+    for key in (*LEFT_OUT[name], "vocab_size", "use_parallel_residual"):
+        reader.fields.pop(f"{prefix}.{key}", None)
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+    assert differing(model.config, load_hf(tmp_path).config) == {}
+
+
+def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:
+    """`rope_scaling_type_train` in llama-model.cpp is linear by default."""
+    reader = exported(Case("llama", "plain", SMALL), tmp_path)
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf", llama__rope__scaling__factor=2.0))
+    position = model.config.model_dump()["position"]
+    assert position["scaling"] == {"kind": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("mixtral-gqa", "expert_used_count"), ("mamba-tied", "ssm.time_step_rank"), ("granite-scales", "logit_scale"),
+        ("cohere2-windows", "attention.sliding_window"), ("gemma2-alternating", "attn_logit_softcapping"),
+        ("llama-gqa", "attention.layer_norm_rms_epsilon"),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_named(name: str, key: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == name), tmp_path)
+    whole = f"{reader.fields['general.architecture'].contents()}.{key}"
+    del reader.fields[whole]
+    with pytest.raises(UserError, match=rf"{re.escape(whole)} missing"):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+
+
+def test_a_head_that_equals_the_embedding_is_tied(tmp_path: Path) -> None:
+    """llama.cpp's converter writes it for GPT-2."""
+    case = Case("gpt2", "equal", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64})
+    reader = exported(case, tmp_path)
+    embedding = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    reader.tensors.append(embedding._replace(name="output.weight"))
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+    assert model.config.head.tied
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, granite, qwen2, qwen3"),
-        ({"llama__expert_count": 8}, "llama.expert_count is 8; archlab does not know this key"),
+        ({"llama__expert_count": 8}, "llama.expert_used_count missing"),
+        ({"llama__nope": 8}, "llama.nope is 8; archlab does not know this key"),
+        ({"llama__attention__sliding_window": 8}, "llama.attention.sliding_window is 8; archlab does not know this key"),
         ({"llama__rope__dimension_count": 4}, "llama.rope.dimension_count is 4; archlab imports only 8"),
         ({"llama__rope__scaling__type": "longrope"}, "rope.scaling.type is 'longrope'; archlab imports none, linear"),
         ({"without": "blk.1.attn_q.weight"}, "blk.1.attn_q.weight  missing"),

@@ -4,7 +4,6 @@ An architecture names a model family, maps the tensors of a GGUF file to archlab
 llama.cpp fixes although the published code lets the user choose them. To add one, write one entry.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -115,7 +114,7 @@ class Architecture:
     """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
     same architecture. Empty for the usual family."""
     idle: frozenset[str] = field(default_factory=frozenset)
-    """Keys that some files contain and that llama.cpp does not read for this architecture."""
+    """Keys that llama.cpp does not read for this architecture. Files may contain any value, or none."""
 
     def check(self, model: ModelConfig) -> list[str]:
         """Return notes on small differences between the results of archlab and llama.cpp.
@@ -139,21 +138,16 @@ def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_logit_scale(1 / model.readout.scale)
 
 
-def _granite_scale(header: Header) -> Raw:
-    """Return the scale of attention scores that llama.cpp uses if the file contains none."""
-    return {} if "attention.scale" in header.keys else {"attention_multiplier": 1 / math.sqrt(header.head_dim)}
-
-
 def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_logit_scale(resolve(config).readout.scale)
 
 
-def _mixture(*, normalised: bool) -> Callable[[Header], Raw]:
+def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
     """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
     a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
 
     def published(header: Header) -> Raw:
-        return {"norm_topk_prob": normalised, "intermediate_size": header.keys.get("expert_feed_forward_length")}
+        return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get("expert_feed_forward_length")}
 
     return published
 
@@ -219,9 +213,7 @@ GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 ALL: Sequence[Architecture] = (
     Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
-    Architecture(
-        "granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, published=_granite_scale, add_more=_add_granite_scales
-    ),
+    Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=_add_granite_scales),
     Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
     Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
     Architecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
@@ -251,7 +243,10 @@ ALL: Sequence[Architecture] = (
     Architecture("starcoder2", "starcoder2", QWEN_ROWS, [GELU, ANY_SCALING, no_window, square, all_biases]),
     Architecture("gpt2", "gpt2", FUSED_ROWS, [GELU, scale()]),
     Architecture("gptneox", "gpt_neox", FUSED_ROWS, [GELU, ANY_SCALING, all_biases], needs_output=True),
-    Architecture("bloom", "bloom", FUSED_ROWS, [GELU, only("norm.placement", "pre")]),
+    Architecture(
+        "bloom", "bloom", FUSED_ROWS, [GELU, only("norm.placement", "pre")],
+        idle=frozenset({"attention.max_alibi_bias"}),
+    ),
     Architecture(
         "mpt", "mpt", FUSED_ROWS, [GELU, scale()],
         published=lambda header: {"attn_config": {"clip_qkv": header.keys.get("attention.clamp_kqv")}},
@@ -267,11 +262,11 @@ ALL: Sequence[Architecture] = (
     Architecture(
         "qwen2moe", "qwen2_moe", MOE_ROWS,
         [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
-        needs_output=True, published=_mixture(normalised=False), idle=frozenset({"feed_forward_length"}),
+        needs_output=True, published=_mixture(is_normalized=False), idle=frozenset({"feed_forward_length"}),
     ),
     Architecture(
         "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
-        published=_mixture(normalised=True), idle=frozenset({"feed_forward_length"}),
+        published=_mixture(is_normalized=True), idle=frozenset({"feed_forward_length"}),
     ),
     Architecture(
         "olmoe", "olmoe", MOE_ROWS,
@@ -280,7 +275,7 @@ ALL: Sequence[Architecture] = (
     ),
     Architecture(
         "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
-        published=_granite_scale, add_more=_add_granite_scales,
+        add_more=_add_granite_scales,
     ),
     Architecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],

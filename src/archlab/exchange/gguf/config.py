@@ -55,6 +55,13 @@ _IDLE = {
 }  # fmt: skip
 """Values without an effect, by key. None means any value."""
 
+_MAY_LACK = {
+    "vocab_size", "use_parallel_residual", "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "attention.sliding_window_pattern", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
+    "rope.scaling.type", "rope.scaling.original_context_length", "expert_feed_forward_length", "ssm.dt_b_c_rms",
+}  # fmt: skip
+"""Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""
+
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Published scaling of Llama 3, without its factor. A GGUF file contains only the divisors that follow from it."""
 
@@ -159,6 +166,8 @@ def _check_keys(header: Header, config: ModelConfig, architecture: Architecture,
             raise UserError(f"{what}; archlab does not know this key")
         if not _same(value, _plain(expected[key])):
             raise UserError(f"{what}; archlab imports only {_plain(expected[key])}")
+    if lacking := expected.keys() - header.keys.keys() - _MAY_LACK - architecture.idle:
+        raise UserError(f"{where}: {', '.join(f'{architecture.name}.{key}' for key in sorted(lacking))} missing")
 
 
 def _is_idle(key: str, keys: Raw) -> bool:
