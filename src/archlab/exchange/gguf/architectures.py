@@ -295,6 +295,15 @@ ALL: Sequence[Architecture] = (
         "nemotron", "nemotron", GEMMA_ROWS, [RELU_SQUARED, ANY_SCALING], needs_output=True,
     ),
     Architecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
+    Architecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
+    Architecture(
+        "seed_oss", "seed_oss", [*AROUND, *separate(), *MLP, *norms(before_mlp="post_attention_norm")],
+        [SILU, ANY_SCALING, NO_OUT_BIAS, only("mlp.bias", False)],
+    ),
+    Architecture(
+        "starcoder", "gpt_bigcode", FUSED_ROWS, [GELU, scale(), only("attention.n_kv_heads", 1)],
+        published=lambda _: {"multi_query": True},
+    ),
     Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""

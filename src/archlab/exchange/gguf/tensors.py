@@ -70,15 +70,16 @@ FUSED_MLP = [
 ]
 
 
-def norms(conversion: Conversion = COPY) -> list[Row]:
+def norms(conversion: Conversion = COPY, *, before_mlp: str = "ffn_norm") -> list[Row]:
     """Return the weight mapping for all norms except the embedding norm.
 
-    Norms before and after a branch have different names in the file. `conversion` is that of the weights.
+    Norms before and after a branch have different names in the file. `conversion` is that of the weights. `before_mlp`
+    is the name of the norm before the MLP. It may be that of a norm that the architecture does not have.
     """
     names = {
         f"{LAYER}.attn_norm": "layers.{i}.attention_norms.before",
-        f"{LAYER}.ffn_norm": "layers.{i}.mlp_norms.before",
         f"{LAYER}.post_attention_norm": "layers.{i}.attention_norms.after",
+        f"{LAYER}.{before_mlp}": "layers.{i}.mlp_norms.before",
         f"{LAYER}.post_ffw_norm": "layers.{i}.mlp_norms.after",
         f"{LAYER}.attn_q_norm": "layers.{i}.attention.q_norm.norm",
         f"{LAYER}.attn_k_norm": "layers.{i}.attention.k_norm.norm",
