@@ -1,6 +1,7 @@
 """Import of GGUF files: the model is that of transformers, and the tokenizer gives the tokens of the published one."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +125,39 @@ def test_keys_that_llama_cpps_converter_leaves_out_have_its_defaults(name: str, 
         reader.fields.pop(f"{prefix}.{key}", None)
     model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf"))
     assert differing(model.config, load_hf(tmp_path).config) == {}
+
+
+SCALING = "rope__scaling__"
+USUAL = 1 + 0.1 * math.log(YARN["factor"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "is_read"),
+    [
+        ("llama-gqa", {f"llama__{SCALING}original_context_length": 32}, True),  # conversion/phi.py always writes it
+        ("llama-gqa", {f"llama__{SCALING}type": "none"}, True),
+        ("llama-gqa", {f"llama__{SCALING}finetuned": True}, True),
+        ("granite-scales", {f"granite__{SCALING}finetuned": False}, False),  # no RoPE, see granite.cpp
+        ("phi3-partial", {"phi3__attention__sliding_window": 0}, True),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 32.0}, True),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 16.0}, False),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": USUAL}, True),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
+        ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
+        ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
+    ],
+)
+def test_only_keys_without_an_effect_are_ignored(
+    name: str, change: dict[str, Any], is_read: bool, tmp_path: Path
+) -> None:
+    file = rewritten(
+        exported(next(case for case in NAMED if named(case) == name), tmp_path), tmp_path / "other.gguf", **change
+    )
+    if is_read:
+        assert differing(read_gguf(file)[0].config, load_hf(tmp_path).config) == {}
+    else:
+        with pytest.raises(UserError, match="archlab does not know this key"):
+            read_gguf(file)
 
 
 def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ _BIASES = {
 
 _IDLE = {
     "tensor_data_layout": None, "rope.scaling.finetuned": True, "rope.scaling.type": "none",
-    "attention.sliding_window": 0, "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
+    "attention.sliding_window": 0, "rope.scaling.yarn_ext_factor": 1.0,
     "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
 }  # fmt: skip
 """Values without an effect, by key. None means any value."""
@@ -107,7 +107,7 @@ def _rope(header: Header, where: str) -> Raw:
     if kind == "yarn":
         rope["original_max_position_embeddings"] = keys.get("rope.scaling.original_context_length")
         if "rope.scaling.attn_factor" in keys:  # llama.cpp multiplies its usual factor by this one
-            rope["attention_factor"] = keys["rope.scaling.attn_factor"] * (1 + 0.1 * log(factor))
+            rope["attention_factor"] = keys["rope.scaling.attn_factor"] * _usual_amplitude(factor)
     return {**rope, "partial_rotary_factor": keys.get("rope.dimension_count", header.head_dim) / header.head_dim}
 
 
@@ -171,7 +171,18 @@ def _check_keys(header: Header, config: ModelConfig, architecture: Architecture,
 
 
 def _is_idle(key: str, keys: Raw) -> bool:
+    """Return whether a key of a file has no effect in llama.cpp."""
+    kind, factor = keys.get("rope.scaling.type"), keys.get("rope.scaling.factor", 1.0)
+    if key == "rope.scaling.original_context_length":
+        return kind != "yarn"
+    if key == "rope.scaling.yarn_attn_factor":  # llama.cpp always computes the usual factor
+        return kind == "yarn" and isclose(keys[key], _usual_amplitude(factor), rel_tol=1e-5)
     return key in _IDLE and _IDLE[key] in (None, keys[key])
+
+
+def _usual_amplitude(factor: float) -> float:
+    """Return the factor of cos and sin in YaRN."""
+    return 1 + 0.1 * log(factor)
 
 
 def _same(a: Any, b: Any) -> bool:
