@@ -111,6 +111,7 @@ NAMED = [
     Case("smollm3", "no-rope", {**SMALL, "num_hidden_layers": 5}),
     Case("glm4", "partial", {**SMALL, "head_dim": 12, "partial_rotary_factor": 0.5}),
     Case("ernie4_5", "tied", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-3}),
+    Case("phi", "parallel", {**SMALL, "layer_norm_eps": 1e-3}),
     Case("seed_oss", "wide-heads", {**SMALL, "head_dim": 12}),
     Case("gpt_bigcode", "mqa", {**GPT2, "n_inner": 40}),
     Case("arcee", "llama3", {**SMALL, "rope_parameters": LLAMA3}),
@@ -125,7 +126,7 @@ NAMED = [
 
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
-    "glm4", "ernie4_5", "seed_oss", "gpt_bigcode", "arcee", "olmo3",
+    "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
 }  # fmt: skip
 
 
@@ -404,6 +405,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("arcee", {"mlp_bias": True}, "model.mlp.bias is true; allowed: false"),
         ("ernie4_5", {"use_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("seed_oss", {"attention_out_bias": True}, "model.attention.out_bias is true; allowed: false"),
+        ("phi", {"qk_layernorm": True}, "model.attention.qk_norm.kind is layernorm; allowed: none"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
     ],
 )  # fmt: skip

@@ -237,6 +237,10 @@ ALL: Sequence[Architecture] = (
         "phi3", "phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square],
     ),
     Architecture(
+        "phi2", "phi", [*QWEN_ROWS, Row("output.bias", "head.bias")],
+        [GELU, ANY_SCALING, square, only("attention.qk_norm.kind", "none")], needs_output=True,
+    ),
+    Architecture(
         "stablelm", "stablelm", QWEN_ROWS, [SILU, ANY_SCALING, square], needs_output=True, published=_stablelm,
         idle=frozenset({"use_parallel_residual"}),  # published files contain wrong values
     ),
