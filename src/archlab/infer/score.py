@@ -17,7 +17,14 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError, at
-from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
+from archlab.exchange.configs import (
+    folder_first,
+    is_run_folder,
+    load_config,
+    read_named_config,
+    source_kind,
+    with_tokenizer,
+)
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
@@ -102,6 +109,7 @@ def score_all(
     source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data
     to use.
     """
+    sources = [folder_first(source) for source in sources]
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
     if len(sources) > 1:
         _check_data_is_named(first, overrides)

@@ -167,7 +167,7 @@ def _read(path: Path, name: str) -> Watched:
     folder = RunFiles(path)
     is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
     return Watched(
-        name, path, load_config(str(path)), folder.metrics(), folder.summary(), folder.environment(), is_training
+        name, path, load_config(path), folder.metrics(), folder.summary(), folder.environment(), is_training
     )
 
 
