@@ -720,7 +720,9 @@ def test_a_study_of_archlab_is_not_hidden_by_a_path_with_its_name(tmp_path, caps
     assert library_study("ladder", "cpu") == ours
     assert read_study("ladder")[1] == read_study(str(write(tmp_path / "mine.yaml", extends="ladder")))[1] == ours
     assert read_study("gates")[1].arms
-    assert "note: ladder is the study that comes with archlab; for the folder, write ./ladder" in capsys.readouterr().err
+    assert (
+        "note: ladder is the study that comes with archlab; for the folder, write ./ladder" in capsys.readouterr().err
+    )
     assert default_folder("ladder", "ladder") == Path("studies/ladder")
     for own in ("./ladder", "ladder/", Path("ladder")):
         assert list(read_study(own)[1].arms) == list(theirs["arms"]), own

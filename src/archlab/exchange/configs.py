@@ -190,7 +190,9 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
         raise UserError(f"{source!r} names no config; allowed: a preset, a file, a folder or a hub id; then overrides")
     if source_kind(source) == "preset":
         if isinstance(source, str) and (Path(source).is_file() or _holds_config(source)):
-            note_once(f"{source} is the preset; for the {'file' if Path(source).is_file() else 'folder'}, write ./{source}")
+            note_once(
+                f"{source} is the preset; for the {'file' if Path(source).is_file() else 'folder'}, write ./{source}"
+            )
     elif (file := Path(source)).is_file():
         accept(file)
     raw = read_config(source)
