@@ -23,7 +23,7 @@ from archlab.config.core.text import note
 from archlab.config.effects import check_effect
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, without_teacher
-from archlab.errors import UserError
+from archlab.errors import Refusals, UserError
 from archlab.pricing.budget import divide, plans_as_json, ways
 from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.memory import Format
@@ -85,10 +85,14 @@ def run(
     """
     check_one_answer(json, html)
     _, overrides = split_overrides(config, more)
-    check_effect(overrides, "cost")
-    configs = {name: without_teacher(loaded, OF_MODEL) for name, loaded in load_several(config, more).items()}
-    contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
-    device = None if hardware is None else load_hardware(hardware)
+    configs, device, partition, refused = dict[str, Config](), None, None, Refusals()
+    with refused.collecting():
+        check_effect(overrides, "cost")
+        configs = {name: without_teacher(loaded, OF_MODEL) for name, loaded in load_several(config, more).items()}
+    with refused.collecting():
+        device = None if hardware is None else load_hardware(hardware)
+    with refused.collecting():
+        partition = None if parallel is None else Parallel.parse(parallel)
     plan_options = {"--devices": devices, "--parallel": parallel, "--price": price}
     if plan_names := [name for name, value in plan_options.items() if value is not None]:
         serving_options = {
@@ -96,14 +100,17 @@ def run(
             "--dtype": dtype != PLAN_FORMAT and dtype,
         }  # fmt: skip
         if serving_names := [name for name, value in serving_options.items() if value]:
-            raise UserError(
+            refused.add(
                 f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}: a training plan "
                 f"always uses {PLAN_FORMAT}, sequences of train.seq_len tokens and steps of train.batch_tokens tokens"
             )
-        if device is None:
-            raise UserError(f"{plan_names[0]} needs --hardware; `archlab list hardware` shows all devices")
-        _print_plans(configs, device, devices, parallel, price, json=json)
+        if hardware is None:
+            refused.add(f"{plan_names[0]} needs --hardware; `archlab list hardware` shows all devices")
+    refused.raise_any()
+    if plan_names and device is not None:
+        _print_plans(configs, device, devices, partition, price, json=json)
         return
+    contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     if device is not None and device.count > 1:
         raise UserError(
             f"--hardware {hardware} means {device.count} devices, but serving is computed for one device; "
@@ -160,7 +167,7 @@ def _print_plans(
     configs: Mapping[str, Config],
     device: Hardware,
     devices: int | None,
-    parallel: str | None,
+    parallel: Parallel | None,
     price: float | None,
     *,
     json: bool,
@@ -170,10 +177,10 @@ def _print_plans(
     if parallel is None:
         partitions = ways(devices or device.count)
     else:
-        partitions = [Parallel.parse(parallel)]
+        partitions = [parallel]
         n_devices = devices or (device.count if device.count > 1 else None)
-        if n_devices not in (None, partitions[0].devices):
-            raise UserError(f"--parallel {parallel} needs {partitions[0].devices} devices, but there are {n_devices}")
+        if n_devices not in (None, parallel.devices):
+            raise UserError(f"--parallel {parallel} needs {parallel.devices} devices, but there are {n_devices}")
     (config,) = configs.values()
     plans, refused = divide(config, partitions, device)
     price = price or device.price_per_hour
