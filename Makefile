@@ -21,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # make pictures: draws the pictures of README.md and docs/ again, after a change of charts, drawings, results or screens.
 
-.PHONY: demo pictures test check lint unit site wheel try-wheel release install install-dev clean
+.PHONY: demo pictures test check lint unit site wheel try-wheel release conda install install-dev clean
 
 demo: install
 	$(BIN)/archlab demo
@@ -66,7 +66,11 @@ try-wheel: wheel
 # Refuses a release whose tag is not the version, or whose addresses are not filled in.
 release: wheel
 	test "v$$($(BIN)/hatchling version)" = "$(TAG)"
-	! grep -n "OWNER" pyproject.toml CITATION.cff
+	! git grep -n "OWNER" -- . ':!Makefile' ':!tests'
+
+# Builds the conda package, whose version is that of the wheel.
+conda: install-dev
+	ARCHLAB_VERSION=$$($(BIN)/hatchling version) rattler-build build --recipe recipe
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev $(VENV)/.installed-checkpoints

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -34,10 +35,13 @@ class Lab:
         (folder / "tiny.yaml").write_text(CONFIG + f"data: {{path: {folder / 'text.txt'}}}\n")
 
     def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
-        """Start the command in its own session, so that a test can send Ctrl-C to all its processes."""
+        """Start the command in its own session, so that a test can send Ctrl-C to all its processes. Signals that the
+        shell of the tests ignores (nohup) have their usual effect."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [str(ARCHLAB), *map(str, arguments)]
-        return subprocess.Popen(command, cwd=self.folder, env=self.env, start_new_session=True, **pipes, **options)
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.env, start_new_session=True, preexec_fn=_heed_signals, **pipes, **options
+        )
 
     def run(self, *arguments: str, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
         """Run the command to its end. It must end with this exit code and without a traceback."""
@@ -56,6 +60,11 @@ def lines(file: Path) -> list[dict]:
     """Return the complete lines of a JSONL file so far."""
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _heed_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_until(true, process: subprocess.Popen, seconds: float = 60) -> bool:

@@ -163,6 +163,12 @@ def check_streams(executed: Executed) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
+def test_a_notebook_finds_archlab_without_its_script(file: Path) -> None:
+    lines = [line for cell in nbformat.read(file, as_version=4).cells for line in cell.source.splitlines()]
+    assert [line for line in lines if re.match(r"\s*[!%]\s*(sh )?archlab", line)] == []
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
 def test_a_notebook_is_stored_without_outputs(file: Path) -> None:
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)

@@ -79,3 +79,12 @@ def test_a_study_is_continued_without_training_a_run_again(old, own_cache, capsy
     again = stored(old / "study" / "summary.json")["arms"][1]["comparison"]
     assert again["difference"] == verdict["difference"]
     assert again["p"] == pytest.approx(verdict["p"])
+
+
+def test_a_run_whose_text_is_gone_says_how_to_name_it(old, capsys):
+    shutil.move(old / "text", old / "elsewhere")
+    assert app.main(["eval", "run"]) == 2
+    message = capsys.readouterr().err
+    assert "text: no such file or folder" in message
+    assert "archlab eval run data.path=FOLDER" in message
+    assert app.main(["eval", "run", "data.path=elsewhere"]) == 0

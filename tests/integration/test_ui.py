@@ -73,6 +73,8 @@ def test_the_token_is_exchanged_once_for_a_cookie(root: Path):
         "[::",
         "evil.example:80@localhost",
         "localhost:99999",
+        "127.0.0.1:8765/evil",
+        "127.0.0.1?evil",
         "a" * 300,
     ],
 )
@@ -296,6 +298,33 @@ def test_a_wrong_value_is_one_message_and_the_page_stays(client: TestClient):
     unknown = client.get("/m/lama-3-8b")
     assert unknown.status_code == 404
     assert "did you mean llama-3-8b" in unknown.text
+
+
+def test_a_study_downloads_nothing(client: TestClient):
+    rest = "question: q\nbase: tiny-llama\nbudget: {tokens: 20K}\narms: {a: {}, b: {model.norm.kind: layernorm}}\n"
+    for field in ("start: org/model", "set: {train.start: org/model}", "set: {data.tokenizer: org/model}"):
+        answer = client.post(
+            "/studies/plan", data={"name": "one", "text": f"{field}\n{rest}"}, headers={"origin": HERE}
+        )
+        assert answer.status_code == 422
+        assert "the browser downloads nothing" in answer.text
+
+
+def test_the_numbers_of_a_mixture_name_all_its_matrices(client: TestClient):
+    page = client.get("/m/deepseek-v3").text
+    assert (
+        "router 7,168 × 256; each of 256 experts: up 7,168 × 2,048, gate 7,168 × 2,048, down 2,048 × 7,168; shared."
+        in page
+    )
+
+
+def test_the_field_that_keeps_the_size_cannot_be_typed(client: TestClient):
+    page = client.get("/m/llama-3-8b?lock=model.mlp.d_ff").text
+    assert re.findall(r'name="(model[^"]+)"[^>]* readonly', page) == ["model.mlp.d_ff"]
+    assert 'value="model.mlp.d_ff"' not in client.get("/m/mamba-2-2.7b").text, "the model has no hidden width"
+    refused = client.get("/m/llama-3-8b?lock=model.mlp.d_ff&model.n_layers=400").text
+    assert "llama-3-8b, changed like this, has " in html.unescape(refused)
+    assert "or choose another field that keeps the size" in refused
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_the_search_finds_claims(client: TestClient):
 
 @pytest.mark.parametrize(
     ("text", "title"),
-    [("atention", "Attention"), ("rmsnrom", "RMSNorm"), ("moe router", "Mixture of experts"), ("激活函数", "Activations"), ("swiglu vs geglu", "GEGLU")],
+    [("atention", "Attention"), ("ropee", "RoPE"), ("rmsnrom", "RMSNorm"), ("moe router", "Mixture of experts"), ("激活函数", "Activations"), ("swiglu vs geglu", "GEGLU")],
 )  # fmt: skip
 def test_the_search_knows_several_words_other_spellings_and_chapters(client: TestClient, text: str, title: str):
     assert title in re.findall(r">([^<>]+)</a>", client.get(f"/search?q={text}").text.partition("results")[2])

@@ -18,6 +18,7 @@ def test_the_server_ends_soon_while_a_page_waits_for_events(tmp_path: Path, numb
     process = subprocess.Popen(
         [sys.executable, "-m", "archlab", "ui", "--port", "0"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup and background jobs ignore signals
     )  # fmt: skip
     assert process.stdout
     link = process.stdout.readline().split()[-1]

@@ -1,6 +1,8 @@
 """Import of GGUF files: the model is that of transformers, and the tokenizer gives the tokens of the published one."""
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from archlab.errors import UserError
 from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
+from archlab.hf.family import differing
 from archlab.infer.import_export import export_gguf
 from archlab.infer.load import load_run
 from chats import CHATML, some_chats, write_chats
 from tests.parity.test_chat_templates import SETTINGS, TOOLS
-from tests.parity.test_gguf import LLAMA3, WORDS, YARN, exported, named, split
+from tests.parity.test_gguf import GEMMA, LLAMA3, NAMED, WORDS, YARN, exported, named, split
 from tests.parity.tiny import SMALL, Case, tiny_model
 
 torch.set_num_threads(1)
@@ -38,7 +41,7 @@ CASES = [
         **SMALL, "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4},
     }),
     Case("qwen2", "yarn", {**SMALL, "rope_parameters": {**YARN, "attention_factor": 1.5}}),
-    Case("qwen3", "wide-heads", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-2}),
+    *(case for case in NAMED if "llama3" not in case.name),
 ]  # fmt: skip
 
 
@@ -49,10 +52,11 @@ def test_the_logits_are_those_of_transformers(case: Case, tmp_path: Path) -> Non
     tokens = torch.randint(3, 61, (1, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits = tiny_model(case)(tokens).logits
-        assert (model(tokens) - logits).abs().max() <= 1e-5 * logits.std()
+        tolerance = 1e-5 * max(1, model.config.n_layers / 16)  # rounding grows with the depth
+        assert (model(tokens) - logits).abs().max() <= tolerance * logits.std()
     assert notes == ["archlab cannot read the tokenizer (none); put its tokenizer.json into the run folder"]
     if "attention_factor" not in str(case.hf):  # a quotient of float32 numbers
-        assert model.config == load_hf(tmp_path).config
+        assert differing(model.config, load_hf(tmp_path).config) == {}
 
 
 def test_quantized_weights_are_the_numbers_of_llama_cpp(tmp_path: Path) -> None:
@@ -97,11 +101,106 @@ def rewritten(
     return file
 
 
+WINDOWS = "attention.sliding_window_pattern"
+LEFT_OUT = {
+    "gemma2-alternating": (WINDOWS, "rope.freq_base", "rope.dimension_count", "rope.freq_base_swa"),
+    "gemma3_text-windows": (WINDOWS, "rope.freq_base_swa", "rope.dimension_count"),
+    "gpt2-tied": ("attention.head_count_kv", "attention.key_length", "attention.value_length"),
+    "cohere2-windows": (WINDOWS, "rope.freq_base_swa"),
+    "olmo3-windows-yarn": (WINDOWS, "rope.freq_base_swa"),
+    "qwen3_moe-wide-heads-tied": ("rope.dimension_count",),
+    "mamba-untied": ("ssm.dt_b_c_rms",),
+}
+"""Keys that llama.cpp's converter leaves out (conversion/*.py), by case. It also leaves out the vocabulary size, and in
+most files the type of the residual stream."""
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_keys_that_llama_cpps_converter_leaves_out_have_its_defaults(name: str, tmp_path: Path) -> None:
+    gemma3 = Case("gemma3_text", "windows", {**GEMMA, "num_hidden_layers": 7})
+    case = next(case for case in (*NAMED, gemma3) if named(case) == name)
+    reader = exported(case, tmp_path)
+    prefix = reader.fields["general.architecture"].contents()
+    for key in (*LEFT_OUT[name], "vocab_size", "use_parallel_residual"):
+        reader.fields.pop(f"{prefix}.{key}", None)
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+    assert differing(model.config, load_hf(tmp_path).config) == {}
+
+
+SCALING = "rope__scaling__"
+USUAL = 1 + 0.1 * math.log(YARN["factor"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "is_read"),
+    [
+        ("llama-gqa", {f"llama__{SCALING}original_context_length": 32}, True),  # conversion/phi.py always writes it
+        ("llama-gqa", {f"llama__{SCALING}type": "none"}, True),
+        ("llama-gqa", {f"llama__{SCALING}finetuned": True}, True),
+        ("granite-scales", {f"granite__{SCALING}finetuned": False}, False),  # no RoPE, see granite.cpp
+        ("phi3-partial", {"phi3__attention__sliding_window": 0}, True),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 32.0}, True),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 16.0}, False),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": USUAL}, True),
+        ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
+        ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
+        ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
+    ],
+)
+def test_only_keys_without_an_effect_are_ignored(
+    name: str, change: dict[str, Any], is_read: bool, tmp_path: Path
+) -> None:
+    file = rewritten(
+        exported(next(case for case in NAMED if named(case) == name), tmp_path), tmp_path / "other.gguf", **change
+    )
+    if is_read:
+        assert differing(read_gguf(file)[0].config, load_hf(tmp_path).config) == {}
+    else:
+        with pytest.raises(UserError, match="archlab does not know this key"):
+            read_gguf(file)
+
+
+def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:
+    """`rope_scaling_type_train` in llama-model.cpp is linear by default."""
+    reader = exported(Case("llama", "plain", SMALL), tmp_path)
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf", llama__rope__scaling__factor=2.0))
+    position = model.config.model_dump()["position"]
+    assert position["scaling"] == {"kind": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("mixtral-gqa", "expert_used_count"), ("mamba-tied", "ssm.time_step_rank"), ("granite-scales", "logit_scale"),
+        ("cohere2-windows", "attention.sliding_window"), ("gemma2-alternating", "attn_logit_softcapping"),
+        ("llama-gqa", "attention.layer_norm_rms_epsilon"),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_named(name: str, key: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == name), tmp_path)
+    whole = f"{reader.fields['general.architecture'].contents()}.{key}"
+    del reader.fields[whole]
+    with pytest.raises(UserError, match=rf"{re.escape(whole)} missing"):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+
+
+def test_a_head_that_equals_the_embedding_is_tied(tmp_path: Path) -> None:
+    """llama.cpp's converter writes it for GPT-2."""
+    case = Case("gpt2", "equal", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64})
+    reader = exported(case, tmp_path)
+    embedding = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    reader.tensors.append(embedding._replace(name="output.weight"))
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+    assert model.config.head.tied
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": "gemma2"}, "general.architecture is 'gemma2'; archlab imports only llama, qwen2, qwen3"),
-        ({"llama__expert_count": 8}, "llama.expert_count is 8; archlab does not know this key"),
+        ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, granite, qwen2, qwen3"),
+        ({"llama__expert_count": 8}, "llama.expert_used_count missing"),
+        ({"llama__nope": 8}, "llama.nope is 8; archlab does not know this key"),
+        ({"llama__attention__sliding_window": 8}, "llama.attention.sliding_window is 8; archlab does not know this key"),
         ({"llama__rope__dimension_count": 4}, "llama.rope.dimension_count is 4; archlab imports only 8"),
         ({"llama__rope__scaling__type": "longrope"}, "rope.scaling.type is 'longrope'; archlab imports none, linear"),
         ({"without": "blk.1.attn_q.weight"}, "blk.1.attn_q.weight  missing"),

@@ -76,9 +76,10 @@ class RoPE(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, d_model, num_heads, num_kv_heads, max_seq_len, theta, bug=""):
+    def __init__(self, d_model, num_heads, num_kv_heads, max_seq_len, theta, bug="", empty=None):
         super().__init__()
         self.H, self.K, self.C, self.bug = num_heads, num_kv_heads, d_model // num_heads, bug
+        self.empty = empty  # weights of a query that sees no key
         self.q_proj = nn.Linear(d_model, d_model, bias=False)
         self.k_proj = nn.Linear(d_model, self.K * self.C, bias=False)
         self.v_proj = nn.Linear(d_model, self.K * self.C, bias=False)
@@ -127,11 +128,12 @@ class Attention(nn.Module):
         )
         hidden = ~hidden if self.bug == "mask-inverted" else hidden
         hidden = torch.zeros_like(hidden) if self.bug == "no-mask" else hidden
-        fill = {"mask-zero": 0.0, "mask-hides-own": -1e9}.get(self.bug, INF)
+        fill = {"mask-zero": 0.0, "mask-hides-own": -1e9 if self.empty is None else INF}.get(self.bug, INF)
         if self.bug == "mask-after-softmax":
             weights = scores.softmax(-1).masked_fill(hidden, 0)
         else:
             weights = scores.masked_fill(hidden, fill).softmax(-2 if self.bug == "softmax-axis" else -1)
+        weights = weights if self.empty is None else weights.nan_to_num(self.empty)
         mixed = weights @ v
         mixed = mixed if self.bug == "heads-merged-without-transpose" else mixed.transpose(1, 2)
         mixed = mixed.reshape(B, T, D)

@@ -302,3 +302,11 @@ def test_many_columns_are_split_into_two_tables(capsys):
     assert sum(line.startswith(" KV cache per token ") for line in lines) == 2
     headings = [line.split() for line in lines if line.startswith(" bfloat16 ")]
     assert [word for heading in headings for word in heading[1:]] == models
+
+
+def test_all_mistakes_in_the_command_are_reported_at_once(capsys):
+    command = ["cost", "llama-3-8b", "modl.n_layers=2", "--hardware", "h1oo", "--parallel", "shrd=8,tensr=2"]
+    assert app.main(command) == 2
+    message = capsys.readouterr().err
+    for part in ("modl", "unknown hardware 'h1oo'; did you mean h100?", "'shrd=8'; did you mean shard?", "'tensr=2'"):
+        assert part in message

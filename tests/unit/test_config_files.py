@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,7 +16,7 @@ from archlab.config.core.yaml_text import first_comment, parse_yaml, read_yaml, 
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, presets, studies
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config, read_config
+from archlab.exchange.configs import find_folder, load_config, read_config
 from archlab.study.authoring import SCHEMAS, json_schema
 from plugin_state import as_a_new_process
 
@@ -278,6 +279,26 @@ def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text("base: mine.yaml\n")
     with pytest.raises(UserError, match=message):
         load_config("mine.yaml")
+
+
+def test_a_preset_is_not_hidden_by_a_path_with_its_name(tmp_path, monkeypatch, capsys):
+    presets = {name: load_config(name) for name in ("tiny-llama", "gpt-2", "llama-3-8b")}
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny-llama", "gpt-2", "gpt2"):
+        (tmp_path / name).mkdir()
+    changed = load_config("tiny-llama", "model.n_layers=1")
+    (tmp_path / "tiny-llama" / "config.yaml").write_text(to_yaml(changed.model_dump(mode="json")))
+    (tmp_path / "llama-3-8b").write_text("not a config")
+    (tmp_path / "mine.yaml").write_text("base: tiny-llama\n")
+    assert {name: load_config(name) for name in presets} == presets
+    assert load_config("gpt2") == presets["gpt-2"], "a folder without a config is not a config"
+    assert load_config("mine.yaml") == presets["tiny-llama"]
+    notes = capsys.readouterr().err
+    assert "note: tiny-llama is the preset; for the folder, write ./tiny-llama\n" in notes
+    assert "note: llama-3-8b is the preset; for the file, write ./llama-3-8b\n" in notes
+    for own in ("./tiny-llama", "tiny-llama/", Path("tiny-llama")):
+        assert load_config(own) == changed, own
+    assert find_folder("tiny-llama") == Path("tiny-llama"), "a preset has no weights"
 
 
 def test_a_folder_without_a_config(tmp_path):

@@ -333,6 +333,8 @@ def test_shared_frames_by_hand():
         ((1e-05, 500000.0), ["1.0e-05", "500000.0"]),
         ((123456.78901, 1.0), ["123456.78901", "1.0"]),
         (("v1.23456", 1.0), ["v1.23456", "1.0"]),
+        ((3 * ["dense"] + 58 * ["sparse"], ["local", "full"]), ["dense × 3, sparse × 58", "[local, full]"]),
+        ((5 * ["local", "full"], {}), ["(local, full) × 5", "no changes"]),
     ],
 )
 def test_long_numbers_are_rounded_unless_they_would_look_the_same(values, texts):

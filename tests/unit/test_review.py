@@ -379,6 +379,14 @@ def test_a_strip_needs_two_different_values():
     assert strip(checked._replace(published={})) is None
 
 
+def test_the_marks_of_a_page_do_not_repeat_their_style(capsys, tmp_path):
+    """Pages contain about a thousand marks."""
+    run(capsys, "check", "llama-3-8b", "--html", str(tmp_path / "page.html"))
+    marks = re.findall(r"<rect ([^>]*)><title>", (tmp_path / "page.html").read_text())
+    assert len(marks) > 100
+    assert {tuple(re.findall(r"([a-z]+)=", mark)) for mark in marks} == {("x", "y", "height")}
+
+
 def test_check_as_a_page(capsys, tmp_path):
     page = tmp_path / "sub" / "page.html"
     assert run(capsys, "check", "lamda-137b", "--html", str(page)).out == f"{page}\n"

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -22,7 +23,7 @@ from archlab.study.design import arms, grid, single_arm_note
 from archlab.study.fit import describe_equal, quantity_function
 from archlab.study.forecast import forecast, ideal_clock, measured_clock
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import library_study, read_study, scales_of, study_path
+from archlab.study.study_file import default_folder, library_study, read_study, scales_of, study_path
 from tiny import MODEL, TRAIN
 
 
@@ -708,6 +709,25 @@ def test_an_unknown_study_is_a_message(name):
         read_study(name)
     with pytest.raises(UserError, match=r"did you mean ladder\?"):
         read_study("laddr")
+
+
+def test_a_study_of_archlab_is_not_hidden_by_a_path_with_its_name(tmp_path, capsys):
+    ours, theirs = library_study("ladder", "cpu"), two({"model.norm.kind": "layernorm"}).model_dump(exclude_unset=True)
+    for folder in ("ladder", "tiny-llama"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "study.yaml", **theirs)
+    (tmp_path / "gates").write_text("not a study")
+    assert library_study("ladder", "cpu") == ours
+    assert read_study("ladder")[1] == read_study(str(write(tmp_path / "mine.yaml", extends="ladder")))[1] == ours
+    assert read_study("gates")[1].arms
+    assert (
+        "note: ladder is the study that comes with archlab; for the folder, write ./ladder" in capsys.readouterr().err
+    )
+    assert default_folder("ladder", "ladder") == Path("studies/ladder")
+    for own in ("./ladder", "ladder/", Path("ladder")):
+        assert list(read_study(own)[1].arms) == list(theirs["arms"]), own
+        assert default_folder(own, "ladder") == Path("ladder")
+    assert arms(ours)[0].config.model == arms(library_study("ladder", "cpu"))[0].config.model
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import archlab
+from archlab.config.core.text import note_once
 from archlab.errors import UserError
-from archlab.testing import compare
+from archlab.testing import compare, comparison
 from archlab.testing.mistakes import MISTAKES
 from handwritten import Attention, Block, LayerNorm, RMSNorm, RoPE, SwiGLU, TransformerLM
 
@@ -120,6 +122,47 @@ def test_a_mistake_is_named_in_a_whole_model(name):
     names = [mistake.name for mistake in result.mistakes]
     assert names == ([name] if name != "rmsnorm-sum" else []), result  # the final norm of this model is right
     assert "the streams first differ after layer 0" in result.checks[0].words
+
+
+@pytest.mark.parametrize("name", ["mask-hides-own", "mask-inverted"])
+def test_a_mask_that_hides_every_key_of_a_token_is_named(name):
+    result = compare(Attention, "attention", CONFIG, arguments={"bug": name, "empty": 0.0})
+    assert [mistake.name for mistake in result.mistakes] == [name], result
+
+
+class Dropped(RMSNorm):
+    def forward(self, x):
+        return functional.dropout(super().forward(x), 0.1)
+
+
+def noisy(x, weight):
+    return x * weight + 1e-3 * torch.rand_like(x)
+
+
+@pytest.mark.parametrize("code", [Dropped, noisy])
+def test_random_code_is_refused(code):
+    with pytest.raises(UserError, match=f"{code.__name__}: is not deterministic: two calls with the same weights and"):
+        compare(code, "norm", CONFIG)
+
+
+def test_code_that_changes_its_input_is_deterministic():
+    class InPlace(RMSNorm):
+        def forward(self, x):
+            y = super().forward(x)
+            x += 1
+            return y
+
+    assert status(compare(InPlace, "norm", CONFIG))["outputs"] == "equal"
+
+
+def test_the_note_about_the_search_is_for_whole_models_and_printed_once(capsys, monkeypatch):
+    monkeypatch.setattr(comparison, "mistakes_in", lambda *_: ())
+    note_once.cache_clear()
+    notes = []
+    for part, bug in (("norm", "rmsnorm-sum"), *[("model", "softmax-in-model")] * 2):
+        compare(OF_PART[part], part, CONFIG, arguments={"bug": bug})
+        notes.append(capsys.readouterr().err.count("known mistakes are tried"))
+    assert notes == [0, 1, 0]
 
 
 def test_two_mistakes_are_named_together():

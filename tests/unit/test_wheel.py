@@ -1,6 +1,7 @@
 """The wheel: its files, its size and its metadata, as a package index and an empty environment see them."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from email import message_from_string
@@ -97,10 +98,16 @@ def test_the_version_has_one_place():
     assert newest[1] == archlab.__version__
 
 
+def test_a_release_is_refused_while_any_file_has_a_placeholder():
+    *_, command = re.findall(r"(?m)^release:.*\n(?:\t.*\n)*?\t! (git grep .*)$", (ROOT / "Makefile").read_text())
+    found = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True).stdout
+    files = {line.partition(":")[0] for line in found.splitlines()}
+    assert files >= {"pyproject.toml", "CITATION.cff", "recipe/recipe.yaml", ".github/ISSUE_TEMPLATE/config.yml"}
+
+
 def test_the_conda_recipe_needs_the_same():
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
-    assert recipe["context"]["version"] == archlab.__version__
-    assert recipe["context"]["version"] == archlab.__version__
+    assert recipe["context"]["version"] == '${{ env.get("ARCHLAB_VERSION") }}', "one version, from one place"
     python, *packages = recipe["requirements"]["run"]
     assert python == f"python {PROJECT['requires-python']}"
     assert [name.replace(" ", "").replace("pytorch", "torch") for name in packages] == PROJECT["dependencies"]

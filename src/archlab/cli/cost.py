@@ -21,6 +21,7 @@ from archlab.config.core.text import note
 from archlab.config.effects import check_effect
 from archlab.config.schema import Config
 from archlab.config.training import without_teacher
+from archlab.errors import Refusals
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.memory import Format
 from archlab.report.cost.answer import CostRequest, Costs
@@ -77,11 +78,16 @@ def run(
     """
     check_one_answer(json, html)
     _, overrides = split_overrides(config, more)
-    check_effect(overrides, "cost")
-    configs = load_several(config, more)
     request = CostRequest(
         batch, context, source, dtype, hardware, devices, parallel, price, html=html is not None, prefix="--"
     )
+    configs, refused = dict[str, Config](), Refusals()
+    with refused.collecting():
+        check_effect(overrides, "cost")
+        configs = load_several(config, more)
+    with refused.collecting():
+        request.read()
+    refused.raise_any()
     answer = request.answer(configs)
     if isinstance(answer, Costs):
         for sentence in beyond_limits(answer.by_point):

@@ -22,8 +22,7 @@ def import_folder(source: FolderName, /, *, out: Path) -> None:
     Parameters
     ----------
     source
-        A folder with config.json and weights, a hub id, or a GGUF file of Llama, Qwen 2 or Qwen 3. A GGUF file needs
-        the extra `gguf`.
+        A folder with config.json and weights, a hub id, or a GGUF file. A GGUF file needs the extra `gguf`.
     out
         The run folder to write.
     """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archlab.config.core.merge import expand
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.config.io import parse_overrides, read_entry
+from archlab.config.io import is_full_name, parse_overrides, read_entry
 from archlab.errors import UserError
 from archlab.exchange.configs import RUN_CONFIG, config_file, source_kind, start_of
 from archlab.files import real_path
@@ -56,7 +56,7 @@ def _bases(file: Path) -> Iterator[tuple[Path, str]]:
     while file.is_file() and file.name != CONFIG and file not in seen:
         seen.add(file)
         base = read_entry(file)[1].get("base")
-        if not isinstance(base, str) or not (file.parent / base).exists():  # no base, or a preset
+        if not isinstance(base, str) or is_full_name(base) or not (file.parent / base).exists():  # no base, or a preset
             return
         yield file, base
         file = config_file(file.parent / base)

@@ -97,8 +97,8 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 
     if not is_study_folder(folder):
         raise UserError(f"{folder}: not a study folder (no study.yaml); `archlab study run` makes one")
-    name, config = read_study(str(folder))
-    summary = Study(name, config, folder, source=study_path(str(folder))).read()
+    name, config = read_study(folder)
+    summary = Study(name, config, folder, source=study_path(folder)).read()
     if json:
         print_json(summary.model_dump(mode="json"))
     else:

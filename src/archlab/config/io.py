@@ -65,6 +65,11 @@ def find_preset(name: str) -> Traversable | None:
     return exact or find_named(name, presets()) or find_named(name, everything)
 
 
+def is_full_name(name: str) -> bool:
+    """Return whether this is the full name of a preset or an atlas file, such as `llama-3-8b`."""
+    return name in presets() or name in facts()
+
+
 def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | None:
     """Return the file called `name`. Otherwise return the only file whose name begins with the words of `name`, or None
     if no file or several files match.

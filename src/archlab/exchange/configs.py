@@ -15,6 +15,7 @@ from archlab.config.io import (
     build_config,
     facts,
     find_preset,
+    is_full_name,
     override_texts,
     parse_overrides,
     presets,
@@ -59,26 +60,41 @@ ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub
 def source_kind(source: str | Path) -> ConfigKind | None:
     """Return the kind of source that a CONFIG argument names, or None if it names nothing.
 
-    An existing path has priority. A folder with a config.json is a Hugging Face folder, even if it also contains
-    another tool's config.yaml. Raise UserError for a GGUF file, which must be imported first.
+    The full name of a preset always means the preset, but a `Path` is a path. Otherwise, an existing path has priority.
+    A folder with a config.json is a Hugging Face folder, even if it also contains another tool's config.yaml. Raise
+    UserError for a GGUF file, which must be imported first.
     """
+    if isinstance(source, str) and is_full_name(source):
+        return "preset"
     path = Path(source)
     if is_gguf(path):
         raise UserError(
             f"{path}: is a GGUF file; make a run folder of it: {command_line('import', str(path))} --out FOLDER"
         )
-    if path.is_dir():
-        return "Hugging Face folder" if is_hf_folder(path) else "run folder" if (path / RUN_CONFIG).is_file() else None
-    if path.exists():
+    if path.is_dir() and is_hf_folder(path):
+        return "Hugging Face folder"
+    if (path / RUN_CONFIG).is_file():
+        return "run folder"
+    if path.exists() and not path.is_dir():
         return "file"
     if find_preset(str(source)) is not None:
         return "preset"
-    return "hub id" if is_hub_id(str(source)) and path.suffix not in (".yaml", ".yml") else None
+    return "hub id" if not path.exists() and is_hub_id(str(source)) and path.suffix not in (".yaml", ".yml") else None
 
 
 def is_gguf(source: str | Path) -> bool:
     """Return whether a path is that of a file for llama.cpp."""
     return Path(source).suffix == ".gguf" and Path(source).is_file()
+
+
+def folder_first(source: str) -> str:
+    """Return `./source` if a folder with a config has the name of a preset, otherwise `source`. Only a folder can have
+    weights."""
+    return f"./{source}" if is_full_name(source) and _holds_config(source) else source
+
+
+def _holds_config(source: str) -> bool:
+    return source_kind(Path(source)) in ("run folder", "Hugging Face folder")
 
 
 def config_file(source: str | Path) -> Path:
@@ -100,7 +116,7 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
     Raise UserError if the argument is something else.
     """
-    match source_kind(folder_or_hub_id):
+    match source_kind(folder_first(str(folder_or_hub_id))):
         case "run folder" | "Hugging Face folder":
             return Path(folder_or_hub_id)
         case "hub id":
@@ -176,7 +192,7 @@ class Shape(NamedTuple):
 
 def load_shape(source: str | Path, overrides: Sequence[str] = ()) -> Shape:
     """Load a config as `load_config` does, or the config of a published model that archlab cannot build."""
-    known = read_facts(str(source))
+    known = read_facts(source)
     if known is not None:
         about, raw = known
         return Shape(build_config(raw, overrides, str(source)), about.part, [])
@@ -204,7 +220,12 @@ def read_named_config(source: str | Path, overrides: Sequence[str] = ()) -> Raw:
     """
     if not isinstance(source, str | Path):
         raise UserError(f"{source!r} names no config; allowed: a preset, a file, a folder or a hub id; then overrides")
-    if (file := Path(source)).is_file():
+    if source_kind(source) == "preset":
+        if isinstance(source, str) and (Path(source).is_file() or _holds_config(source)):
+            note_once(
+                f"{source} is the preset; for the {'file' if Path(source).is_file() else 'folder'}, write ./{source}"
+            )
+    elif (file := Path(source)).is_file():
         accept(file)
     raw = read_config(source)
     start = start_of(expand(parse_overrides(overrides)[0]))
@@ -245,7 +266,7 @@ def on_start(raw: Raw, start: str) -> Raw:
     raw, model = with_tokenizer(raw, start), raw.get("model")
     if isinstance(model, dict) and model.keys() >= _WHOLE:
         return raw
-    return merge({"model": _read(_file_of(start)).get("model", {})}, raw, Config)
+    return merge({"model": _read(_file_of(folder_first(start))).get("model", {})}, raw, Config)
 
 
 def with_tokenizer(raw: Raw, source: str) -> Raw:
@@ -257,13 +278,13 @@ def with_tokenizer(raw: Raw, source: str) -> Raw:
     return {**raw, "data": {**data, "tokenizer": str(real_path(folder))}}
 
 
-def read_facts(source: str) -> tuple[About, Raw] | None:
+def read_facts(source: str | Path) -> tuple[About, Raw] | None:
     """Return the facts and the raw config of an atlas model that archlab cannot build, or None for any other config and
     for models without a published architecture.
 
     The raw config describes the model's decoder block as far as the schema can express it.
     """
-    file = find_preset(source) if source_kind(source) == "preset" else None
+    file = find_preset(str(source)) if source_kind(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
     return (about, raw) if about and about.cannot_build and raw else None
 
@@ -302,7 +323,7 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
 
     It is in the same folder as the config, or it is a preset.
     """
-    if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
+    if isinstance(base, str) and isinstance(file, Path) and not is_full_name(base) and (file.parent / base).exists():
         accept_from(file, [file.parent / base])
         return _file_of(real_path(file.parent / base))
     if isinstance(base, str) and (preset := find_preset(base)):

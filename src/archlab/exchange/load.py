@@ -19,12 +19,13 @@ from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.configs import read_model_config
 from archlab.families.registry import find_family
+from archlab.hf.dequantize import Dequantized
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, companions, origin_of, read_json
 from archlab.hf.imported import Imported
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
-from archlab.hf.tensors import FORMATS, Dequantized, Tensors, are_equal, format_name
+from archlab.hf.tensors import FORMATS, Tensors, are_equal, format_name
 from archlab.hf.towers import multimodal, read_text_values, text_name
 from archlab.hf.weight_map import Placed, constant_values, is_mtp_tensor, placed
 from archlab.model.arithmetic import at_least_float32
@@ -184,6 +185,8 @@ def _fill_all(
             continue
         if not tensors[name].read().numel():  # belongs to a part of width 0
             continue
+        if name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in used and tensors[name].is_zero():
+            continue  # quantized files of old AutoGPTQ have a bias beside each weight
         if name not in copies:
             problems.append(f"{name}  surplus")
         elif not all(tensors[name].equals(tensors[embedding]) for embedding in embeddings):
@@ -212,10 +215,10 @@ def _rows(family: Family, config: ModelConfig, tensors: Container[str], wanted: 
 
 
 def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tensors | Dequantized:
-    """Return the folder's tensors. Quantized tensors are converted to `dtype`, or to bfloat16 if it is None."""
+    """Return the folder's tensors. Quantized tensors are converted to `dtype`."""
     how = method(read_json(folder / CONFIG).get("quantization_config"), str(folder / CONFIG))
     stored = Tensors(folder, shapes_only=headers_only)
-    return Dequantized(stored, how, dtype or torch.bfloat16) if how else stored
+    return Dequantized(stored, how, dtype) if how else stored
 
 
 def _text_tensors(family: Family, folder: Path, tensors: Tensors | Dequantized) -> "dict[str, _Lazy]":
@@ -256,6 +259,9 @@ class _Lazy:
     def is_number(self, value: float) -> bool:
         """Return whether the tensor has a single element that equals `value`, within the rounding error of bfloat16."""
         return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
+
+    def is_zero(self) -> bool:
+        return not self._content().any()
 
     def contains_positions(self, positions: nn.Module | None) -> bool:
         """Return whether each row is the vector of a position, within the rounding error of bfloat16."""

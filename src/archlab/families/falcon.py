@@ -1,6 +1,6 @@
 """Configs and weights of Falcon (FalconForCausalLM in transformers): 7B, 40B, 11B and RW."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from archlab.config.core.merge import Raw
@@ -53,6 +53,10 @@ class AlibiOrRope:
     """ALiBi if the key `alibi` is true, otherwise RoPE. If `alibi` is true, the RoPE keys are ignored."""
 
     rope = RopeKeys(longest=2048)
+
+    @property
+    def hf_keys(self) -> Mapping[str, str]:
+        return self.rope.hf_keys
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         self.rope.read(hf, ours)

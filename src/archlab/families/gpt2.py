@@ -1,6 +1,7 @@
 """Configs and weights of GPT-2 (GPT2LMHeadModel in transformers)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archlab.config.core.merge import Raw
@@ -36,6 +37,10 @@ class PlainMLP:
 
     hf_key: str | None = None
     """Key for the width. None if config.json has no such key in this family."""
+
+    @property
+    def hf_keys(self) -> Mapping[str, str]:
+        return {"mlp.d_ff": self.hf_key} if self.hf_key else {}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width = hf.get(self.hf_key, kind=int) if self.hf_key else None

@@ -1,8 +1,9 @@
 """Configs and weights of Mamba (MambaForCausalLM in transformers)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from archlab.config.components.mamba import Mamba
 from archlab.config.core.merge import Raw
@@ -20,6 +21,8 @@ class Channels:
     If a file has both, the published code reads `intermediate_size` only.
     """
 
+    hf_keys: ClassVar = {"mixer.inner_width": "intermediate_size"}
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         implied = hf.get("expand", 2) * ours["d_model"]
         ours["mixer.inner_width"] = hf.get("intermediate_size", implied)
@@ -34,6 +37,10 @@ class StepRank:
     """The key for the rank of the projection to dt. "auto": d_model / 16, rounded up."""
 
     hf_key: str = "time_step_rank"
+
+    @property
+    def hf_keys(self) -> Mapping[str, str]:
+        return {"mixer.dt_rank": self.hf_key}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         rank = hf.get(self.hf_key, "auto", kind=object)
@@ -59,13 +66,16 @@ def _halves(layer: LayerConfig) -> Sequence[int]:
 
 OURS = "layers.{i}.mixer"
 
+MIXED = stacked(_rows)
+"""Conversion for a published tensor that has the rows of dt, then those of B, then those of C."""
+
 
 def mamba_weights(theirs: str) -> list[Row]:
     """Return the weight map of the mixer. `theirs` is the prefix of its tensor names in published files."""
     return [
         *linear(f"{theirs}.in_proj", (f"{OURS}.x", f"{OURS}.gate"), stacked(_halves)),
         *linear(f"{theirs}.conv1d", f"{OURS}.conv"),
-        *linear(f"{theirs}.x_proj", tuple(f"{OURS}.{name}" for name in ("dt_low", "B", "C")), stacked(_rows)),
+        *linear(f"{theirs}.x_proj", tuple(f"{OURS}.{name}" for name in ("dt_low", "B", "C")), MIXED),
         Row(f"{theirs}.dt_proj.weight", f"{OURS}.dt.weight"),
         Row(f"{theirs}.dt_proj.bias", f"{OURS}.dt_bias"),
         *(Row(f"{theirs}.{name}", f"{OURS}.{name}") for name in ("A_log", "D")),

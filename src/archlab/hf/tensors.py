@@ -1,5 +1,4 @@
-"""Reading of the tensors in a Hugging Face folder: from safetensors or torch.save files, from one file or several,
-quantized or not.
+"""Reading of the tensors in a Hugging Face folder: from safetensors or torch.save files, from one file or several.
 
 Reading a file never runs code that it contains.
 """
@@ -7,7 +6,7 @@ Reading a file never runs code that it contains.
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from torch.nn import functional as F
 
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT
 from archlab.hf.folder import INDEX, PICKLED, PICKLED_INDEX, WEIGHTS, own_file, read_json
-from archlab.hf.quantization import MXFP4, BlockFP8, Method
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Dtypes of weights that archlab reads."""
@@ -180,102 +177,3 @@ def damage_named(file: Path) -> Iterator[None]:
         raise UserError(f"{file}: damaged: {error}") from None
     except OSError as error:  # errors of safetensors do not name the file
         raise UserError(f"{file}: {error.strerror or error}") from None
-
-
-_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.bfloat16)
-_FOUR_BITS = torch.cat((_E2M1, -_E2M1))
-_BYTES = torch.stack((_FOUR_BITS.repeat(16), _FOUR_BITS.repeat_interleave(16)), dim=1)
-"""Table [256, 2] with the two MXFP4 numbers that each byte value stores. The first number is in the lower four bits."""
-
-
-class Dequantized(Mapping[str, Tensor]):
-    """Tensors of a folder by name. A quantized weight is stored as two tensors, bits and scales; it becomes one
-    ordinary tensor.
-
-    Each value is the stored number times the scale of its block, rounded to `dtype`. A tensor is read when it is
-    requested, and it is converted in small parts. The peak memory is therefore little more than the size of the result.
-    """
-
-    def __init__(self, stored: Tensors, how: Method, dtype: torch.dtype) -> None:
-        self._stored, self._how, self._dtype = stored, how, dtype
-        bits, scales = how.suffixes
-        scaled = [name.removesuffix(scales) for name in stored if name.endswith(scales)]
-        pairs = {name: (name + bits, name + scales) for name in scaled}
-        names = set(stored)
-        self._pairs = {name: pair for name, pair in pairs.items() if names.issuperset(pair)}
-        paired = {part for pair in self._pairs.values() for part in pair}
-        self._names = [*(name for name in stored if name not in paired), *self._pairs]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._converted(name, self._stored.__getitem__)
-
-    def content(self, name: str) -> Tensor:
-        return self._converted(name, self._stored.content)
-
-    def _converted(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
-        if name not in self._pairs:
-            return read(name)
-        bits, scales = map(read, self._pairs[name])
-        shape = _shape(self._how, bits, scales)
-        if shape is None:
-            found = " and ".join(f"{format_name(t.dtype)} {list(t.shape)}" for t in (bits, scales))
-            raise UserError(f"{' and '.join(self._pairs[name])}: {found} do not fit {self._how.quant_method}")
-        tensor = torch.empty(shape, dtype=self._dtype, device=bits.device)
-        if not tensor.is_meta:
-            _dequantize(self._how, bits, scales, tensor)
-        return tensor
-
-
-def _shape(how: Method, bits: Tensor, scales: Tensor) -> tuple[int, ...] | None:
-    """Return the shape of the dequantized tensor, or None if the shapes or dtypes of bits and scales are wrong.
-
-    MXFP4: the bits are [experts, out, in / 32, 16], with two numbers per byte; the scales are [experts, out, in / 32];
-    the result is [experts, in, out]. FP8: the bits are [..., rows, columns], there is one scale per block, and the
-    result has the shape of the bits.
-    """
-    match how:
-        case MXFP4():
-            if bits.dim() != 4 or bits.shape != (*scales.shape, 16) or {bits.dtype, scales.dtype} != {torch.uint8}:
-                return None
-            experts, rows, blocks, _ = bits.shape
-            return experts, 32 * blocks, rows
-        case BlockFP8():
-            if bits.dim() < 2 or bits.dtype != torch.float8_e4m3fn:
-                return None
-            grid = [-(-n // size) for n, size in zip(bits.shape[-2:], how.weight_block_size, strict=True)]
-            return tuple(bits.shape) if scales.shape == (*bits.shape[:-2], *grid) else None
-
-
-def _dequantize(how: Method, bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    match how:
-        case MXFP4():
-            _dequantize_mxfp4(bits, scales, out)
-        case BlockFP8():
-            _dequantize_fp8(how, bits, scales, out)
-
-
-def _dequantize_mxfp4(bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Dequantize MXFP4, one expert at a time. In bfloat16, the numbers, the scales and their products are all exact."""
-    for expert in range(len(out)):
-        values = F.embedding(bits[expert].int(), _BYTES).flatten(-2)
-        out[expert] = (values * _scale(scales[expert]).bfloat16()[..., None]).flatten(-2).T
-
-
-def _dequantize_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    height, width = how.weight_block_size
-    wide = torch.promote_types(out.dtype, torch.float32)
-    for i, scale in enumerate(_scale(scales).unbind(-2)):
-        rows = slice(i * height, (i + 1) * height)
-        by_column = scale.to(wide).repeat_interleave(width, -1)[..., None, : bits.shape[-1]]
-        out[..., rows, :] = bits[..., rows, :].to(wide) * by_column
-
-
-def _scale(stored: Tensor) -> Tensor:
-    """Return the scales in float32. A scale that is stored as a byte b is 2^(b - 127)."""
-    return (stored.view(torch.float8_e8m0fnu) if stored.dtype == torch.uint8 else stored).float()

@@ -63,7 +63,7 @@ def convert(source: str | Path, *overrides: str | Mapping[str, Any], out: str | 
     check_effect(texts, "convert")
     check_new(out)
     start = open_start(str(source))
-    config = load_config(str(start.folder), f"train.start={start.folder}", *texts)
+    config = load_config(start.folder, f"train.start={start.folder}", *texts)
     made = planned(start, config, partial(_open_batches, config))
     of_run = ("start", "start_layers", "lora", "teacher")
     config = config.model_copy(update={"train": config.train.model_copy(update=dict.fromkeys(of_run))})

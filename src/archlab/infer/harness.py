@@ -26,7 +26,7 @@ from archlab.config.objective import NextToken, Prefix
 from archlab.config.training import check_objective
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
-from archlab.exchange.configs import find_folder, load_config, source_kind
+from archlab.exchange.configs import find_folder, folder_first, load_config, source_kind
 from archlab.infer.answers import Answers, pair, sampling, shortened
 from archlab.infer.load import from_pretrained, load_codec
 from archlab.infer.text import unknown_tokens
@@ -192,6 +192,7 @@ class ArchlabLM(TemplateLM):
 
 
 def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:
+    path = folder_first(path)
     if source_kind(path) in ("run folder", "Hugging Face folder", "hub id"):
         folder = find_folder(path)
         return from_pretrained(folder, dtype, device), load_codec(Path(tokenizer) if tokenizer else folder)

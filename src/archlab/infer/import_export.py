@@ -39,8 +39,8 @@ class ImportedModel(NamedTuple):
 def import_model(source: str | Path, out: str | Path) -> ImportedModel:
     """Make a run folder from a published model. It can then be trained, evaluated and sampled from, like any other.
 
-    - `source`: a Hugging Face folder with config.json and weights, a hub id, or a GGUF file of Llama, Qwen 2 or Qwen 3.
-      A GGUF file needs the extra `gguf`.
+    - `source`: a Hugging Face folder with config.json and weights, a hub id, or a GGUF file. The last needs the extra
+      `gguf`.
     - `out`: the run folder to write, which must be new or empty. Its checkpoint is in float32, because training needs
       this dtype.
 

@@ -129,7 +129,7 @@ def load_tokenizer(source: str | Path | Decoder) -> Tokenizer:
     'the cat'
     """
     folder = folder_of(source) if isinstance(source, Decoder) else find_folder(source)
-    if isinstance(task := load_config(str(folder)).data.task, Task):
+    if isinstance(task := load_config(folder).data.task, Task):
         raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not represent text")
     tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
     if not before_text(tokenizer):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from archlab.config.core.base import Base
 from archlab.config.core.merge import expand
-from archlab.config.core.text import note
+from archlab.config.core.text import command_line, note
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
@@ -17,7 +17,14 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError, at
-from archlab.exchange.configs import is_run_folder, load_config, read_named_config, source_kind, with_tokenizer
+from archlab.exchange.configs import (
+    folder_first,
+    is_run_folder,
+    load_config,
+    read_named_config,
+    source_kind,
+    with_tokenizer,
+)
 from archlab.hf.folder import download, has_weights
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import load_model, load_run, load_tokenizer
@@ -102,6 +109,7 @@ def score_all(
     source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data
     to use.
     """
+    sources = [folder_first(source) for source in sources]
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])
     if len(sources) > 1:
         _check_data_is_named(first, overrides)
@@ -109,9 +117,21 @@ def score_all(
     check_objective(shared.model, shared.train.objective)
     configs = [shared if source == first else _on_same_data(source, overrides, shared) for source in sources]
     recorded = RunFolder(Path(first)).environment().get("dtype") if is_run_folder(Path(first)) else None
-    device, data = choose_device(shared.train, recorded), open_training_data(shared.data, shared.model.vocab_size)
+    device, data = choose_device(shared.train, recorded), _opened(first, overrides, shared)
     subjects = [_Subject.of(source, config, data) for source, config in zip(sources, configs, strict=True)]
     return [subject.score(data, device, tokens, int8=int8) for subject in subjects]
+
+
+def _opened(first: str, overrides: Sequence[str], shared: Config) -> TrainingData:
+    """Return the data. If the text of the first source, a run folder, is gone, the error says how to name a copy."""
+    try:
+        return open_training_data(shared.data, shared.model.vocab_size)
+    except UserError as error:
+        path = shared.data.path
+        if not is_run_folder(Path(first)) or _named_data(overrides) or shared.data.mixture or Path(path).exists():
+            raise
+        command = command_line("eval", first, "data.path=FOLDER")
+        raise UserError(f"{error}\n{first} was trained on this text; if you have it elsewhere: {command}") from None
 
 
 def _check_data_is_named(first: str, overrides: Sequence[str]) -> None:

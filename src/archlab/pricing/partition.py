@@ -10,7 +10,7 @@ from archlab.config.components.work import Operation, Pass, matrix_flops
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import nearest
-from archlab.errors import UserError
+from archlab.errors import Refusals, UserError
 from archlab.pricing.work import after_layers
 
 WAYS = ("replicate", "shard", "tensor", "pipeline")
@@ -38,17 +38,19 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> "Parallel":
-        """Parse text like `shard=8,tensor=2`. Raise UserError if the text does not have this form."""
-        sizes = dict[str, int]()
+        """Parse text like `shard=8,tensor=2`. Raise a UserError with all parts that do not have this form."""
+        sizes, refused = dict[str, int](), Refusals()
         for part in (part.strip() for part in text.split(",")):
             way, _, size = part.partition("=")
             if way not in WAYS or way in sizes or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
                 hint = nearest(way, WAYS) if way not in WAYS else ""
-                raise UserError(
+                refused.add(
                     f"parallel: cannot read {part!r}{hint or ';'} allowed: {', '.join(WAYS)}, "
                     "each at most once, as in shard=8,tensor=2"
                 )
-            sizes[way] = int(size)
+            else:
+                sizes[way] = int(size)
+        refused.raise_any()
         return cls(**sizes)
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ from archlab.study.record import ArmSummary, Heading, OutcomeStatistics, Outcome
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import share
-from archlab.study.study_file import read_study
+from archlab.study.study_file import AS_IT_STANDS, library_study
 
 
 def summarize_study(
@@ -170,7 +170,7 @@ def _missing_value_warnings(name: str, outcome: Outcome, study_runs: StudyRuns) 
 
 
 def _comes_with_archlab(name: str, study: StudyConfig) -> bool:
-    return name in studies() and read_study(name)[1] == study
+    return name in studies() and library_study(name, AS_IT_STANDS) == study
 
 
 def _arm(

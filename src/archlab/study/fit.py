@@ -116,7 +116,7 @@ def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[st
     raise UserError(
         f"{difference}, and no value of {equal.by} brings it within {100 * tolerance(equal):.3g}%; "
         f"it is {current} now, and {nearest} comes nearest ({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
-        "allow a larger difference, adjust another field, or remove `equal`"
+        "allow a larger difference, or adjust another field"
     )
 
 

@@ -12,11 +12,11 @@ from archlab.config.beside import find_folders, find_plugins, find_text, plugins
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge, merge_overrides, without
 from archlab.config.core.plugins import import_if_possible
-from archlab.config.core.text import visible
+from archlab.config.core.text import note_once, visible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.identity import flatten
-from archlab.config.io import find_preset, studies
+from archlab.config.io import facts, find_preset, presets, studies
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.schema import Config
 from archlab.digests import verify
@@ -37,14 +37,19 @@ _DESIGNS = {"arms", "cross"}
 study."""
 
 
-def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]:
-    """Return the name and the config of a study: a YAML file, a study folder, or a study that comes with archlab.
+def read_study(source: str | Path, scale: str | None = None) -> tuple[str, StudyConfig]:
+    """Return the name and the config of a study: a study that comes with archlab, a YAML file, or a study folder.
 
+    The name of a study that comes with archlab always means that study, but a `Path` is a path.
     `scale` selects one of the study's scales, and is appended to the study's name. Raise one UserError that lists all
     problems, including those of the arms.
     """
     name, file = _find(source)
-    if Path(source).is_file():  # not a folder
+    if _is_from_library(source):
+        if _is_own(Path(source)):
+            kind = "file" if Path(source).is_file() else "folder"
+            note_once(f"{source} is the study that comes with archlab; for the {kind}, write ./{source}")
+    elif Path(source).is_file():  # not a folder
         accept(Path(source))
     raw = _read(file)
     if scale is not None:
@@ -84,8 +89,8 @@ def given_study(study: str | Path | Raw | StudyConfig, scale: str | None) -> Giv
     Raise UserError if the study is invalid, or if it has no such scale.
     """
     if isinstance(study, str | Path):
-        name, config = read_study(str(study), scale)
-        return GivenStudy(name, config, study_path(str(study)))
+        name, config = read_study(study, scale)
+        return GivenStudy(name, config, study_path(study))
     if scale is not None:
         raise UserError(f"scale: {scale!r}; only the name of a study or a study file can have a scale")
     return GivenStudy(None, study if isinstance(study, StudyConfig) else study_from_values(study), "the study")
@@ -96,15 +101,15 @@ def with_seeds(study: StudyConfig, n: int, source: str) -> StudyConfig:
     return _validated({**study.model_dump(mode="json", exclude_unset=True), "seeds": n}, source)
 
 
-def study_path(source: str) -> str:
+def study_path(source: str | Path) -> str:
     """Return the path of the file that `read_study` reads, for error messages."""
     return str(_find(source)[1])
 
 
-def default_folder(source: str, name: str) -> Path:
+def default_folder(source: str | Path, name: str) -> Path:
     """Return the default folder for the runs of a study: the study folder from which it was read, otherwise
     studies/NAME."""
-    is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
+    is_its_own = not _is_from_library(source) and is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name
 
 
@@ -131,17 +136,26 @@ def _problems_of_arms(raw: Raw, error: ConfigError) -> list[Problem]:
     return []
 
 
-def _find(source: str) -> tuple[str, Path | Traversable]:
+def _is_from_library(source: str | Path) -> bool:
+    return str(source) in studies() and (isinstance(source, str) or not _is_own(source))
+
+
+def _is_own(path: Path) -> bool:
+    return path.is_file() or is_study_folder(path)
+
+
+def _find(source: str | Path) -> tuple[str, Path | Traversable]:
     path, library = Path(source), studies()
+    if _is_from_library(source):
+        file = library[str(source)]
+        if isinstance(file, Path):
+            accept(file)
+        return str(source), file
     if is_study_folder(path):
         return real_path(path).name, path / STUDY
     if path.is_file():
         return path.stem, path
-    if source in library:
-        file = library[source]
-        if isinstance(file, Path):
-            accept(file)
-        return source, file
+    source = str(source)
     if find_preset(source):
         raise UserError(f"{source!r} is a preset, not a study; to start a study from it, write `base: {source}`")
     hint = nearest(source, library) or f"; allowed: {', '.join(library)}"
@@ -248,9 +262,9 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
     Files are looked up next to the study's file. The text (`data.path`) is also looked up in the current folder.
     """
     files: list[str | Path] = []
-    for field in ("base", "extends", "start"):
-        path = home / (named if isinstance(named := raw.get(field), str) else "?")
-        if path.exists():
+    for field, library in (("base", {**presets(), **facts()}), ("extends", studies()), ("start", {})):
+        named = raw.get(field)
+        if isinstance(named, str) and named not in library and (path := home / named).exists():
             raw[field] = str(real_path(path))
             files.append(path)
     find_plugins(raw, home)
@@ -279,7 +293,9 @@ QUICKEST = "smoke"
 
 def library_study(name: str, scale: str) -> StudyConfig:
     """Return the study with this name that comes with archlab, at the given scale."""
-    return read_study(name, None if scale == AS_IT_STANDS else scale)[1]
+    file = _find(name)[1]
+    raw = _read(file)
+    return _validated(raw if scale == AS_IT_STANDS else _at_scale(raw, scale, str(file)), str(file))
 
 
 def unloaded_study(name: str, scale: str) -> StudyConfig:

@@ -80,6 +80,11 @@ class Candidate:
                 )
 
     @property
+    def name(self) -> str:
+        """Name of the function or of the module's class."""
+        return _name(self.target)
+
+    @property
     def linear(self) -> set[str]:
         """Names of the parameters of torch's own modules."""
         if not isinstance(self.target, nn.Module):

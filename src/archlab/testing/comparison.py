@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from torch import nn
 
-from archlab.config.core.text import note
+from archlab.config.core.text import note_once
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import choose
 from archlab.config.schema import Config
@@ -53,7 +53,8 @@ def compare(
     means, if the code takes one. `numpy` says whether the code needs NumPy arrays (default: as its names suggest).
     `make_cache` makes an empty cache, if the code changes its cache in place.
 
-    Raise UserError if the code cannot be called, or if its parameters do not match those of the config.
+    Raise UserError if the code cannot be called, if it is not deterministic, or if its parameters do not match those of
+    the config.
     """
     if part not in get_args(Part):
         raise UserError(f"part: {part!r} is unknown{choose(str(part), get_args(Part))}")
@@ -79,7 +80,8 @@ def _best(choices: Sequence[Pair]) -> tuple[Pair, tuple[Mistake, ...]]:
     if equal := next((pair for pair in choices if pair.is_equal), None):
         best, found = equal, ()
     else:
-        note("the outputs differ; known mistakes are tried, which can take minutes for a whole model")
+        if choices[0].reference.part == "model":
+            note_once("the outputs differ; known mistakes are tried, which can take minutes")
         explained = ((pair, mistakes_in(pair.reference, pair.right, pair.output)) for pair in choices)
         best, found = next((entry for entry in explained if entry[1]), (choices[0], ()))
     best.load()

@@ -167,21 +167,21 @@ _ROTARY = (
     ),
 )
 
-_FILLS = (float("-inf"), -1e9)
-"""Numbers that replace the scores of hidden keys. They differ if a query sees no key at all."""
+_MASKED: Sequence[Weighing] = (
+    lambda scores, hidden: scores.masked_fill(hidden, float("-inf")).softmax(-1),
+    lambda scores, hidden: scores.masked_fill(hidden, -1e9).softmax(-1),
+    lambda scores, hidden: scores.masked_fill(hidden, float("-inf")).softmax(-1).nan_to_num(),
+)
+"""Weights from scores and hidden keys. They differ if a query sees no key at all: NaN, equal weights or zeros."""
 
 
 def _diagonal(by: int) -> list[Plant]:
     """Return plants whose queries see the keys up to their own position plus `by`."""
 
-    def weigh(fill: float) -> Weighing:
-        return lambda scores, _: scores.masked_fill(~torch.ones_like(scores).tril(by).bool(), fill).softmax(-1)
+    def weigh(masked: Weighing) -> Weighing:
+        return lambda scores, _: masked(scores, ~torch.ones_like(scores).tril(by).bool())
 
-    return [attending(weigh(fill)) for fill in _FILLS]
-
-
-def _inverted(fill: float) -> Weighing:
-    return lambda scores, seen: scores.masked_fill(seen, fill).softmax(-1)
+    return [attending(weigh(masked)) for masked in _MASKED]
 
 
 def _over_axis(axis: int) -> Weighing:
@@ -223,7 +223,7 @@ _ATTENTION = (
     Mistake(
         "mask-inverted",
         "The mask is inverted: it hides the keys that a query should see.",
-        [attending(_inverted(fill)) for fill in _FILLS],
+        [attending(masked) for masked in _MASKED],
     ),
     Mistake(
         "mask-zero",

@@ -69,12 +69,23 @@ class Pair:
         weights = {name: weight.detach() for name, weight in self.reference.weights.items()}
         self.candidate.load({name: match.value(weights) for name, match in self.matches.by_name.items()})
 
+    def check_deterministic(self) -> None:
+        """Raise UserError if a second call of the code gives another output."""
+        self.load()
+        if (apart := distance(self.run(self.x), self.output)) > EXACT:
+            raise UserError(
+                f"{self.candidate.name}: is not deterministic: two calls with the same weights and input differ by "
+                f"{apart:.1e} of the largest value; switch off randomness, as in "
+                "F.dropout(x, p, training=self.training), because archlab calls eval() of a module"
+            )
+
     def run(
         self, x: Tensor, positions_T: Tensor | None = None, seen_BTS: Tensor | None = None, **special: Any
     ) -> Tensor:
-        """Return the output of the code for an input [B, T, ...]. It gets the mask of the config if it takes a mask."""
+        """Return the output of the code for an input [B, T, ...]. It gets the mask of the config if it takes a mask,
+        and a copy of the input, which it may change."""
         seen_BTS = self.seen(x.shape[1]) if seen_BTS is None else seen_BTS
-        output = self.candidate.output(self.axes(x), positions_T, seen_BTS, **special)
+        output = self.candidate.output(self.axes(x.clone()), positions_T, seen_BTS, **special)
         is_same = output.numel() == x.numel() and output.shape == self.axes(x).shape
         return output.reshape(x.shape) if is_same else output
 
@@ -87,7 +98,7 @@ class Pair:
 
 def pairs(candidate: Candidate, reference: Reference, matches: Matches) -> list[Pair]:
     """Return a pair for each way in which the code may read its input and store its square matrices. Leave out those
-    with which the code fails. Raise UserError if it fails with all of them."""
+    with which the code fails. Raise UserError if it fails with all of them, or if it is not deterministic."""
     made, failures = list[Pair](), list[UserError]()
     for axes in _HEAD_AXES if reference.part == "rotary" else _HEAD_AXES[:1]:
         for oriented in (matches, *([matches.transposed()] if matches.unsure else ())):
@@ -99,6 +110,7 @@ def pairs(candidate: Candidate, reference: Reference, matches: Matches) -> list[
                 failures.append(error)
     if not made:
         raise failures[0]
+    made[0].check_deterministic()
     return [pair for pair in made if _reads_tokens(pair)] or made
 
 

@@ -14,7 +14,7 @@ from archlab.data.batch import Batch
 from archlab.data.objectives import Batches
 from archlab.data.open import form_of_data
 from archlab.errors import UserError, at
-from archlab.exchange.configs import source_kind
+from archlab.exchange.configs import folder_first, source_kind
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.shard import trained_model
@@ -76,7 +76,7 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
 
 def _of_begun_run(name: str) -> Initial | None:
     """Return the weights from which a run has begun, or None if they cannot be opened, or only from the hub."""
-    if source_kind(name) in (None, "hub id"):
+    if source_kind(folder_first(name)) in (None, "hub id"):
         return None
     try:
         return Initial(open_start(name), None)

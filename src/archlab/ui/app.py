@@ -88,7 +88,6 @@ def _workbench(root: Path, request: Request) -> Response:
         bench=screen,
         view=screen.view,
         lines=bench.finding_lines,
-        locks=bench.LOCKS,
     )
     answer.headers["HX-Push-Url"] = screen.view.address()
     return answer

@@ -127,10 +127,12 @@ def _locked() -> PlainTextResponse:
 
 
 def _name(url: str) -> str:
-    """Return the host name of a URL in lowercase, or an empty string if the URL is not valid or names a user."""
+    """Return the host name of a URL in lowercase. Return an empty string if the URL is not valid, or names more than a
+    host and a port."""
     try:
         parts = urlsplit(url)
-        return "" if "@" in parts.netloc or parts.port == 0 else (parts.hostname or "").lower()
+        is_more = "@" in parts.netloc or parts.port == 0 or parts.path or parts.query or parts.fragment
+        return "" if is_more else (parts.hostname or "").lower()
     except ValueError:
         return ""
 

@@ -41,13 +41,18 @@ _Place = tuple[Result, list[str]]
 
 def search(text: str, root: Path) -> list[Result]:
     """Return the places whose name or another word for them contains the text, the best ones first. If there are none,
-    return those that contain some of its words, or a word that is spelled nearly like one of them.
+    return those that contain some of its words. If no name begins with what was typed, add those that are spelled
+    nearly like it.
 
     Studies, runs and configs below the folder `root` are places, too.
     """
     places = [*_places(), *_places_below(root)]
     typed = [part for word in text.split() if len(part := plain(word)) >= _SHORTEST_PART]
-    return _containing([plain(text)], places) or _containing(typed, places) or _spelled_nearly(typed, places)
+    whole = plain(text)
+    found = _containing([whole], places) or _containing(typed, places)
+    if any(word.startswith((whole, *typed)) for _, words in places for word in words):
+        return found
+    return list(dict.fromkeys([*found, *_spelled_nearly(typed, places)]))
 
 
 def _containing(parts: Sequence[str], places: Iterable[_Place]) -> list[Result]:
@@ -85,9 +90,12 @@ def _places() -> list[_Place]:
 def _places_below(root: Path) -> Iterator[_Place]:
     for file, kind, screen_of in ((STUDY, "your study", "/studies/of"), (METRICS, "your run", "/runs/of")):
         for folder in folders_with(file, root):
-            yield Result(str(folder), kind, f"{screen_of}/{quote(str(folder))}"), [plain(str(folder))]
+            yield (
+                Result(str(folder), kind, f"{screen_of}/{quote(str(folder))}"),
+                [plain(str(folder)), plain(folder.name)],
+            )
     for config in own_configs(root):
-        yield Result(str(config), "your config", f"/m/{quote(str(config))}"), [plain(str(config))]
+        yield Result(str(config), "your config", f"/m/{quote(str(config))}"), [plain(str(config)), plain(config.name)]
 
 
 def _named_places() -> Iterator[_Place]:

@@ -1,260 +1,120 @@
-"""The llama.cpp architectures that archlab can write, by model family.
+"""The llama.cpp architectures that archlab can read and write.
 
-An architecture maps archlab's parameters to tensors of a GGUF file. It also lists settings that llama.cpp fixes
-although the published code lets the user choose them. All architectures use the same tensor names. They differ in which
-projections are fused, in the order of rotated rows, and in the meaning of a norm's weight. Rows for tensors that a
-model does not have are skipped.
+An architecture names a model family, maps the tensors of a GGUF file to archlab's parameters, and lists settings that
+llama.cpp fixes although the published code lets the user choose them. To add one, write one entry.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from archlab.config.components.visibility import is_plain_causal
-from archlab.config.core.text import exact
-from archlab.config.core.yaml_text import to_yaml_line
-from archlab.config.layers import PER_LAYER, LayerConfig, layer_configs
+from archlab.config.core.merge import Raw
+from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.hf.fields import ABSENT, lookup
-from archlab.hf.weight_map import COPY, HALVES, QKV, QKV_BLOCKS, Conversion, Row, linear
-
-# --- tensors ----------------------------------------------------------------------------------------------------------
-
-LAYER = "blk.{i}"
-
-AROUND = [
-    Row("token_embd.weight", "embedding.weight"),
-    *linear("token_embd_norm", "embedding.norm"),
-    Row("position_embd.weight", "positions.weight"),
-    Row("output.weight", "head.weight"),
-]
-
-
-def _interleaved(rows: Tensor, layer: LayerConfig | None, parts: int) -> Tensor:
-    assert layer is not None, "the width of a head is needed"
-    return rows.unflatten(0, (-1, parts, layer.multi_head.head_dim // parts)).transpose(1, 2).flatten(0, 2)
-
-
-ADJACENT_PAIRS = Conversion(
-    lambda theirs, layer: [_interleaved(theirs, layer, layer.multi_head.head_dim // 2 if layer else 0)],
-    lambda ours, layer: _interleaved(ours[0], layer, 2),
+from archlab.exchange.gguf.limits import (
+    ALL_MIXTURES,
+    ANY_SCALING,
+    GELU,
+    NO_OUT_BIAS,
+    NO_QKV_BIAS,
+    NORMALIZED,
+    NOT_NORMALIZED,
+    RELU_SQUARED,
+    SILU,
+    TIED,
+    UNCAPPED,
+    Limit,
+    all_biases,
+    all_kv_heads,
+    capped,
+    every_other,
+    inner_width,
+    local_unscaled,
+    no_biases,
+    no_window,
+    one_theta,
+    only,
+    positions_except_every,
+    qk_norm_if_deep,
+    rounded,
+    scale,
+    scalings,
+    shared_expert,
+    some_window,
+    square,
+    windows_except_every,
 )
-"""Conversion for RoPE. The file pairs dimensions 2i and 2i + 1; archlab pairs dimensions i and i + head_dim / 2."""
+from archlab.exchange.gguf.tensors import (
+    ADJACENT_PAIRS,
+    AROUND,
+    EXPERTS,
+    FALCON_NORMS,
+    FUSED,
+    FUSED_MLP,
+    MAMBA,
+    MLP,
+    ONE_MORE,
+    norms,
+    separate,
+)
+from archlab.hf.layer_types import FULL, SLIDING
+from archlab.hf.weight_map import Row
 
-ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].float() + 1)
-"""Conversion for norms with `unit_offset`. The file stores the factor; archlab stores the factor minus 1."""
-
-
-def separate(rotated: Conversion = COPY) -> list[Row]:
-    """Return the weight mapping for separate query, key and value projections, and for the output projection.
-
-    `rotated` is the conversion of the query and key rows, which RoPE rotates.
-    """
-    return [
-        *linear(f"{LAYER}.attn_q", "layers.{i}.attention.q", rotated),
-        *linear(f"{LAYER}.attn_k", "layers.{i}.attention.k", rotated),
-        *linear(f"{LAYER}.attn_v", "layers.{i}.attention.v"),
-        *OUT,
-    ]
-
-
-OUT = linear(f"{LAYER}.attn_output", "layers.{i}.attention.out")
-
-FUSED = [*linear(f"{LAYER}.attn_qkv", QKV, QKV_BLOCKS), *OUT]
-
-MLP = [
-    *linear(f"{LAYER}.ffn_gate", "layers.{i}.mlp.gate"),
-    *linear(f"{LAYER}.ffn_up", "layers.{i}.mlp.up"),
-    *linear(f"{LAYER}.ffn_down", "layers.{i}.mlp.down"),
-]
-
-FUSED_MLP = [
-    *linear(f"{LAYER}.ffn_up", ("layers.{i}.mlp.gate", "layers.{i}.mlp.up"), HALVES),
-    *linear(f"{LAYER}.ffn_down", "layers.{i}.mlp.down"),
-]
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 
-def norms(conversion: Conversion = COPY) -> list[Row]:
-    """Return the weight mapping for all norms except the embedding norm.
+@dataclass(frozen=True)
+class Header:
+    """Contents of a GGUF file that describe the model."""
 
-    Norms before and after a branch have different names in the file.
-    """
-    return [
-        *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", conversion),
-        *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before", conversion),
-        *linear(f"{LAYER}.post_attention_norm", "layers.{i}.attention_norms.after", conversion),
-        *linear(f"{LAYER}.post_ffw_norm", "layers.{i}.mlp_norms.after", conversion),
-        *linear(f"{LAYER}.attn_q_norm", "layers.{i}.attention.q_norm.norm", conversion),
-        *linear(f"{LAYER}.attn_k_norm", "layers.{i}.attention.k_norm.norm", conversion),
-        *linear("output_norm", "norm", conversion),
-    ]
+    keys: Raw
+    """Values by key, without the prefix of the architecture."""
+    tensors: Mapping[str, Any]
+    """Tensors by name. Their contents are not read yet."""
+    rope: Raw
+    """Values of `rope_parameters` in a config.json."""
 
-
-def _parallel(kind: str) -> Callable[[LayerConfig], bool]:
-    return lambda layer: layer.block.parallel == kind
+    @property
+    def head_dim(self) -> int:
+        return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
 
 
-FALCON_NORMS = [
-    *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", when=_parallel("shared")),
-    *linear(f"{LAYER}.attn_norm", "layers.{i}.mlp_norms.before", when=_parallel("separate")),
-    *linear(f"{LAYER}.attn_norm_2", "layers.{i}.attention_norms.before", when=_parallel("separate")),
-    *linear("output_norm", "norm"),
-]
-"""Weight mapping for Falcon's norms.
-
-In a layer with two norms, `attn_norm` precedes the MLP and `attn_norm_2` precedes attention.
-"""
+def _nothing_read(_header: Header) -> Raw:
+    return {}
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-Limit = Callable[[ModelConfig], Iterator[str]]
-"""Check of a model config: a function that yields one line per problem, with the value found and the allowed values."""
-
-
-def only(field: str, *allowed: Any) -> Limit:
-    """Return a check that a dotted field has one of the allowed values in every layer that has the field."""
-
-    def check(model: ModelConfig) -> Iterator[str]:
-        holders = layer_configs(model) if field.partition(".")[0] in PER_LAYER else (model,)
-        for value in dict.fromkeys(lookup(holder, field) for holder in holders):
-            if value is not ABSENT and value not in allowed:
-                yield f"model.{field} is {to_yaml_line(value)}; allowed: {', '.join(map(to_yaml_line, allowed))}"
-
-    return check
-
-
-SILU = only("mlp.activation", "silu")
-GELU = only("mlp.activation", "gelu_tanh", "gelu")
-"""Check that the activation is GELU, in its tanh form or its exact form.
-
-llama.cpp computes both from a float16 table of the tanh form. The error is about the same for both.
-"""
-UNCAPPED = only("head.softcap", None)
-TIED = only("head.tied", True)
-NO_OUT_BIAS = only("attention.out_bias", False)
-
-
-def all_biases(model: ModelConfig) -> Iterator[str]:
-    for field in ("attention.qkv_bias", "attention.out_bias", "mlp.bias"):
-        yield from only(field, True)(model)
-
-
-def scalings(*kinds: str) -> Limit:
-    """Return a check that RoPE has no scaling, or scaling of one of these kinds.
-
-    The check also rejects YaRN parameters that differ from the values fixed in llama.cpp.
-    """
-    parts = (
-        only("position.scaling.kind", "none", *kinds),
-        only("position.scaling.truncate", True),
-        only("position.scaling.beta_fast", 32.0),
-        only("position.scaling.beta_slow", 1.0),
-    )
-    return lambda model: (line for part in parts for line in part(model))
-
-
-def square(model: ModelConfig) -> Iterator[str]:
-    heads = model.multi_head.resolve(model.d_model)
-    width = heads.n_heads * heads.head_dim
-    if width != model.d_model:
-        yield f"model.attention: n_heads * head_dim is {width}; allowed: d_model ({model.d_model})"
-
-
-def no_window(model: ModelConfig) -> Iterator[str]:
-    for layer in layer_configs(model):
-        if not is_plain_causal(layer.multi_head, model.max_seq_len):
-            allowed = f"null, or at least max_seq_len ({model.max_seq_len})"
-            yield f"model.attention.window is {layer.multi_head.window}; allowed: {allowed}"
-
-
-def scale(special_depth: int | None = None) -> Limit:
-    """Return a check that attention scores are divided by sqrt(head_dim).
-
-    In a model with exactly `special_depth` layers (Gemma 27B), they must be divided by sqrt(d_model / n_heads) instead.
-    """
-
-    def divisor(layer: LayerConfig, model: ModelConfig) -> int:
-        heads = layer.multi_head
-        return model.d_model // heads.n_heads if model.n_layers == special_depth else heads.head_dim
-
-    def check(model: ModelConfig) -> Iterator[str]:
-        for layer in layer_configs(model):
-            allowed = 1 / math.sqrt(divisor(layer, model))
-            if not math.isclose(layer.multi_head.scale, allowed, rel_tol=1e-6):
-                yield f"model.attention.scale is {exact(layer.multi_head.scale)}; allowed: {exact(allowed)}"
-
-    return check
-
-
-def capped(model: ModelConfig) -> Iterator[str]:
-    for field, cap in (("attention.softcap", model.multi_head.softcap), ("head.softcap", model.head.softcap)):
-        if cap is None:
-            yield f"model.{field} is null; allowed: a number"
-
-
-def local_unscaled(model: ModelConfig) -> Iterator[str]:
-    for layer in layer_configs(model):
-        kind = lookup(layer, "position.scaling.kind")
-        if layer.multi_head.window is not None and kind != "none":
-            yield f"model.position.scaling.kind is {kind} in a layer with a window; allowed: `none`"
-
-
-def every_other(model: ModelConfig) -> Iterator[str]:
-    """Check that the first, third, fifth, ... layers have a window and the others do not.
-
-    llama.cpp assumes this pattern and does not read it from the file.
-    """
-    has_window = [layer.multi_head.window is not None for layer in layer_configs(model)]
-    if has_window != [i % 2 == 0 for i in range(len(has_window))]:
-        windows = ", ".join("window" if has else "full" for has in has_window)
-        yield f"model.layers has the pattern {windows}; allowed: window and full in turn, starting with window"
-
-
-def some_window(model: ModelConfig) -> Iterator[str]:
-    """Check that at least one layer has a window.
-
-    If a file contains no window, llama.cpp assumes the published pattern.
-    """
-    if all(layer.multi_head.window is None for layer in layer_configs(model)):
-        yield "model.attention.window is null in every layer; allowed: a window in some layer"
-
-
-def rounded(model: ModelConfig) -> Iterator[str]:
-    """Yield a note, not an error, if llama.cpp computes the activation less precisely than archlab."""
-    activation = layer_configs(model)[0].dense.activation
-    if activation in ("gelu", "gelu_tanh"):
-        yield (
-            f"model.mlp.activation is {activation}; llama.cpp computes the tanh form, and on a CPU reads it from a "
-            "float16 table, so logits differ by about 0.1% of their standard deviation"
-        )
-
-
-# --- the architectures ------------------------------------------------------------------------------------------------
+def _nothing_written(_writer: "GGUFWriter", _config: ModelConfig) -> None:
+    """Write no more keys."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Architecture of llama.cpp.
+    """Architecture of llama.cpp, for the models of one family.
 
     Its forward pass is in llama.cpp's `src/models/`. Its export is in `convert_hf_to_gguf.py`.
     """
 
     name: str
     """Value of the GGUF key `general.architecture`."""
+    family: str
+    """Family (`model_type`) of the models."""
     rows: Sequence[Row]
     """Weight mapping between tensors of the GGUF file and archlab's parameters."""
     limits: Sequence[Limit]
     """Checks for features of the family that llama.cpp cannot compute."""
     needs_output: bool = False
     """Whether the file must contain the output head even if the head is tied to the embedding."""
-    reads_scales: bool = False
-    """Whether llama.cpp reads the scale factors of the embedding, attention scores, branches and logits from the file.
-    """
+    published: Callable[[Header], Raw] = _nothing_read
+    """Function that returns keys of a config.json that do not follow from a single key of the file."""
+    add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
+    """Function that writes keys that only this architecture reads from the file."""
+    sign: str = ""
+    """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
+    same architecture. Empty for the usual family."""
+    idle: frozenset[str] = field(default_factory=frozenset)
+    """Keys that llama.cpp does not read for this architecture. Files may contain any value, or none."""
 
     def check(self, model: ModelConfig) -> list[str]:
         """Return notes on small differences between the results of archlab and llama.cpp.
@@ -268,58 +128,191 @@ class Architecture:
         return list(rounded(model))
 
 
-ANY_SCALING = scalings("linear", "yarn")
+def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
+    model = resolve(config)
+    layer = layer_configs(config)[0]
+    assert isinstance(model.embedding.scale, float), "resolved"
+    writer.add_embedding_scale(model.embedding.scale)
+    writer.add_attention_scale(layer.multi_head.scale)
+    writer.add_residual_scale(layer.block.mlp_multiplier)
+    writer.add_logit_scale(1 / model.readout.scale)
 
-LLAMA = Architecture(
-    "llama",
-    [*AROUND, *separate(ADJACENT_PAIRS), *MLP, *norms()],
-    [SILU, scalings("linear", "llama3", "yarn"), no_window],
-)
-GRANITE = replace(LLAMA, name="granite", reads_scales=True)
-QWEN2 = Architecture("qwen2", [*AROUND, *separate(), *MLP, *norms()], [SILU, ANY_SCALING, no_window, square])
-QWEN3 = Architecture("qwen3", [*AROUND, *separate(), *MLP, *norms()], [SILU, ANY_SCALING, no_window, NO_OUT_BIAS])
-OLMO2 = Architecture(
-    "olmo2", [*AROUND, *separate(), *MLP, *norms()], [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True
-)
 
+def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
+    writer.add_logit_scale(resolve(config).readout.scale)
+
+
+def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
+    """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
+    a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
+
+    def published(header: Header) -> Raw:
+        return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get("expert_feed_forward_length")}
+
+    return published
+
+
+def _olmo3(header: Header) -> Raw:
+    local = {"rope_type": "default", "rope_theta": header.rope["rope_theta"]}
+    full = {key: value for key, value in header.rope.items() if key != "partial_rotary_factor"}
+    return {"rope_parameters": {FULL: full, SLIDING: local}, **_windows(header)}
+
+
+def _windows(header: Header) -> Raw:
+    """Return the layer types, if the file contains them. Otherwise llama.cpp assumes the published pattern."""
+    slides = header.keys.get("attention.sliding_window_pattern")
+    return {"layer_types": [SLIDING if local else FULL for local in slides]} if isinstance(slides, list) else {}
+
+
+def _gemma(special_depth: int) -> Callable[[Header], Raw]:
+    """Return the function that reads the scale of Gemma 2 and 3, and the windows. See `limits.scale`."""
+
+    def published(header: Header) -> Raw:
+        keys = header.keys
+        is_special = keys["block_count"] == special_depth
+        divisor = keys["embedding_length"] // keys["attention.head_count"] if is_special else header.head_dim
+        return {"query_pre_attn_scalar": divisor, **_windows(header)}
+
+    return published
+
+
+def _gemma3(header: Header) -> Raw:
+    """Return the values of Gemma 3. A file without a window belongs to a model whose layers are all full."""
+    keys = header.keys
+    local = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa", 10000.0)}
+    full = {} if keys.get("attention.sliding_window") else {"layer_types": [FULL] * keys["block_count"]}
+    ropes = {"rope_parameters": {FULL: header.rope, SLIDING: local}}
+    return {**_gemma(special_depth=62)(header), **full, **ropes}
+
+
+def _stablelm(header: Header) -> Raw:
+    return {
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in header.tensors,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in header.tensors,
+    }
+
+
+def _falcon(header: Header) -> Raw:
+    return {
+        "new_decoder_architecture": True,
+        "num_ln_in_parallel_attn": 2 if "blk.0.attn_norm_2.weight" in header.tensors else 1,
+        "num_kv_heads": header.keys.get("attention.head_count_kv"),
+    }
+
+
+LLAMA_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *MLP, *norms()]
+LLAMA_LIMITS = [SILU, scalings("linear", "llama3", "yarn"), no_window]
+QWEN_ROWS = [*AROUND, *separate(), *MLP, *norms()]
+FUSED_ROWS = [*AROUND, *FUSED, *MLP, *norms()]
+MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
+MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
+MAMBA_ROWS = [*AROUND, *MAMBA]
+MAMBA_LIMITS = [inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
-GEMMA = Architecture("gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED])
-GEMMA2 = Architecture(
-    "gemma2",
-    GEMMA_ROWS,
-    [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(special_depth=46)],
-)
-GEMMA3 = Architecture(
-    "gemma3", GEMMA_ROWS, [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62)]
-)
 
-PHI3 = Architecture("phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square])
-STABLELM = Architecture(
-    "stablelm", [*AROUND, *separate(), *MLP, *norms()], [SILU, ANY_SCALING, square], needs_output=True
-)
-STARCODER2 = Architecture(
-    "starcoder2", [*AROUND, *separate(), *MLP, *norms()], [GELU, ANY_SCALING, no_window, square, all_biases]
-)
-
-GPT2 = Architecture("gpt2", [*AROUND, *FUSED, *MLP, *norms()], [GELU, scale()])
-GPT_NEOX = Architecture(
-    "gptneox", [*AROUND, *FUSED, *MLP, *norms()], [GELU, ANY_SCALING, all_biases], needs_output=True
-)
-BLOOM = Architecture("bloom", [*AROUND, *FUSED, *MLP, *norms()], [GELU, only("norm.placement", "pre")])
-MPT = Architecture("mpt", [*AROUND, *FUSED, *MLP, *norms()], [GELU, scale()])
-FALCON = Architecture(
-    "falcon",
-    [*AROUND, *FUSED, *MLP, *FALCON_NORMS],
-    [
-        GELU, ANY_SCALING, NO_OUT_BIAS, only("position.kind", "rope"), only("block.parallel", "shared", "separate"),
-    ],
+ALL: Sequence[Architecture] = (
+    Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
+    Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
+    Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=_add_granite_scales),
+    Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
+    Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
+    Architecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
+    Architecture(
+        "olmo2", "olmo3", QWEN_ROWS,
+        [SILU, scalings("yarn"), NO_OUT_BIAS, NO_QKV_BIAS, square, some_window, local_unscaled, one_theta,
+         windows_except_every(4)],
+        needs_output=True, published=_olmo3, sign="attention.sliding_window",
+    ),
+    Architecture("gemma", "gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED]),
+    Architecture(
+        "gemma2", "gemma2", GEMMA_ROWS,
+        [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(special_depth=46)],
+        published=_gemma(special_depth=46),
+    ),
+    Architecture(
+        "gemma3", "gemma3_text", GEMMA_ROWS,
+        [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62)], published=_gemma3,
+    ),
+    Architecture(
+        "phi3", "phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square],
+    ),
+    Architecture(
+        "phi2", "phi", [*QWEN_ROWS, Row("output.bias", "head.bias")],
+        [GELU, ANY_SCALING, square, only("attention.qk_norm.kind", "none")], needs_output=True,
+    ),
+    Architecture(
+        "stablelm", "stablelm", QWEN_ROWS, [SILU, ANY_SCALING, square], needs_output=True, published=_stablelm,
+        idle=frozenset({"use_parallel_residual"}),  # published files contain wrong values
+    ),
+    Architecture("starcoder2", "starcoder2", QWEN_ROWS, [GELU, ANY_SCALING, no_window, square, all_biases]),
+    Architecture("gpt2", "gpt2", FUSED_ROWS, [GELU, scale()]),
+    Architecture("gptneox", "gpt_neox", FUSED_ROWS, [GELU, ANY_SCALING, all_biases], needs_output=True),
+    Architecture(
+        "bloom", "bloom", FUSED_ROWS, [GELU, only("norm.placement", "pre")],
+        idle=frozenset({"attention.max_alibi_bias"}),
+    ),
+    Architecture(
+        "mpt", "mpt", FUSED_ROWS, [GELU, scale()],
+        published=lambda header: {"attn_config": {"clip_qkv": header.keys.get("attention.clamp_kqv")}},
+    ),
+    Architecture(
+        "falcon", "falcon", [*AROUND, *FUSED, *MLP, *FALCON_NORMS],
+        [GELU, ANY_SCALING, NO_OUT_BIAS, only("position.kind", "rope"), only("block.parallel", "shared", "separate")],
+        published=_falcon,
+    ),
+    Architecture(
+        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES], sign="expert_count",
+    ),
+    Architecture(
+        "qwen2moe", "qwen2_moe", MOE_ROWS,
+        [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
+        needs_output=True, published=_mixture(is_normalized=False), idle=frozenset({"feed_forward_length"}),
+    ),
+    Architecture(
+        "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
+        published=_mixture(is_normalized=True), idle=frozenset({"feed_forward_length"}),
+    ),
+    Architecture(
+        "olmoe", "olmoe", MOE_ROWS,
+        [SILU, ANY_SCALING, no_biases, square, NOT_NORMALIZED, all_kv_heads], needs_output=True,
+        published=lambda _: {"norm_topk_prob": False},
+    ),
+    Architecture(
+        "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
+        add_more=_add_granite_scales,
+    ),
+    Architecture(
+        "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
+        published=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
+        add_more=_add_logit_scale,
+    ),
+    Architecture(
+        "cohere2", "cohere2", QWEN_ROWS,
+        [SILU, scalings(), no_biases, TIED, square, windows_except_every(4), positions_except_every(4)],
+        published=_windows, add_more=_add_logit_scale,
+    ),
+    Architecture(
+        "smollm3", "smollm3", LLAMA_ROWS, [SILU, ANY_SCALING, no_biases, no_window, positions_except_every(4)],
+    ),
+    Architecture("glm4", "glm4", [*AROUND, *separate(), *FUSED_MLP, *norms()], [SILU, scalings()]),
+    Architecture(
+        "nemotron", "nemotron", GEMMA_ROWS, [RELU_SQUARED, ANY_SCALING], needs_output=True,
+    ),
+    Architecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
+    Architecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
+    Architecture(
+        "seed_oss", "seed_oss", [*AROUND, *separate(), *MLP, *norms(before_mlp="post_attention_norm")],
+        [SILU, ANY_SCALING, NO_OUT_BIAS, only("mlp.bias", False)],
+    ),
+    Architecture(
+        "starcoder", "gpt_bigcode", FUSED_ROWS, [GELU, scale(), only("attention.n_kv_heads", 1)],
+        published=lambda _: {"multi_query": True},
+    ),
+    Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
 )  # fmt: skip
+"""All architectures. Of several with the same name, the usual family is the first."""
 
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": LLAMA, "mistral": LLAMA, "granite": GRANITE, "qwen2": QWEN2, "qwen3": QWEN3, "olmo2": OLMO2,
-    "gemma": GEMMA, "gemma2": GEMMA2, "gemma3_text": GEMMA3, "phi3": PHI3, "stablelm": STABLELM,
-    "starcoder2": STARCODER2, "gpt2": GPT2, "gpt_neox": GPT_NEOX, "bloom": BLOOM, "mpt": MPT, "falcon": FALCON,
-}  # fmt: skip
+ARCHITECTURES: Mapping[str, Architecture] = {each.family: each for each in ALL}
 """Architecture by family (`model_type`)."""
 
 
@@ -328,3 +321,13 @@ def find_architecture(family: str) -> Architecture:
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
     raise UserError(f"archlab cannot write the family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")
+
+
+def architecture_of(values: Mapping[str, Any], where: str) -> Architecture:
+    """Return the architecture of a file with these keys. Raise UserError if archlab cannot read it."""
+    name = values.get("general.architecture")
+    named = [each for each in ALL if each.name == name]
+    if not named:
+        names = ", ".join(dict.fromkeys(each.name for each in ALL))
+        raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
+    return next((each for each in named if each.sign and values.get(f"{name}.{each.sign}")), named[0])

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
-from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, find_architecture
+from archlab.exchange.gguf.settings import add_settings, rope_factors
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import choose_family
 from archlab.extras import needs_extra
@@ -23,14 +21,15 @@ from archlab.files import file_atomic, make_folder
 from archlab.hf.rope import without_idle_scalings
 from archlab.hf.weight_map import published_tensors
 from archlab.model.decoder import Decoder
-from archlab.model.rope_scaling import Frequencies, frequencies
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 Format = Literal["float32", "bfloat16", "float16"]
 
-_WIDE = ("_norm.weight", "position_embd.weight")
+_WIDE = (
+    "_norm.weight", "position_embd.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a",
+)  # fmt: skip
 """Name suffixes of matrices that llama.cpp reads in float32 only, like all vectors."""
 
 
@@ -86,9 +85,7 @@ def _write(
     writer = GGUFWriter(file, architecture.name)
     kinds = {torch.bfloat16: LlamaFileType.MOSTLY_BF16, torch.float16: LlamaFileType.MOSTLY_F16}
     writer.add_file_type(kinds.get(dtype, LlamaFileType.ALL_F32))
-    _add_numbers(writer, config)
-    if architecture.reads_scales:
-        _add_scales(writer, config)
+    add_settings(writer, config, architecture)
     notes = add_vocabulary(writer, model.origin, config.vocab_size)
     for name, tensor in _tensors(model, config, architecture, "meta"):
         _announce(writer, name, tensor.to(_format_of(name, tensor, dtype)))
@@ -139,85 +136,3 @@ def _announce(writer: "GGUFWriter", name: str, tensor: Tensor) -> None:
 
 def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.contiguous().view(torch.uint8).numpy()
-
-
-def _add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
-    model, layers = resolve(config), layer_configs(config)
-    heads = layers[0].multi_head
-    writer.add_vocab_size(model.vocab_size)
-    writer.add_context_length(model.max_seq_len)
-    writer.add_embedding_length(model.d_model)
-    writer.add_block_count(model.n_layers)
-    writer.add_feed_forward_length(layers[0].dense.d_ff)
-    writer.add_parallel_residual(layers[0].block.parallel != "none")
-    writer.add_head_count(heads.n_heads)
-    writer.add_head_count_kv(heads.n_kv_heads)
-    writer.add_key_length(heads.head_dim)
-    writer.add_value_length(heads.v_dim)
-    norm = final_norm(config)
-    if isinstance(norm, LayerNorm):
-        writer.add_layer_norm_eps(norm.eps)
-    elif isinstance(norm, RMSNorm):
-        writer.add_layer_norm_rms_eps(norm.eps)
-    if heads.clip_qkv is not None:
-        writer.add_clamp_kqv(heads.clip_qkv)
-    if heads.softcap is not None:
-        writer.add_attn_logit_softcapping(heads.softcap)
-    if model.head.softcap is not None:
-        writer.add_final_logit_softcapping(model.head.softcap)
-    local = [layer for layer in layers if layer.multi_head.window is not None]
-    if local and local[0].multi_head.window is not None:
-        writer.add_sliding_window(local[0].multi_head.window)
-        writer.add_sliding_window_pattern([layer in local for layer in layers])
-    _add_position(writer, local, [layer for layer in layers if layer not in local])
-
-
-def _add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
-    model = resolve(config)
-    layer = layer_configs(config)[0]
-    assert isinstance(model.embedding.scale, float), "resolved"
-    writer.add_embedding_scale(model.embedding.scale)
-    writer.add_attention_scale(layer.multi_head.scale)
-    writer.add_residual_scale(layer.block.mlp_multiplier)
-    writer.add_logit_scale(1 / model.readout.scale)
-
-
-def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
-    layer = (full or local)[0]
-    rope = layer.position
-    if isinstance(rope, Alibi):
-        writer.add_max_alibi_bias(rope.max_bias)
-    if not isinstance(rope, Rope):
-        return
-    writer.add_rope_dimension_count(int(layer.multi_head.head_dim * rope.fraction))
-    writer.add_rope_freq_base(rope.theta)
-    if local and isinstance(local[0].position, Rope):
-        writer.add_rope_freq_base_swa(local[0].position.theta)
-    if isinstance(rope.scaling, LinearScaling | Yarn):
-        from gguf import RopeScalingType
-
-        writer.add_rope_scaling_type(RopeScalingType(rope.scaling.kind))
-        writer.add_rope_scaling_factor(rope.scaling.factor)
-    if isinstance(rope.scaling, Yarn):
-        writer.add_rope_scaling_orig_ctx_len(rope.scaling.original_max_seq_len)
-        if rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
-            usual = rope.scaling.model_copy(update={"attention_factor": None})
-            amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
-            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / amplitude)
-
-
-def rope_factors(config: ModelConfig) -> Tensor | None:
-    """Return the frequency divisors of Llama 3's RoPE scaling, or None for any other scaling.
-
-    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
-    """
-    layer = layer_configs(config)[0]
-    rope = layer.position
-    if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):
-        return None
-    n, plain = layer.multi_head.head_dim, rope.model_copy(update={"scaling": NoScaling()})
-    return (_frequencies(plain, n).per_token / _frequencies(rope, n).per_token).float()
-
-
-def _frequencies(rope: Rope, n: int) -> Frequencies:
-    return frequencies(rope, n, torch.zeros(1, 1, 1), torch.arange(n // 2, dtype=torch.float64))

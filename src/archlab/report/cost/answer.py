@@ -8,7 +8,7 @@ from typing import Any, overload
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, without_teacher
 from archlab.displayed import Displayed
-from archlab.errors import UserError, at, check_at_least
+from archlab.errors import Refusals, UserError, at, check_at_least
 from archlab.exchange.configs import ConfigSource, named_configs
 from archlab.pricing.budget import PlanPair, divide, plans_as_json, ways
 from archlab.pricing.hardware import Hardware, load_hardware
@@ -101,23 +101,39 @@ class CostRequest:
 
     def answer(self, configs: Mapping[str, Config]) -> Costs | Plans:
         """Return the costs of the configs, or the plans of one config if a plan is requested."""
+        device, partition = self.read()
         configs = {name: without_teacher(config, OF_MODEL) for name, config in configs.items()}
-        device = load_hardware(self.hardware) if isinstance(self.hardware, str) else self.hardware
-        planning = self._set(devices=self.devices, parallel=self.parallel, price=self.price)
-        if not planning:
+        if device is None or not self._planning:
             return self._costs(configs, device)
+        return self._plans(configs, device, partition)
+
+    def read(self) -> tuple[Hardware | None, Parallel | None]:
+        """Return the device, and the way to divide a training run. Raise one UserError with all mistakes in the
+        options."""
+        device, partition, refused = None, None, Refusals()
+        with refused.collecting():
+            device = load_hardware(self.hardware) if isinstance(self.hardware, str) else self.hardware
+        with refused.collecting():
+            partition = None if self.parallel is None else Parallel.parse(self.parallel)
         serving = self._set(
             batch=self.batches or None, context=self.contexts or None, source=self.source, html=self.html or None,
             dtype=None if self.dtype == PLAN_FORMAT else self.dtype,
         )  # fmt: skip
-        if serving:
-            raise UserError(
+        planning = self._planning
+        if planning and serving:
+            refused.add(
                 f"{', '.join(serving)} cannot be combined with {', '.join(planning)}: a training plan always uses "
                 f"{PLAN_FORMAT}, sequences of train.seq_len tokens and steps of train.batch_tokens tokens"
             )
-        if device is None:
-            raise UserError(f"{planning[0]} needs {self.prefix}hardware; `archlab list hardware` shows all devices")
-        return self._plans(configs, device)
+        if planning and self.hardware is None:
+            refused.add(f"{planning[0]} needs {self.prefix}hardware; `archlab list hardware` shows all devices")
+        refused.raise_any()
+        return device, partition
+
+    @property
+    def _planning(self) -> list[str]:
+        """Names of the options that ask for plans."""
+        return self._set(devices=self.devices, parallel=self.parallel, price=self.price)
 
     def _set(self, **options: object) -> list[str]:
         return [f"{self.prefix}{name}" for name, value in options.items() if value is not None]
@@ -136,18 +152,15 @@ class CostRequest:
                 by_point[name] = {(c, b): cost_of(config, b, c, self.dtype, self.source) for c, b in points}
         return Costs(by_point, device)
 
-    def _plans(self, configs: Mapping[str, Config], device: Hardware) -> Plans:
+    def _plans(self, configs: Mapping[str, Config], device: Hardware, partition: Parallel | None) -> Plans:
         if len(configs) > 1:
             raise UserError(f"a training run is planned for one config; found {len(configs)}")
-        if self.parallel is None:
-            partitions = ways(self.devices or device.count)
-        else:
-            partitions = [Parallel.parse(self.parallel)]
-            needed, n_devices = partitions[0].devices, self.devices or (device.count if device.count > 1 else None)
-            if n_devices not in (None, needed):
-                raise UserError(
-                    f"{self.prefix}parallel {self.parallel} needs {needed} devices, but there are {n_devices}"
-                )
+        n_devices = self.devices or (device.count if device.count > 1 else None)
+        if partition is not None and n_devices not in (None, partition.devices):
+            raise UserError(
+                f"{self.prefix}parallel {partition} needs {partition.devices} devices, but there are {n_devices}"
+            )
+        partitions = ways(self.devices or device.count) if partition is None else [partition]
         (config,) = configs.values()
         by_way, refused = divide(config, partitions, device)
         return Plans(config, by_way, refused, device, self.price or device.price_per_hour)

@@ -364,14 +364,25 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
 
 
 def _marks(values: Sequence[float]) -> list[float]:
-    """Return the ticks of a logarithmic axis that covers the values and little else. Up to two decades have ticks at 1,
-    2 and 5 times a power of ten. Longer axes have ticks at powers of ten and at both ends."""
+    """Return the ticks of a logarithmic axis that covers the values and little else. Values that differ by less than
+    a factor of 2 have evenly spaced ticks. Up to two decades have ticks at 1, 2 and 5 times a power of ten. Longer axes
+    have ticks at powers of ten and at both ends."""
+    if max(values) < 2 * min(values):
+        return _even_ticks(min(values), max(values))
     powers = _powers(values)
     ticks = [n * power for power in powers for n in (1, 2, 5)]
     first = max(tick for tick in ticks if tick <= min(values))
     last = min(tick for tick in ticks if tick >= max(values) and tick > first)
     inner = ticks if last <= 100 * first else powers
     return [first, *(tick for tick in inner if first < tick < last), last]
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Return up to seven ticks around the values. Their distance is 1, 2 or 5 times a power of ten."""
+    span = max(high - low, 0.1 * high)
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = next(n * power for n in (1, 2, 5, 10) if n * power >= span / 5)
+    return [step * n for n in range(math.floor(low / step), math.ceil((low + span) / step) + 1)]
 
 
 def _powers(values: Sequence[float]) -> list[float]:

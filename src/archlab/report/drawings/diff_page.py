@@ -13,6 +13,7 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
 from archlab.files import write_page
 from archlab.report.drawings.block import side_by_side
+from archlab.report.drawings.turns import in_turns
 from archlab.report.html import render_page
 
 Named = tuple[str, Config]
@@ -61,13 +62,26 @@ def differing_choices(a: Config, b: Config) -> list[tuple[str, str, str]]:
 
 
 def rounded(*values: Any) -> list[Cell]:
-    """Return the values of a field as text. Numbers have four significant digits, unless the texts would then be the
-    same."""
+    """Return the values of a field as text. Numbers have four significant digits, and equal layers in a row are
+    counted, unless the texts would then be the same."""
     exact = [_MISSING if value is None else to_yaml_line(value) for value in values]
-    short = [_DECIMALS.sub(lambda number: f"{float(number[0]):.4g}", text) for text in exact]
+    short = list(map(_short, values, exact))
     texts = short if len(set(short)) == len(set(exact)) else exact
     return [Cell(*pair) for pair in zip(texts, exact, strict=True)]
 
+
+def _short(value: Any, exact: str) -> str:
+    match value:
+        case {}:
+            return _UNCHANGED
+        case [str(), str(), str(), str(), str(), *_]:
+            return in_turns(value)
+        case _:
+            return _DECIMALS.sub(lambda number: f"{float(number[0]):.4g}", exact)
+
+
+_UNCHANGED = "no changes"
+"""Text of a kind of layer without changes."""
 
 _DECIMALS = re.compile(r"(?<![\w.])\d{1,3}\.\d{4,}(?:e[+-]?\d+)?(?![\w.])")
 """Number below 1,000 with at least four decimal places."""

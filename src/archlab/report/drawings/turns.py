@@ -32,6 +32,12 @@ def cycle(kinds: Sequence[str]) -> Cycle | None:
     return Cycle(label, f"cycle of {length} layers × {turns}{f', then {left} more' if left else ''}")
 
 
+def in_turns(kinds: Sequence[str]) -> str:
+    """Return the kinds of all layers in order, such as `dense × 3, sparse × 58`."""
+    found = cycle(kinds)
+    return found.label if found else _in_words(kinds)
+
+
 def _runs(kinds: Sequence[str]) -> list[tuple[str, int]]:
     return [(kind, len(list(run))) for kind, run in groupby(kinds)]
 

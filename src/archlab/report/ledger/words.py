@@ -55,7 +55,7 @@ INTERVALS = (
 
 LIMITS = (
     "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Claims 2, 3, 4, 5, "
-    "6, 8, 9, 13, 16, 18 and 19 share five runs of one model, so they are not independent evidence."
+    "6, 8, 9, 13, 18 and 19 share five runs of one model, so they are not independent evidence."
 )
 """Note on what the corrections of the ledger do not cover (docs/claims.md)."""
 

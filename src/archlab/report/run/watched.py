@@ -166,9 +166,7 @@ def _read(path: Path, name: str) -> Watched:
         raise UserError(f"{path}: not a run folder (no config.yaml){hint}")
     folder = RunFiles(path)
     is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
-    return Watched(
-        name, path, load_config(str(path)), folder.metrics(), folder.summary(), folder.environment(), is_training
-    )
+    return Watched(name, path, load_config(path), folder.metrics(), folder.summary(), folder.environment(), is_training)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

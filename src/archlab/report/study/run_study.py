@@ -60,8 +60,8 @@ def run_study(
     name, config, source = given_study(study, scale)
     if out is not None:
         folder = Path(out)
-    elif name is not None:
-        folder = default_folder(str(study), name)
+    elif name is not None and isinstance(study, str | Path):
+        folder = default_folder(study, name)
     else:
         raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
     if seeds is not None:

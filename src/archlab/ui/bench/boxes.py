@@ -1,7 +1,10 @@
 """Facts about each box of a block diagram: shapes, parameters, and shares of FLOPs and memory."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from archlab.config.components.component import ProjectionShape
+from archlab.config.components.moe import MoE
 from archlab.config.components.work import Pass
 from archlab.config.layers import distinct_layers, final_norm, stacks
 from archlab.config.schema import Config
@@ -86,7 +89,16 @@ def _name(cost: BranchCost) -> str:
 
 
 def _shapes(cost: BranchCost) -> str:
-    shapes = cost.branch.component.projections(cost.branch.site)
+    component, site = cost.branch.component, cost.branch.site
+    shapes = component.projections(site)
+    if not isinstance(component, MoE):
+        return _listed(shapes)
+    router = ProjectionShape(site.d_model, component.experts)
+    routed = f"each of {component.experts:,} experts: {_listed(component.expert_mlp.projections(site))}"
+    return "; ".join(filter(None, (_listed({"router": router}), routed, _listed(shapes))))
+
+
+def _listed(shapes: Mapping[str, ProjectionShape]) -> str:
     return ", ".join(f"{name} {shape.d_in:,} × {shape.d_out:,}" for name, shape in shapes.items())
 
 

@@ -140,6 +140,8 @@ class Workbench:
     notes: list[str]
     findings: list[Finding]
     verdict: str
+    locks: Mapping[str, str]
+    """Label of each field of the config that can keep the size, by its path."""
     choices: Mapping[str, list[FieldInput]]
     others: list[FieldInput]
     context: int
@@ -193,6 +195,7 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
         notes=[*shape.notes, *beyond_limits({view.name: {(context, view.batch): costs}})],
         findings=found,
         verdict=summary(found),
+        locks={path: label for path, label in LOCKS.items() if path in values},
         choices=main_choices(values, overrides),
         others=other_choices(values, overrides),
         context=context,
@@ -248,7 +251,12 @@ def _same_size(view: View, overrides: Mapping[str, str], root: Path) -> dict[str
     equal = Equal.model_validate({"parameters": _SAME, "by": view.lock})
     size = quantity_function(equal)
     target, changed = size(build_config(raw)), overlay(raw, changes, Config)
-    fitted, change = match_config(changed, equal, target)
+    try:
+        fitted, change = match_config(changed, equal, target)
+    except UserError as error:
+        raise UserError(
+            f"{view.name}, changed like this, {error}; or choose another field that keeps the size"
+        ) from None
     if "model.mlp.d_ff" in change:
         even = {"model.mlp.d_ff": rounded(change["model.mlp.d_ff"], fitted.model.d_model)}
         if abs(size(build_config(overlay(changed, even, Config))) / target - 1) <= _SAME:

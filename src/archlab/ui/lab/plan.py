@@ -16,6 +16,7 @@ from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.evidence.pace import training_pace
 from archlab.evidence.results import committed
+from archlab.hf.folder import is_hub_id
 from archlab.machine import total_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.run_memory import host_memory
@@ -123,6 +124,10 @@ def checked(text: str, root: Path) -> StudyConfig:
     for field, value in _texts({key: value for key, value in values.items() if key not in _WORDS}, ""):
         if value.startswith(("/", "~")) or not stays_below(value, root):
             raise UserError(f"{field} is {value!r}; allowed in the browser: names, and paths below the current folder")
+        if is_hub_id(value) and not (root / value).exists():
+            raise UserError(
+                f"{field} is {value!r}, which is not below the current folder; the browser downloads nothing"
+            )
     if isinstance(base := values.get("base"), str):
         values["base"] = str(find(base, root))
     study = study_from_values(values)
@@ -145,7 +150,7 @@ def plan(study: StudyConfig) -> Plan:
     facts.append(("Smallest difference it could find", _smallest(study, designed)))
     needed = max(host_memory(arm.config, "cpu", "float32") for arm in designed)
     too_large = f"; this machine has {binary(total_memory())}" if needed > total_memory() else ""
-    facts.append(("Memory of a run on a CPU", f"up to {binary(needed)}{too_large}"))
+    facts.append(("Memory of a run on a CPU, in float32", f"up to {binary(needed)}{too_large}"))
     return Plan(study.question, [_planned(arm) for arm in designed], facts)
 
 

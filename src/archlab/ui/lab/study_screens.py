@@ -240,7 +240,7 @@ def _or_form(text: str, name: str, answer: Callable[[], Response]) -> Response:
 
 def _question(folder: Path) -> str:
     try:
-        return read_study(str(folder))[1].question
+        return read_study(folder)[1].question
     except UserError as error:
         return str(error)
 

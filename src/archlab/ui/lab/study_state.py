@@ -88,8 +88,8 @@ class _StudyRuns(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> "_StudyRuns":
-        _, config = read_study(str(folder))
-        designed, note = arms(config, study_path(str(folder))), ""
+        _, config = read_study(folder)
+        designed, note = arms(config, study_path(folder)), ""
         try:
             runs = known_runs(folder, designed)
         except UserError as error:

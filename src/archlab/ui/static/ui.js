@@ -101,7 +101,7 @@ document.addEventListener("input", ({ target }) => {
   if (!slider) return;
   const number = document.getElementById(slider.dataset.number), isLog = "log" in slider.dataset;
   if (target !== slider) slider.value = isLog ? Math.log10(number.value) : number.value;
-  else number.value = isLog ? Number((10 ** slider.value).toPrecision(2)) : slider.value;
+  else number.value = isLog ? Number((10 ** slider.value).toPrecision(3)) : slider.value;
 });
 // The name of a field and its value are sent together.
 document.addEventListener("change", (event) => {

@@ -1,0 +1,133 @@
+"""Settings of a model as keys of a GGUF file."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from archlab.config.components.dense import Dense
+from archlab.config.components.mamba import Mamba
+from archlab.config.components.moe import MoE
+from archlab.config.components.norm import LayerNorm, RMSNorm
+from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
+from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
+from archlab.config.model_schema import ModelConfig
+from archlab.exchange.gguf.architectures import Architecture
+from archlab.model.rope_scaling import Frequencies, frequencies
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+
+def settings(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
+    """Return the values of the keys that `add_settings` writes, by name without the prefix of the architecture."""
+    from gguf import GGUFWriter
+
+    writer, prefix = GGUFWriter(None, architecture.name), f"{architecture.name}."
+    add_settings(writer, config, architecture)
+    values = {key: entry.value for key, entry in writer.kv_data[0].items()}
+    return {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+
+
+def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+    """Write the settings of a model that llama.cpp reads from the file."""
+    model, layers = resolve(config), layer_configs(config)
+    first = layers[0]
+    writer.add_vocab_size(model.vocab_size)
+    writer.add_context_length(model.max_seq_len)
+    writer.add_embedding_length(model.d_model)
+    writer.add_block_count(model.n_layers)
+    writer.add_feed_forward_length(first.mlp.d_ff if isinstance(first.mlp, Dense | MoE) else 0)
+    norm = final_norm(config)
+    if isinstance(norm, LayerNorm):
+        writer.add_layer_norm_eps(norm.eps)
+    elif isinstance(norm, RMSNorm):
+        writer.add_layer_norm_rms_eps(norm.eps)
+    if model.head.softcap is not None:
+        writer.add_final_logit_softcapping(model.head.softcap)
+    if isinstance(first.mlp, MoE):
+        _add_mixture(writer, first.mlp)
+    if isinstance(first.mixer, Mamba):
+        _add_mamba(writer, first.mixer)
+    else:
+        writer.add_parallel_residual(first.block.parallel != "none")
+        _add_attention(writer, layers)
+    architecture.add_more(writer, config)
+
+
+def _add_mixture(writer: "GGUFWriter", mixture: MoE) -> None:
+    assert mixture.d_ff is not None, "resolved"
+    writer.add_expert_count(mixture.experts)
+    writer.add_expert_used_count(mixture.active)
+    writer.add_expert_feed_forward_length(mixture.d_ff)
+    if mixture.shared and mixture.shared.d_ff:
+        writer.add_expert_shared_feed_forward_length(mixture.shared.d_ff)
+
+
+def _add_mamba(writer: "GGUFWriter", mixer: Mamba) -> None:
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(mixer.taps)
+    writer.add_ssm_inner_size(mixer.inner_width)
+    writer.add_ssm_state_size(mixer.d_state)
+    writer.add_ssm_time_step_rank(mixer.dt_rank)
+    writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
+
+
+def _add_attention(writer: "GGUFWriter", layers: Sequence[LayerConfig]) -> None:
+    heads = layers[0].multi_head
+    writer.add_head_count(heads.n_heads)
+    writer.add_head_count_kv(heads.n_kv_heads)
+    writer.add_key_length(heads.head_dim)
+    writer.add_value_length(heads.v_dim)
+    if heads.clip_qkv is not None:
+        writer.add_clamp_kqv(heads.clip_qkv)
+    if heads.softcap is not None:
+        writer.add_attn_logit_softcapping(heads.softcap)
+    local = [layer for layer in layers if layer.multi_head.window is not None]
+    if local and local[0].multi_head.window is not None:
+        writer.add_sliding_window(local[0].multi_head.window)
+        writer.add_sliding_window_pattern([layer in local for layer in layers])
+    _add_position(writer, local, [layer for layer in layers if layer not in local])
+
+
+def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
+    placed = [*full, *local]
+    layer = next((layer for layer in placed if isinstance(layer.position, Rope)), placed[0])
+    rope = layer.position
+    if isinstance(rope, Alibi):
+        writer.add_max_alibi_bias(rope.max_bias)
+    if not isinstance(rope, Rope):
+        return
+    writer.add_rope_dimension_count(int(layer.multi_head.head_dim * rope.fraction))
+    writer.add_rope_freq_base(rope.theta)
+    if local and isinstance(local[0].position, Rope):
+        writer.add_rope_freq_base_swa(local[0].position.theta)
+    if isinstance(rope.scaling, LinearScaling | Yarn):
+        from gguf import RopeScalingType
+
+        writer.add_rope_scaling_type(RopeScalingType(rope.scaling.kind))
+        writer.add_rope_scaling_factor(rope.scaling.factor)
+    if isinstance(rope.scaling, Yarn):
+        writer.add_rope_scaling_orig_ctx_len(rope.scaling.original_max_seq_len)
+        if rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
+            usual = rope.scaling.model_copy(update={"attention_factor": None})
+            amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
+            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / amplitude)
+
+
+def rope_factors(config: ModelConfig) -> Tensor | None:
+    """Return the frequency divisors of Llama 3's RoPE scaling, or None for any other scaling.
+
+    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
+    """
+    layer = layer_configs(config)[0]
+    rope = layer.position
+    if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):
+        return None
+    n, plain = layer.multi_head.head_dim, rope.model_copy(update={"scaling": NoScaling()})
+    return (_frequencies(plain, n).per_token / _frequencies(rope, n).per_token).float()
+
+
+def _frequencies(rope: Rope, n: int) -> Frequencies:
+    return frequencies(rope, n, torch.zeros(1, 1, 1), torch.arange(n // 2, dtype=torch.float64))
