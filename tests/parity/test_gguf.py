@@ -64,7 +64,7 @@ READ = [
     Case("qwen3", "wide-heads", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-2}),
     Case("gemma2", "alternating", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0}),
     Case("gemma3_text", "pattern", {
-        **GEMMA, "num_hidden_layers": 4, "sliding_window_pattern": 3, "tie_word_embeddings": False,
+        **GEMMA, "num_hidden_layers": 7, "tie_word_embeddings": False,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
             "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 8.0},
@@ -280,7 +280,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0,
     },
     "gemma3_text-pattern": {
-        "attention.sliding_window_pattern": [True, True, False, True], "rope.freq_base": 300.0,
+        "attention.sliding_window_pattern": [True] * 5 + [False, True], "rope.freq_base": 300.0,
         "rope.freq_base_swa": 20.0, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0,
     },
     "granite-scales": {
@@ -383,6 +383,8 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("gemma2", {"layer_types": ["full_attention"] * 3}, "model.attention.window is null in every layer"),
         ("gemma2", {"layer_types": ["sliding_attention"] * 3}, "layers has the pattern window, window, window; allowed: window and full"),
         ("gemma3_text", {"final_logit_softcapping": 5.0}, "model.head.softcap is 5.0; allowed: null"),
+        ("gemma3_text", {"sliding_window_pattern": 3}, "model.attention.window is null in layer 2; allowed: a window"),
+        ("gemma3_text", {"layer_types": ["sliding_attention"] * 7}, "model.attention.window is 7 in layer 5; allowed: null"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "model.attention.scale is 0.17677669529663687; allowed: 0.35355339059327373"),
         ("starcoder2", {"use_bias": False}, "model.mlp.bias is false; allowed: true"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "model.norm.placement is carried; allowed: pre"),
@@ -393,6 +395,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("qwen3_moe", {"mlp_only_layers": [1]}, "model.mlp.kind is gated; allowed: moe"),
         ("olmoe", {"num_key_value_heads": 2}, "model.attention.n_kv_heads is 2; allowed: n_heads (4)"),
         ("cohere", {"use_qk_norm": True}, "qk_norm.kind is layernorm in a model of 3 layers; allowed: none"),
+        ("cohere", {"num_hidden_layers": 64}, "qk_norm.kind is none in a model of 64 layers; allowed: layernorm"),
         ("cohere", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
         ("cohere2", {"layer_types": ["sliding_attention"] * 5}, "model.attention.window is 7 in layer 3; allowed: null"),
         ("smollm3", {"no_rope_layers": [1, 0, 1, 0, 1]}, "model.position.kind is none in layer 1; allowed: rope"),

@@ -231,7 +231,9 @@ ALL: Sequence[Architecture] = (
     ),
     Architecture(
         "gemma3", "gemma3_text", GEMMA_ROWS,
-        [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62)], published=_gemma3,
+        [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62),
+         windows_except_every(6, or_none=True)],
+        published=_gemma3,
     ),
     Architecture(
         "phi3", "phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square],

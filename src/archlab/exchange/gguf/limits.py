@@ -127,12 +127,18 @@ def every_other(model: ModelConfig) -> Iterator[str]:
         yield f"model.layers has the pattern {windows}; allowed: window and full in turn, starting with window"
 
 
-def windows_except_every(n: int) -> Limit:
-    """Return a check that every n-th layer has no window and all other layers have one, as llama.cpp assumes."""
+def windows_except_every(n: int, *, or_none: bool = False) -> Limit:
+    """Return a check that every n-th layer has no window and all other layers have one, as llama.cpp assumes.
+
+    Only its newest versions read the pattern from the file. With `or_none`, the model may also have no window at all.
+    """
 
     def check(model: ModelConfig) -> Iterator[str]:
-        for i, layer in enumerate(layer_configs(model)):
-            window, is_full = layer.multi_head.window, (i + 1) % n == 0
+        windows = [layer.multi_head.window for layer in layer_configs(model)]
+        if or_none and not any(windows):
+            return
+        for i, window in enumerate(windows):
+            is_full = (i + 1) % n == 0
             if (window is None) != is_full:
                 allowed = "null" if is_full else "a window"
                 yield f"model.attention.window is {to_yaml_line(window)} in layer {i}; allowed: {allowed}"
