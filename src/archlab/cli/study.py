@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -16,9 +16,6 @@ from archlab.errors import UserError
 from archlab.pricing.units import plural
 from archlab.study.executors.named import ExecutorName
 from archlab.study.record import StudySummary
-
-if TYPE_CHECKING:
-    pass
 
 app = verb_with_subcommands("study")
 

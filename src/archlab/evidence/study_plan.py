@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
 from archlab.config.io import studies
@@ -15,11 +15,12 @@ from archlab.review.findings import in_one_line, warnings
 from archlab.study.arm import Arm
 from archlab.study.checks import untrained_notes
 from archlab.study.design import arms, single_arm_note
-from archlab.study.executors.executor import RunNeeds, default_threads, needs
-from archlab.study.executors.local import default_workers, visible_gpus
 from archlab.study.forecast import Forecast, forecast
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import given_study
+
+if TYPE_CHECKING:  # loads torch, which a plan that is shown does not need
+    from archlab.study.executors.executor import RunNeeds
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +37,7 @@ class PlannedStudy(Displayed):
     """Number of runs, training FLOPs, and training time in seconds of all runs, one after another."""
     pace: TrainingPace
     """Training speed on which the forecast's time is based."""
-    needs: RunNeeds
+    needs: "RunNeeds"
     """Cores, GPUs and bytes of memory that each run uses on this machine."""
     workers: int
     """Number of runs that this machine would train at the same time."""
@@ -82,6 +83,9 @@ def plan_study(study: str | Path | Raw | StudyConfig, scale: str | None = None) 
     >>> plan.forecast.runs
     6
     """
+    from archlab.study.executors.executor import default_threads, needs
+    from archlab.study.executors.local import default_workers, visible_gpus
+
     name, config, source = given_study(study, scale)
     designed, pace = arms(config, source), training_pace()
     configs = [arm.config for arm in designed]

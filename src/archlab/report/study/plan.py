@@ -11,7 +11,6 @@ from archlab.pricing.units import plural, seconds
 from archlab.report.study.claims import predicted
 from archlab.report.text_table import Table, print_columns
 from archlab.study.design import grid
-from archlab.study.folder import describe_text
 from archlab.study.schema import StudyConfig, most_seeds
 
 
@@ -32,6 +31,8 @@ def about(plan: PlannedStudy) -> Iterator[str]:
         yield f"claimed: {plan.config.claim}"
     for claim in plan.claims:
         yield f"claim {claim.number} of the ledger ({claim.name}) predicts: {predicted(plan.name, claim)}"
+    from archlab.study.folder import describe_text  # loads torch
+
     yield describe_text(plan.config, plan.arms)
     yield f"{plural(len(plan.arms), 'arm')}, {_runs_per_arm(plan.config)} each"
 
