@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from archlab.version import __version__
 
 if TYPE_CHECKING:
-    import archlab.testing as testing
+    import archlab.testing as testing  # noqa: F401  (a module, not a name for `import *`)
     from archlab.atlas.list_presets import list_presets
     from archlab.config.components.activation import Activation
     from archlab.config.components.component import MLP, Attention, Component, Mixer, StateTensor

@@ -158,7 +158,7 @@ def test_costs_are_compared_side_by_side() -> None:
     assert any(cell.endswith(f" {ratio:.2f}x") for cell in cells(tree))
     with pytest.raises(UserError, match=r"names: .*; allowed: 2 different names"):
         archlab.cost(llama, gpt, names=["a", "a"])
-    with pytest.raises(UserError, match="more: 4; allowed: a config of archlab.load_config, a text or a path"):
+    with pytest.raises(UserError, match=r"more: 4; allowed: a config of archlab\.load_config, a text or a path"):
         archlab.cost(llama, 4)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
@@ -275,7 +275,7 @@ def test_overrides_of_a_mapping_keep_their_types() -> None:
     assert archlab.load_config("tiny-llama", {"model.max_seq_len": "8Ki"}).model.max_seq_len == 8192
     with pytest.raises(UserError, match=r"overrides: .*; allowed: strings such as"):
         archlab.load_config("tiny-llama", {"model.norm": object()})
-    with pytest.raises(UserError, match="overrides: 3; allowed: a text or a dict"):
+    with pytest.raises(UserError, match=r"overrides: 3; allowed: a text or a dict"):
         archlab.load_config("tiny-llama", 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="knd"):
         archlab.load_config("tiny-llama", {"model": {"norm": {"knd": 1}}})
