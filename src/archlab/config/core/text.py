@@ -102,7 +102,8 @@ def deprecated(name: str, instead: str) -> None:
 
     A script gets a DeprecationWarning, and a command prints a note. `name` is the part, and `instead` says what to use.
     """
-    warnings.warn(text := f"{name} is deprecated; {instead}", DeprecationWarning, stacklevel=3)
+    above = 4  # this function, the public one, and the check of its arguments (archlab/calls.py)
+    warnings.warn(text := f"{name} is deprecated; {instead}", DeprecationWarning, stacklevel=above)
     note(text)
 
 
