@@ -109,6 +109,38 @@ def test_a_planned_study_shows_itself_like_its_command(capsys: pytest.CaptureFix
     assert plan.config.question in plan._repr_html_()
 
 
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("sources", [("tiny-llama",), ("tiny-llama", "tiny-transformer")])
+def test_evaluations_show_themselves_like_their_command(
+    sources: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluations = archlab.evaluate(*sources, tokens=256)
+    assert repr(evaluations) == printed(capsys, "eval", *sources, "--tokens", "256")
+    tree, text = shown(evaluations)
+    assert all(f"{each.score.value:.4f}" in text for each in evaluations)
+    assert ("tiny-transformer" in cells(tree)) == (len(sources) == 2)
+
+
+def test_the_model_of_a_config_shows_its_architecture() -> None:
+    config = archlab.load_config("llama-3-8b")
+    tree, _ = shown(config.model)
+    assert {" ".join(words.split()) for words in choices(config.model).values()} <= {*cells(tree)}
+    assert parse_yaml(repr(config.model), "model") == parse_yaml(repr(config), "config")["model"]
+
+
+def test_a_comparison_with_hand_written_code_shows_its_checks() -> None:
+    comparison = archlab.testing.compare(torch.nn.RMSNorm, "norm", tiny.config())
+    assert repr(comparison) == comparison.text()
+    _, text = shown(comparison)
+    assert comparison.checks
+    assert [check.name for check in comparison.checks if " ".join(check.words.split()) not in text] == []
+
+
+def test_differences_are_in_columns_with_the_names_of_the_configs() -> None:
+    tree, _ = shown(archlab.diff("gpt-2", archlab.load_config("gpt-2", "model.n_layers=3")))
+    assert cells(tree) == ["field", "gpt-2", "b", "model.n_layers", "12", "3"]
+
+
 def test_answers_are_the_data_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     change = "model.mlp.d_ff=14337"
     config = archlab.load_config("llama-3-8b", change)
