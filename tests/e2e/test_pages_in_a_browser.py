@@ -252,7 +252,7 @@ def test_a_strip_marks_the_config_between_the_published_models(opened: Opener) -
     assert strip
     assert own
     assert strip["x"] < own["x"] < strip["x"] + strip["width"]
-    assert row.locator(".model").count() > 90
+    assert row.locator(".models rect").count() > 90
     assert "Llama 3.1 405B: 130" in row.locator("title").all_text_contents()
     findings = opened("check-findings").locator(".rules td.warning")
     assert findings.count() >= 1

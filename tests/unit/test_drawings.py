@@ -12,6 +12,7 @@ from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
+from archlab.report.cost.page import _marks
 from archlab.report.drawings.block import block_diagram, draw
 from archlab.report.drawings.diff_page import differing_choices, render, rounded
 from archlab.report.drawings.inside import can_unfold
@@ -428,3 +429,13 @@ def test_two_configs_are_compared_on_a_page(tmp_path, capsys):
     assert text.count("<svg") == 2
     assert "model.attention.n_kv_heads" in text
     assert main(["diff", "gpt-2", "gpt-2-xl", "--json", "--html", str(page)]) == 2
+
+
+@pytest.mark.parametrize("values", [(208, 240), (1.0, 1.0), (9.1, 13.4), (41_000, 80_000)])
+def test_an_axis_of_similar_values_covers_them_and_little_else(values: tuple[float, float]) -> None:
+    """Powers of ten, or 1, 2 and 5 times them, would leave most of the picture empty."""
+    ticks = _marks(values)
+    low, high = min(values), max(values)
+    assert ticks[0] <= low <= high <= ticks[-1]
+    assert 3 <= len(ticks) <= 8
+    assert ticks[-1] - ticks[0] <= 1.5 * max(high - low, 0.1 * high) + 1e-9

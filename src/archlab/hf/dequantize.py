@@ -169,19 +169,19 @@ def _dequantize_gptq(
         zero = zero + 1
     if not ((groups >= 0) & (groups < len(scales))).all():
         raise UserError(f"{name}: g_idx names a group that does not exist; allowed: 0 to {len(scales) - 1}")
-    for first in range(0, out.shape[1], _ROWS_AT_ONCE):
-        here = slice(first, first + _ROWS_AT_ONCE)
-        words = numbers[first * how.bits // _WORD : (first + _ROWS_AT_ONCE) * how.bits // _WORD]
-        _write(_unpacked(words.T, how.bits).T, zero[groups[here]], scales[groups[here]], out[:, here])
+
+    def numbers_at(here: slice) -> Tensor:
+        words = numbers[here.start * how.bits // _WORD : here.stop * how.bits // _WORD]
+        return _unpacked(words.T, how.bits).T
+
+    _fill(numbers_at, zero, scales, groups, out)
 
 
 def _dequantize_awq(how: AWQ, numbers: Tensor, zeros: Tensor, scales: Tensor, out: Tensor) -> None:
     zero = _in_order(_unpacked(zeros, how.bits))
     size = out.shape[1] if how.group_size == -1 else how.group_size
     groups = torch.arange(out.shape[1]) // size
-    for first in range(0, out.shape[1], _ROWS_AT_ONCE):
-        here = slice(first, first + _ROWS_AT_ONCE)
-        _write(_in_order(_unpacked(numbers[here], how.bits)), zero[groups[here]], scales[groups[here]], out[:, here])
+    _fill(lambda here: _in_order(_unpacked(numbers[here], how.bits)), zero, scales, groups, out)
 
 
 def _in_order(numbers: Tensor) -> Tensor:
@@ -189,11 +189,14 @@ def _in_order(numbers: Tensor) -> Tensor:
     return numbers.unflatten(-1, (-1, len(_AWQ_ORDER)))[..., _AWQ_ORDER].flatten(-2)
 
 
-def _write(numbers: Tensor, zero: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Write (numbers - zero) * scales, [in, out], to `out`, [out, in]. The product is exact in float32 for scales of 16
-    bits, and it is rounded once."""
+def _fill(numbers_at: Callable[[slice], Tensor], zero: Tensor, scales: Tensor, groups: Tensor, out: Tensor) -> None:
+    """Write (number - zero) * scale to `out`, [out, in]. `numbers_at` returns the numbers of a range of inputs,
+    [inputs, out]. The product is exact in float32 for scales of 16 bits, and it is rounded once."""
     wide = torch.promote_types(torch.promote_types(out.dtype, scales.dtype), torch.float32)
-    out.copy_(((numbers - zero).to(wide) * scales.to(wide)).T)
+    for first in range(0, out.shape[1], _ROWS_AT_ONCE):
+        here = slice(first, first + _ROWS_AT_ONCE)
+        group = groups[here]
+        out[:, here] = ((numbers_at(here) - zero[group]).to(wide) * scales[group].to(wide)).T
 
 
 def _unpacked(words: Tensor, bits: int) -> Tensor:

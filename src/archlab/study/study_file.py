@@ -16,7 +16,7 @@ from archlab.config.core.text import note_once, visible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.identity import flatten
-from archlab.config.io import facts, find_preset, presets, studies
+from archlab.config.io import find_preset, is_full_name, studies
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.schema import Config
 from archlab.digests import verify
@@ -262,9 +262,10 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
     Files are looked up next to the study's file. The text (`data.path`) is also looked up in the current folder.
     """
     files: list[str | Path] = []
-    for field, library in (("base", {**presets(), **facts()}), ("extends", studies()), ("start", {})):
+    is_from_library = {"base": is_full_name, "extends": lambda name: name in studies(), "start": lambda _: False}
+    for field, is_known in is_from_library.items():
         named = raw.get(field)
-        if isinstance(named, str) and named not in library and (path := home / named).exists():
+        if isinstance(named, str) and not is_known(named) and (path := home / named).exists():
             raw[field] = str(real_path(path))
             files.append(path)
     find_plugins(raw, home)
