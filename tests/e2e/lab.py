@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -34,14 +35,21 @@ class Lab:
         (folder / "text.txt").write_text(text)
         (folder / "tiny.yaml").write_text(CONFIG + f"data: {{path: {folder / 'text.txt'}}}\n")
 
-    def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
-        """Start the command in its own session, so that a test can send Ctrl-C to all its processes. Signals that the
-        shell of the tests ignores (nohup) have their usual effect."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [str(ARCHLAB), *map(str, arguments)]
+    def start(self, *arguments: str, max_file_bytes: int | None = None, **options) -> subprocess.Popen[str]:
+        """Start the command in its own session, so that a test can send Ctrl-C to all its processes. With
+        `max_file_bytes`, a longer write fails half-way, as on a full disk. Signals that the shell of the tests ignores
+        (nohup) have their usual effect."""
+
+        def before_the_command() -> None:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            if max_file_bytes is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+
         return subprocess.Popen(
-            command, cwd=self.folder, env=self.env, start_new_session=True, preexec_fn=_heed_signals, **pipes, **options
-        )
+            [str(ARCHLAB), *map(str, arguments)], cwd=self.folder, env=self.env, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before_the_command, **options,
+        )  # fmt: skip
 
     def run(self, *arguments: str, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
         """Run the command to its end. It must end with this exit code and without a traceback."""
@@ -60,11 +68,6 @@ def lines(file: Path) -> list[dict]:
     """Return the complete lines of a JSONL file so far."""
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _heed_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_until(true, process: subprocess.Popen, seconds: float = 60) -> bool:

@@ -1,7 +1,6 @@
 """Mistakes of users on the real command line: each gives one clear message and writes nothing half."""
 
 import os
-import resource
 import signal
 import time
 
@@ -208,16 +207,11 @@ def test_nan_outputs_are_not_sampled_or_scored(here, trained, monkeypatch, capsy
 # --- a full disk, Ctrl-C --------------------------------------------------------------------------
 
 
-def no_file_beyond(n_bytes):
-    """A write fails half-way, as on a full disk, but only for one process."""
-    return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))}
-
-
 @pytest.mark.parametrize(("n_bytes", "what"), [(60_000, "checkpoint of step 10"), (3000, "cannot write")])
 def test_a_full_disk_stops_a_run_that_goes_on_when_there_is_room(lab, here, n_bytes, what):
     here("data", "text.txt", "--out", "tokens", "--vocab-size", 300, code=0)
     arguments = ("train", "tiny.yaml", "train.tokens=1280", "data.path=tokens", "--out", "run")
-    err = lab.run(*arguments, code=2, **no_file_beyond(n_bytes)).stderr
+    err = lab.run(*arguments, code=2, max_file_bytes=n_bytes).stderr
     assert what in err
     assert "File too large" in err
     assert not list((lab.folder / "run").rglob("step-*"))
@@ -227,7 +221,7 @@ def test_a_full_disk_stops_a_run_that_goes_on_when_there_is_room(lab, here, n_by
 
 def test_a_full_disk_leaves_no_half_of_an_export(lab, trained):
     before = everything(lab.folder)
-    err = lab.run("export", trained, "--out", "hf", code=2, **no_file_beyond(20_000)).stderr
+    err = lab.run("export", trained, "--out", "hf", code=2, max_file_bytes=20_000).stderr
     assert err.startswith("hf: cannot write: ")
     assert "File too large" in err
     assert everything(lab.folder) == before
@@ -235,7 +229,7 @@ def test_a_full_disk_leaves_no_half_of_an_export(lab, trained):
 
 def test_a_full_disk_leaves_no_half_of_a_data_folder(lab):
     before = everything(lab.folder)
-    err = lab.run("data", "text.txt", "--out", "tokens", code=2, **no_file_beyond(1_000)).stderr
+    err = lab.run("data", "text.txt", "--out", "tokens", code=2, max_file_bytes=1_000).stderr
     assert "File too large" in err
     assert everything(lab.folder) == before
 
