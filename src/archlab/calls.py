@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from archlab.config.problems import nearest
 from archlab.errors import UserError
 
 _LONGEST = 60
@@ -43,7 +44,7 @@ def checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for each in value if several else (value,):
                 if name in types() and not _fits(each, types()[name]):
-                    raise UserError(f"{name}: {_shown(each)}; allowed: {_in_words(types()[name])}")
+                    raise UserError(f"{name}: {_shown(each)}{_allowed(each, types()[name])}")
             bound.arguments[name] = tuple(map(_plain, value)) if several else _plain(value)
         return function(*bound.args, **bound.kwargs)
 
@@ -72,6 +73,13 @@ def _fits(value: Any, kind: Any) -> bool:
     if isinstance(value, Mapping):
         return all(_fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items())
     return not isinstance(value, list | tuple) or all(_fits(item, inner[0]) for item in value)
+
+
+def _allowed(value: Any, kind: Any) -> str:
+    """Return the end of a message: the nearest word, or the allowed values of a type."""
+    words = [word for each in (kind, *_choices(kind)) if get_origin(each) is Literal for word in get_args(each)]
+    near = nearest(value, words) if isinstance(value, str) else ""
+    return near or f"; allowed: {_in_words(kind)}"
 
 
 def _in_words(kind: Any) -> str:

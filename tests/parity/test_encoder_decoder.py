@@ -15,7 +15,7 @@ from torch import Tensor
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.exchange.configs import read_model_config
+from archlab.exchange.hf_config import read_model_config
 from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES

@@ -21,7 +21,7 @@ from transformers import (
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.configs import read_model_config
+from archlab.exchange.hf_config import read_model_config
 from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.hf.family import NO_EFFECT, differing

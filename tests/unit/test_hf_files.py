@@ -17,7 +17,7 @@ from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.exchange.configs import read_model_config
+from archlab.exchange.hf_config import read_model_config
 from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from archlab.cli import app
 from archlab.config.core.text import note_once
 from archlab.errors import UserError
-from archlab.exchange.configs import read_model_config
+from archlab.exchange.hf_config import read_model_config
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
 from tests.reference import grok_1  # noqa: F401 - makes grok-1 known to transformers

@@ -372,8 +372,8 @@ def test_a_mapping_decides():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: compare(RMSNorm, "norms", CONFIG), "part: 'norms' is unknown; did you mean norm"),
-        (lambda: compare(3, "norm", CONFIG), "target: is a int"),
+        (lambda: compare(RMSNorm, "norms", CONFIG), "part: 'norms'; did you mean norm"),
+        (lambda: compare(3, "norm", CONFIG), "target: 3; allowed: a module or a function"),
         (lambda: compare(RMSNorm, "norm", CONFIG, layer=2), "layer: is 2; allowed: 0 to 1"),
         (lambda: compare(lambda x, weight: 1 / 0, "norm", CONFIG), "ZeroDivisionError"),
         (

@@ -11,7 +11,7 @@ from archlab.config.io import build_config
 from archlab.config.layers import encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.configs import read_model_config, read_raw_config
+from archlab.exchange.hf_config import read_model_config, read_raw_config
 from archlab.exchange.load import check_hf
 from archlab.families.registry import find_family
 from archlab.hf.folder import CONFIG, read_json

@@ -17,7 +17,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
-from archlab.exchange.configs import read_model_config
+from archlab.exchange.hf_config import read_model_config
 from archlab.families.registry import find_family
 from archlab.hf.dequantize import Dequantized
 from archlab.hf.family import Family

@@ -12,9 +12,10 @@ from archlab.config.schema import Config
 from archlab.data import tokenizer as bpe
 from archlab.digests import write_with_digests
 from archlab.errors import UserError
-from archlab.exchange.configs import find_folder, is_gguf, is_run_folder, read_raw_config
+from archlab.exchange.configs import find_folder, is_gguf, is_run_folder
 from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import Format, save_gguf
+from archlab.exchange.hf_config import read_raw_config
 from archlab.exchange.load import imported_record, load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic, real_path
