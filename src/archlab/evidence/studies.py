@@ -1,14 +1,16 @@
 """Studies that come with archlab."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 
+from archlab.code import HOME
 from archlab.config.core.base import Base
 from archlab.config.io import studies
+from archlab.data.file_cache import cached
 from archlab.displayed import Displayed
 from archlab.evidence.claims import claim_of
 from archlab.evidence.pace import training_pace
-from archlab.pricing.hardware import load_hardware
+from archlab.pricing.hardware import load_hardware, this_machine
 from archlab.study.arm import Arm
 from archlab.study.design import arms
 from archlab.study.forecast import Clock, Forecast, bytes_per_token, forecast, ideal_clock
@@ -47,12 +49,20 @@ def list_studies() -> Studies:
     >>> archlab.list_studies()[0].name
     'norm-placement'
     """
+    # the forecasts design all arms of all studies, which takes ten seconds
+    files = [path for path in HOME.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files += [this_machine()] if this_machine().exists() else []
+    raw = cached(["studies", str(HOME)], files, lambda: [study.model_dump(mode="json") for study in _computed()])
+    return Studies(map(ListedStudy.model_validate, raw))
+
+
+def _computed() -> Iterator[ListedStudy]:
     pace = training_pace()
     here = dict.fromkeys((QUICKEST, AS_IT_STANDS), pace.clock) if pace.clock else {}
     claims = {name: [claim.number for claim in claim_of(name)] for name in studies()}
     in_order = sorted(claims, key=lambda name: claims[name] or [inf])
     clocks = {**here, "gpu": ideal_clock(load_hardware("h100"))}
-    return Studies(_listed(name, claims[name], clocks) for name in in_order)
+    return (_listed(name, claims[name], clocks) for name in in_order)
 
 
 def _listed(name: str, claims: list[int], clocks: Mapping[str, Clock]) -> ListedStudy:
