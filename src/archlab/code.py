@@ -21,6 +21,15 @@ def commit() -> str | None:
         return None
 
 
+def calls_to_user() -> int:
+    """Return how many calls lie between the function that asks and the nearest code outside archlab: 1 if that code
+    called it. A check of arguments (archlab/calls.py) may add a call."""
+    level = 1
+    while sys._getframe(level).f_globals["__name__"].partition(".")[0] == __package__:
+        level += 1
+    return level - 1
+
+
 def normalized(source: str) -> str:
     """Return Python source in a standard layout, without comments and docstrings."""
     tree = ast.parse(source)

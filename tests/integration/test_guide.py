@@ -296,7 +296,7 @@ def test_every_public_name_is_in_the_reference(site: dict[str, Page]):
     assert {f"python-{name.lower()}.html" for name in public} <= {*site["reference-python.html"].links}
     assert "archlab.cost(" in site["python-cost.html"].words
     assert "config: Config" in site["python-cost.html"].words
-    assert ">>> archlab.cost(llama, context=8192).kv_cache_bytes\n1073741824\n" in site["python-cost.html"].words
+    assert '>>> archlab.cost("llama-3-8b", context=8192).kv_cache_bytes\n1073741824\n' in site["python-cost.html"].words
 
 
 @pytest.mark.parametrize("name", ["left_pad", "Decoder"])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import new_class
 from typing import Any, Literal
 
+from archlab.code import calls_to_user
 from archlab.config.components.component import MLP, Component, Mixer, RoleName
 from archlab.config.core.base import Base
 from archlab.config.core.registry import Registered, implements
@@ -62,7 +63,7 @@ def as_kind(name: str, options: type[Base], root: type[Registered], base: type[B
         raise UserError(
             f"{root.section} {name}: its options are {options!r}; allowed: a subclass of archlab.{base.__name__}"
         )
-    caller = sys._getframe(2).f_globals["__name__"]
+    caller = sys._getframe(calls_to_user()).f_globals["__name__"]
     named = f"{root.section}_{name}"  # pickle finds the class by this name
     body = {
         "__module__": caller,

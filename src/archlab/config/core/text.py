@@ -15,6 +15,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from archlab.code import calls_to_user
+
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that are not displayed: control characters, characters that reverse the direction of text, and code points
 that are not characters. Images cannot contain them.
@@ -102,8 +104,8 @@ def deprecated(name: str, instead: str) -> None:
 
     A script gets a DeprecationWarning, and a command prints a note. `name` is the part, and `instead` says what to use.
     """
-    above = 4  # this function, the public one, and the check of its arguments (archlab/calls.py)
-    warnings.warn(text := f"{name} is deprecated; {instead}", DeprecationWarning, stacklevel=above)
+    text = f"{name} is deprecated; {instead}"
+    warnings.warn(text, DeprecationWarning, stacklevel=calls_to_user() + 1)
     note(text)
 
 
