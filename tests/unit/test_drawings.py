@@ -14,10 +14,11 @@ from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
 from archlab.report.cost.page import _marks
 from archlab.report.drawings.block import block_diagram, draw
-from archlab.report.drawings.diff_page import differing_choices, render, rounded
+from archlab.report.drawings.diff_page import differing_choices, render
 from archlab.report.drawings.inside import can_unfold
 from archlab.report.drawings.svg import Frame, text_width
 from archlab.report.drawings.turns import cycle
+from archlab.report.lists import rounded
 from published import add_half_a_model
 from tests.reference.drawn import Picture, Rect
 from tiny import config

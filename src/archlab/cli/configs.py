@@ -90,7 +90,7 @@ def diff(
     html
         Write a page to this file: two block diagrams with the differences marked, and a table of the fields.
     json
-        Print JSON that maps each field to [value in A, value in B].
+        Print JSON that maps each field to [value in A, value in B], with all digits.
     """
     check_one_answer(json, html)
     if unknown := next((text for text in overrides if not text.startswith(("a.", "b."))), None):

@@ -1,6 +1,8 @@
 """Lists as text: presets, hardware, families of checkpoints, transformations of weights, and differing fields."""
 
+import re
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -11,7 +13,17 @@ from archlab.atlas.table import MARKS, evolution, without_architecture
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.units import binary, si
+from archlab.report.drawings.turns import in_turns
 from archlab.report.text_table import Table, print_columns
+
+MISSING = "-"
+"""Text of a field that a config lacks."""
+
+_UNCHANGED = "no changes"
+"""Text of a kind of layer without changes."""
+
+_DECIMALS = re.compile(r"(?<![\w.])\d{1,3}\.\d{4,}(?:e[+-]?\d+)?(?![\w.])")
+"""Number below 1,000 with at least four decimal places."""
 
 _HARDWARE = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
 _HARDWARE_LEGEND = (
@@ -81,8 +93,31 @@ def print_differences(out: Console, differences: Mapping[str, tuple[object, obje
 
 def difference_table(differences: Mapping[str, tuple[object, object]], a: str, b: str) -> Table:
     """Return the table of the fields in which the configs named `a` and `b` differ."""
-    rows = [
-        (field, *("-" if value is None else to_yaml_line(value) for value in pair))
-        for field, pair in differences.items()
-    ]
+    rows = [(field, *(cell.text for cell in rounded(*pair))) for field, pair in differences.items()]
     return Table(("field", a, b), rows)
+
+
+class Cell(NamedTuple):
+    """Value of a field as a reader sees it, and its exact value."""
+
+    text: str
+    exact: str
+
+
+def rounded(*values: Any) -> list[Cell]:
+    """Return the values of a field as text. Numbers have four significant digits, and equal layers in a row are
+    counted, unless the texts would then be the same."""
+    exact = [MISSING if value is None else to_yaml_line(value) for value in values]
+    short = list(map(_short, values, exact))
+    texts = short if len(set(short)) == len(set(exact)) else exact
+    return [Cell(*pair) for pair in zip(texts, exact, strict=True)]
+
+
+def _short(value: Any, exact: str) -> str:
+    match value:
+        case {}:
+            return _UNCHANGED
+        case [str(), str(), str(), str(), str(), *_]:
+            return in_turns(value)
+        case _:
+            return _DECIMALS.sub(lambda number: f"{float(number[0]):.4g}", exact)
