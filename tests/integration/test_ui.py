@@ -739,8 +739,19 @@ def test_a_file_that_no_screen_opens_is_not_found(client: TestClient):
 def test_a_pipe_is_not_read_as_a_config(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "own.yaml").write_text("base: tiny-llama\n")
-    found: list[Path] = []
+    found: list[str] = []
     waiting = threading.Thread(target=lambda: found.extend(own_configs(tmp_path)), daemon=True)
     waiting.start()
     waiting.join(30)
-    assert found == [tmp_path / "own.yaml"]
+    assert found == [str(tmp_path / "own.yaml")]
+
+
+def test_a_folder_with_the_name_of_a_model_has_an_address_of_its_own(client: TestClient):
+    """As on the command line, the bare name means the published model."""
+    begun(Path("gpt-2"), steps=100)
+    found = client.get("/search", params={"q": "gpt-2"}).text
+    assert 'href="/m/.%2Fgpt-2"' in found
+    assert "50257" in client.get("/m/gpt-2").text
+    own = client.get("/m/.%2Fgpt-2").text
+    assert "50257" not in own
+    assert "archlab show ./gpt-2" in own

@@ -10,11 +10,11 @@ from urllib.parse import quote, urlencode
 from archlab.config.core.text import command_line
 from archlab.config.core.yaml_text import MOST_BYTES, parse_yaml
 from archlab.config.effects import READ_FIELDS, with_effect
-from archlab.config.io import find_preset, presets
+from archlab.config.io import find_preset, is_full_name, presets
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.evidence.field_help import field_help
-from archlab.exchange.configs import RUN_CONFIG, Shape, hint_for, load_shape, source_kind
+from archlab.exchange.configs import RUN_CONFIG, Shape, folder_first, hint_for, load_shape, source_kind
 from archlab.files import read_text, real_path
 from archlab.hf.folder import CONFIG
 from archlab.pricing.units import plural
@@ -166,7 +166,12 @@ def _load_published(name: str, settings: tuple[str, ...]) -> Shape:
 
 
 def find(name: str, root: Path) -> Path | str:
-    """Return the path of a config below `root`, or the name of a published model. Raise UnknownNameError otherwise."""
+    """Return the path of a config below `root`, or the name of a published model. Raise UnknownNameError otherwise.
+
+    As on the command line, the full name of a published model means the model, and `./NAME` the user's own config.
+    """
+    if is_full_name(name):
+        return name
     below = path_below(name, root)
     if below is not None and (below.is_dir() or below.suffix in (".yaml", ".yml")) and source_kind(below):
         return below
@@ -175,19 +180,25 @@ def find(name: str, root: Path) -> Path | str:
     raise UnknownNameError(f"unknown model {name!r}{hint_for(name)}")
 
 
+def in_address(name: str) -> str:
+    """Return the name of a config as part of a URL. Browsers drop `./`, unless its slash is written as %2F."""
+    return quote(name, safe="" if name.startswith("./") else "/")
+
+
 def config_names(root: Path) -> list[str]:
     """Return the names of published models, and the paths of the user's own configs below `root`."""
-    return [*presets(), *map(str, own_configs(root))]
+    return [*presets(), *own_configs(root)]
 
 
-def own_configs(root: Path) -> list[Path]:
-    """Return the config files, run folders and Hugging Face folders up to two levels below `root`."""
+def own_configs(root: Path) -> list[str]:
+    """Return the names of the config files, run folders and Hugging Face folders up to two levels below `root`."""
     folders = [folder for file in (RUN_CONFIG, CONFIG) for folder in folders_with(file, root)]
     files = [
         file for level in ("*", "*/*") for file in sorted(root.glob(f"{level}.yaml")) if file.parent not in folders
     ]
     below = (file for file in files if path_below(str(file.relative_to(root)), root))
-    return [*folders, *(file for file in below if _is_config(file, file.stat().st_mtime_ns))]
+    found = [*folders, *(file for file in below if _is_config(file, file.stat().st_mtime_ns))]
+    return [folder_first(str(path)) for path in found]
 
 
 @lru_cache(maxsize=1024)

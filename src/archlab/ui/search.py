@@ -15,7 +15,7 @@ from archlab.evidence.topics import chapters, topics
 from archlab.evidence.words import spellings
 from archlab.files import STUDY
 from archlab.training.run_files import METRICS
-from archlab.ui.configs import folders_with, own_configs
+from archlab.ui.configs import folders_with, in_address, own_configs
 
 MOST_RESULTS = 20
 """Maximum number of places that the page lists."""
@@ -95,7 +95,7 @@ def _places_below(root: Path) -> Iterator[_Place]:
                 [plain(str(folder)), plain(folder.name)],
             )
     for config in own_configs(root):
-        yield Result(str(config), "your config", f"/m/{quote(str(config))}"), [plain(str(config)), plain(config.name)]
+        yield Result(config, "your config", f"/m/{in_address(config)}"), [plain(config), plain(Path(config).name)]
 
 
 def _named_places() -> Iterator[_Place]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -31,7 +31,7 @@ from archlab.review.findings import Finding, findings, summary
 from archlab.review.shape_rule import Case
 from archlab.ui.bench.boxes import PartFacts, part_facts
 from archlab.ui.bench.inputs import FieldInput, main_choices, other_choices
-from archlab.ui.configs import ComparedConfigs, Variant, find, load, overrides_in, refuse_unknown
+from archlab.ui.configs import ComparedConfigs, Variant, find, in_address, load, overrides_in, refuse_unknown
 from archlab.ui.values import means
 
 DEVICE = "h100"
@@ -107,7 +107,7 @@ class View:
             "lock": self.lock or None,
         }
         query = {**self.overrides, **{name: value for name, value in settings.items() if value is not None}}
-        return f"/{screen}/{quote(self.name)}{'?' if query else ''}{urlencode(query)}"
+        return f"/{screen}/{in_address(self.name)}{'?' if query else ''}{urlencode(query)}"
 
     @property
     def variant(self) -> Variant:

@@ -8,9 +8,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from archlab.exchange.configs import is_run_folder
+from archlab.exchange.configs import folder_first, is_run_folder
 from archlab.report.run.watched import watch
-from archlab.ui.configs import UnknownNameError, path_below
+from archlab.ui.configs import UnknownNameError, in_address, path_below
 from archlab.ui.lab.curves import line_colors
 from archlab.ui.lab.events import live, state_or_problem
 from archlab.ui.lab.runs import run_state
@@ -50,5 +50,11 @@ class RunScreens:
 def _live(folder: Path) -> Markup:
     state, problem = state_or_problem(partial(run_state, folder))
     return rendered(
-        "run_live", folder=folder, state=state, problem=problem, colors=line_colors(1), quoted=quote(str(folder))
+        "run_live",
+        folder=folder,
+        state=state,
+        problem=problem,
+        colors=line_colors(1),
+        quoted=quote(str(folder)),
+        config=in_address(folder_first(str(folder))),
     )
