@@ -66,7 +66,7 @@ class JudgedExpectation(Compared):
         if self.comparison is None or self.comparison.within_low is None or self.found == "the opposite":
             return False
         if self.expected.verdict not in WITHIN_MARGIN:
-            return False
+            return self.role != "primary" and super().decided_within
         return self.role == "primary" or self.found != "as claimed" or is_within_margin(self.comparison)
 
     @property
@@ -80,16 +80,17 @@ class JudgedExpectation(Compared):
             return "could not be tested here"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and not is_large(self.comparison)
         result = super().why + (" by less than the margin" if is_small else "")
-        return f"{result}, {_relation(self.found, self.comparison)}"
+        return f"{result}, {_relation(self.found, self.comparison, self.expected)}"
 
 
-def _relation(verdict: ExpectationVerdict, comparison: Comparison) -> str:
+def _relation(verdict: ExpectationVerdict, comparison: Comparison, expected: Expectation) -> str:
     """Return a phrase such as `against the claim` that follows the result and relates it to the prediction."""
     match verdict:
         case "the opposite":
             return "against the claim"
         case "undecided" if comparison.verdict in ("better", "worse", "differs") and is_large(comparison):
-            return "but undecided after the correction"
+            may_be_small = expected.verdict in WITHIN_MARGIN
+            return "but maybe within the margin, so undecided" if may_be_small else "but undecided after the correction"
         case "undecided":
             return f"{'but' if comparison.verdict in CLEAR_RESULTS else 'so'} undecided"
         case _:

@@ -34,7 +34,7 @@ def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
     name_width = max(len(entry.claim.name) for entry in entries) + 2
     verdict_width = max(len(result.verdict) for entry in entries for result in entry.found) + 2
     for entry in entries:
-        texts = [("claim", entry.claim.in_short)]
+        texts = [("claim", entry.claim.statement), ("said ", entry.claim.in_short)]
         for result in entry.found:
             as_it_stands = result.scale == AS_IT_STANDS
             number, name = (f"{entry.claim.number:>2}", entry.claim.name) if as_it_stands else ("", result.scale)

@@ -21,7 +21,7 @@ from archlab.study.formatting import margin_of, span
 from archlab.study.power import POWER
 from archlab.study.study_file import AS_IT_STANDS
 
-LEDGER = ("claim", "verdict", "commonly said", "found here")
+LEDGER = ("claim", "verdict", "judged statement", "found here")
 """Column headings of the table of all claims."""
 
 PUBLISHED = ("source", "what was compared", "found", "scale and origin")
@@ -54,8 +54,11 @@ INTERVALS = (
 """Note on the intervals of results."""
 
 LIMITS = (
-    "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Claims 2, 3, 4, 5, "
-    "6, 8, 9, 13, 18 and 19 share five runs of one model, so they are not independent evidence."
+    "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. The statements of "
+    "claims 2, 3, 7 to 11, 13, 15 to 17, 19, 20 and 22 to 24 were narrowed on 29 November 2026, when the results were "
+    "known; the caveats say what is left out. Claims 2, 3, 4, 5, "
+    "6, 8, 9, 13, 18 and 19 share five runs of one model, so they are not independent evidence. Claims 23 and 24 "
+    "begin with models that were trained on 2M tokens before."
 )
 """Note on what the corrections of the ledger do not cover (docs/claims.md)."""
 
@@ -124,7 +127,8 @@ def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
 def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
     """Return a row of the table of all claims, with the columns of LEDGER."""
     claim = entry.claim
-    return f"{claim.number}. {claim.name}", verdicts(entry), claim.in_short, _result_cell(entry)
+    statement = f"{claim.statement}\nCommonly said: {claim.in_short}."
+    return f"{claim.number}. {claim.name}", verdicts(entry), statement, _result_cell(entry)
 
 
 def _result_cell(entry: LedgerEntry) -> str:
