@@ -747,7 +747,7 @@ def test_a_pipe_is_not_read_as_a_config(tmp_path: Path):
 
 
 def test_a_folder_with_the_name_of_a_model_has_an_address_of_its_own(client: TestClient):
-    """As on the command line, the bare name means the published model."""
+    """The bare name means the published model, as on the command line."""
     begun(Path("gpt-2"), steps=100)
     found = client.get("/search", params={"q": "gpt-2"}).text
     assert 'href="/m/.%2Fgpt-2"' in found
