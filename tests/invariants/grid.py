@@ -198,6 +198,7 @@ FACTORS: dict[str, list[Any]] = {
         "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {score: sigmoid, applied_to: input}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {sparsemixer: 0.3, normalise: false}}",
     ],
     "activation": [f"model.mlp.activation={name}" for name in kinds(Activation)],
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],

@@ -154,6 +154,7 @@ ROWS = {
     ),
     "mlp.router.groups.n": (f"{GROUPS} mlp.experts=8", "mlp.router.groups.n=4", "approximate"),
     "mlp.router.normalise": (MOE, "mlp.router.normalise=false", "approximate"),
+    "mlp.router.sparsemixer": (MOE, "mlp.router.sparsemixer=0.01", "approximate"),
     "mlp.router.score": (MOE, "mlp.router.score=sigmoid", "approximate"),
     "mlp.shared.bias": (f"{MOE} mlp.shared.d_ff=16", "mlp.shared.bias=true", "exact"),
     "mlp.shared.d_ff": (MOE, "mlp.shared.d_ff=16", "new"),

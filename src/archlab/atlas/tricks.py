@@ -96,6 +96,8 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
     routers = [mixture.router for mixture in mixtures_of_layers]
     if any(router.score == "sigmoid" for router in routers):
         yield "sigmoid router", "mlp.router.score"
+    if any(router.sparsemixer is not None for router in routers):
+        yield "SparseMixer", "mlp.router.sparsemixer"
     if any(router.correction for router in routers):
         yield "correction bias", "mlp.router.correction"
     for groups in dict.fromkeys(router.groups for router in routers if router.groups):

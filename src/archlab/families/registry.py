@@ -113,6 +113,7 @@ from archlab.families import (
     persimmon,
     phi,
     phi3,
+    phimoe,
     plbart,
     qwen2,
     qwen2_moe,
@@ -150,9 +151,9 @@ _MODULES = (
     laguna, lfm2, lfm2_moe, lfm3, llama, llama4_text, m2m_100, mamba, mamba2, marian, mbart, megatron_bert, mellum,
     mimo_v2_flash, minicpm3, minimax_m2, ministral, ministral3, mistral, mixtral, modernbert, modernbert_decoder, mpt,
     mt5, mvp, nanochat, nemotron, nemotron_h, olmo,
-    olmo2, olmo3, olmo_hybrid, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, plbart, qwen2, qwen2_moe, qwen3,
-    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, recurrent_gemma, roberta, roberta_prelayernorm, roformer,
-    seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
+    olmo2, olmo3, olmo_hybrid, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, phimoe, plbart, qwen2, qwen2_moe,
+    qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, recurrent_gemma, roberta, roberta_prelayernorm,
+    roformer, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

@@ -31,6 +31,7 @@ _NEW_FIELDS = (
     ("model.head.transform", None),
     ("model.block.attention_norm", True),
     ("model.mlp.router.applied_to", "output"),
+    ("model.mlp.router.sparsemixer", None),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.objective.drawn", True),

@@ -55,6 +55,12 @@ class Router(Settings):
     its input (Llama 4)."""
     factor: Positive = 1.0
     """Factor by which the weights of the chosen experts are multiplied at the end (DeepSeek-V3: 2.5)."""
+    sparsemixer: NonNegative | None = None
+    """Tolerance of SparseMixer (Liu 2024). null: no SparseMixer. With SparseMixer, the experts are chosen by logit. The
+    weight of each choice is its share in a softmax over the experts that no earlier choice took. This softmax leaves
+    out experts whose logit is lower than that of the choice by more than 2 * sparsemixer, relative to the larger of the
+    choice's logit and the size of their own. archlab computes the same in training, where the published code draws the
+    experts at random."""
     correction: Correction | None = None
     """Per-expert bias on the scores that balances the load without a loss. null: no bias."""
     groups: Groups | None = None
