@@ -292,6 +292,8 @@ def _values(row: Placed, parts: Sequence[Tensor]) -> Sequence[Tensor]:
 def _wrong_shapes(row: Placed, parts: Sequence[Tensor], shape: torch.Size) -> list[str]:
     """Return a message for each tensor whose shape is wrong. `shape` is that of the tensor that contains all of
     them."""
+    if row.either_way and parts[0].dim() == len(shape) and parts[0].mT.shape == shape:
+        return []
     expected = [shape[1:] if row.stack else shape] * len(parts)
     if row.pieces:
         expected = [torch.Size((n_rows, *shape[1:])) for n_rows in row.pieces.values()]

@@ -1,8 +1,8 @@
 """Translation of mixtures of experts: which layers have one, and which published tensors contain the experts."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
@@ -10,7 +10,10 @@ from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader
 from archlab.hf.layer_types import layer_types
-from archlab.hf.weight_map import COPY, Conversion, Row, concatenate, linear
+from archlab.hf.weight_map import COPY, Conversion, Row, concatenate, linear, then
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def is_mixture(layer: LayerConfig) -> bool:
@@ -52,6 +55,30 @@ def all_experts(gate_up: str, down: str) -> list[Row]:
         Row(gate_up, both, GATE_ABOVE_UP, when=is_mixture),
         Row(down, "layers.{i}.mlp.experts.down", COPY, when=is_mixture),
     ]
+
+
+def all_experts_either_way(gate_up: str, down: str) -> list[Row]:
+    """Return the rows of `all_experts` for files that have each matrix as [out, in] or as [in, out].
+
+    A matrix that fits both is [out, in], as in transformers.
+    """
+    shapes = (lambda mlp, d_model: (2 * mlp.d_ff, d_model), lambda mlp, d_model: (d_model, mlp.d_ff))
+    return [
+        replace(row, conversion=then(_upright(shape), row.conversion), either_way=True)
+        for row, shape in zip(all_experts(gate_up, down), shapes, strict=True)
+    ]
+
+
+def _upright(shape: Callable[[MoE, int], tuple[int, int]]) -> Conversion:
+    """Return the conversion that transposes the matrices of the experts if they do not have this shape. `shape` is a
+    function of the mixture and of the width of the stream."""
+
+    def split(theirs: "Tensor", layer: LayerConfig | None) -> "list[Tensor]":
+        assert layer is not None
+        assert isinstance(layer.mlp, MoE)
+        return [theirs if theirs.shape[1:] == shape(layer.mlp, layer.d_model) else theirs.mT]
+
+    return Conversion(split, lambda ours, _: ours[0])
 
 
 @dataclass(frozen=True)
