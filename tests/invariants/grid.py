@@ -223,6 +223,7 @@ FACTORS: dict[str, list[Any]] = {
         NOTHING,
         _layers("local: {attention.window: 2}, full: {}, pattern: [local, full]"),
         _layers("a: {position.kind: none}, b: {}, pattern: [b, a]"),
+        _layers("a: {block.mlp_output_norm: true}, b: {}, pattern: [a, b]"),
         _layers("first: {block.attention_norm: false}, rest: {}, pattern: [first, rest]"),
         _layers("a: {position: {kind: rope, theta: 7}}, b: {}, pattern: [a, b]"),
         _layers(

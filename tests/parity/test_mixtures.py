@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
@@ -70,6 +71,24 @@ def test_layers_for_multi_token_prediction_are_left_out(model_type: str, tmp_pat
     written("mixtral", other := tmp_path / "other")
     save_file(load_file(other / "model.safetensors") | more, other / "model.safetensors")
     assert any("surplus" in problem for problem in check_hf(other))
+
+
+def test_published_files_of_axk1_have_no_correction_and_more_norms(tmp_path: Path) -> None:
+    """Dense layers, which do not use the norm, have one in these files."""
+    tensors, d_model = written("axk1", tmp_path), 32
+    corrections = {name for name in tensors if name.endswith("e_score_correction_bias")}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in corrections}
+    norms = {f"model.layers.{i}.post_mlp_layernorm.weight": torch.full((d_model,), 3.0) for i in range(4)}
+    assert corrections
+    assert 0 < len(norms.keys() & rest.keys()) < 4
+    save_file({**norms, **rest}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(load_hf(tmp_path)(TOKENS), theirs(TOKENS).logits, atol=1e-5, rtol=1e-5)
+    zeros = {name: torch.zeros_like(tensors[name]) for name in corrections}
+    del rest["model.norm.weight"]
+    save_file({**rest, **zeros}, tmp_path / "model.safetensors")
+    assert check_hf(tmp_path) == ["model.norm.weight  missing"]
 
 
 def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ ROWS = {
     "block.attention_multiplier": ("", "block.attention_multiplier=0.5", "approximate"),
     "block.attention_norm": ("", "block.attention_norm=false", "approximate"),
     "block.mixer_multiplier": (DELTA, "block.mixer_multiplier=0.5", "approximate"),
+    "block.mlp_output_norm": ("", "block.mlp_output_norm=true", "approximate"),
     "block.mlp_multiplier": ("", "block.mlp_multiplier=0.5", "approximate"),
     "block.parallel": ("", "block.parallel=shared", "approximate"),
     "d_model": ("", "d_model=64", "exact"),

@@ -104,6 +104,8 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
         yield f"{groups.kept} of {groups.n} groups", "mlp.router.groups"
     for factor in sorted({router.factor for router in routers} - {1.0}):
         yield f"experts ×{factor:g}", "mlp.router.factor"
+    if any(layer.block.mlp_output_norm for layer in layers):
+        yield "norm on MLP output", "block.mlp_output_norm"
     if not all(router.normalise for router in routers):
         yield "weights not normalized", "mlp.router.normalise"
     if any(router.applied_to == "input" for router in routers):

@@ -13,6 +13,7 @@ from archlab.families import (
     apertus,
     arcee,
     aria_text,
+    axk1,
     bamba,
     bart,
     bert,
@@ -141,10 +142,10 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    afmoe, apertus, arcee, aria_text, bamba, bart, bert, bert_generation, biogpt, blenderbot, bloom, camembert, codegen,
-    cohere, cohere2, cohere2_moe, cohere_compass_text, ctrl, cwm, data2vec_text, dbrx, deepseek_v2, deepseek_v3,
-    distilbert, dots1, electra, ernie, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, falcon_h1, falcon_mamba,
-    flex_olmo, flint, gemma,
+    afmoe, apertus, arcee, aria_text, axk1, bamba, bart, bert, bert_generation, biogpt, blenderbot, bloom, camembert,
+    codegen, cohere, cohere2, cohere2_moe, cohere_compass_text, ctrl, cwm, data2vec_text, dbrx, deepseek_v2,
+    deepseek_v3, distilbert, dots1, electra, ernie, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, falcon_h1,
+    falcon_mamba, flex_olmo, flint, gemma,
     gemma2, gemma3_text, glm, glm4, glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_neox_japanese,
     gpt_oss, gptj, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid,
     granitemoeshared, grok_1, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, internlm3, jais2, jamba,

@@ -1,7 +1,7 @@
 """Translation of mixtures of experts: which layers have one, and which published tensors contain the experts."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from archlab.config.components.moe import MoE
@@ -97,6 +97,8 @@ class DenseLayers:
     key."""
     width_key: str = "intermediate_size"
     """Key for the width of the dense MLPs."""
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Other archlab fields of the layers with a dense MLP."""
     width: int | None = None
     """Width of the dense MLPs if the file lacks the key. None means the width of an expert."""
 
@@ -107,7 +109,7 @@ class DenseLayers:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds. If only some layers of an existing layer kind are dense, it becomes two layer kinds."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
-        mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get(self.width_key, self.width or ours.get("mlp.d_ff"))}
+        mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get(self.width_key, self.width or ours.get("mlp.d_ff")), **self.more}
         if self.bias_key:
             mlp["mlp.bias"] = hf.get(self.bias_key, False)
         if all(dense):
@@ -247,7 +249,8 @@ def mlp_layer_types(*, n_dense: int = 1, reads_first: bool = False, bias_key: st
         types = layer_types(hf, implied, {"dense", "sparse"}, n_layers, key="mlp_layer_types")
         return [kind == "dense" for kind in types]
 
-    def write_keys(dense: list[bool]) -> Raw:
-        return {"mlp_layer_types": ["dense" if is_dense else "sparse" for is_dense in dense]}
+    return DenseLayers(are_dense, write_mlp_types, bias_key)
 
-    return DenseLayers(are_dense, write_keys, bias_key)
+
+def write_mlp_types(dense: list[bool]) -> Raw:
+    return {"mlp_layer_types": ["dense" if is_dense else "sparse" for is_dense in dense]}

@@ -30,6 +30,7 @@ _NEW_FIELDS = (
     ("model.embedding.widened", "tokens"),
     ("model.head.transform", None),
     ("model.block.attention_norm", True),
+    ("model.block.mlp_output_norm", False),
     ("model.mlp.router.applied_to", "output"),
     ("model.mlp.router.sparsemixer", None),
     ("train.optimizer", AdamW().model_dump(mode="json")),

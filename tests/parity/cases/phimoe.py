@@ -11,7 +11,7 @@ CASES = [
         "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 16,
                             "short_mscale": 1.3, "long_mscale": 1.3, **LONG},
     }, (
-        "model.mlp.router.sparsemixer=0.01", "model.mlp.router.sparsemixer=null", "model.mlp.router.normalise=true",
+        "model.mlp.active=1", "model.mlp.router.sparsemixer=0.01", "model.mlp.router.sparsemixer=null", "model.mlp.router.normalise=true",
         "model.norm.eps=1e-5", "model.norm.kind=rmsnorm", "model.attention.window=8",
         "model.attention.qkv_bias=false", "model.attention.out_bias=false", "model.head.bias=false",
         "model.position.scaling=none", "model.position.scaling.attention_factor=1.0",
