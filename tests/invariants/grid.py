@@ -135,7 +135,7 @@ FACTORS: dict[str, list[Any]] = {
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
         ),
         _rope(
-            "kind: longrope, factor: 1, attention_factor: 1.3, original_max_seq_len: 8, "
+            "kind: longrope, factor: 1, attention_factor: 1.3, long_attention_factor: 1.6, original_max_seq_len: 8, "
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
         ),
         _rope("kind: proportional, turning: 0.5"),

@@ -192,6 +192,7 @@ ROWS = {
     "position.scaling.high_freq_factor": (LLAMA3, "position.scaling.high_freq_factor=16.0", "approximate"),
     "position.scaling.kind": ("", "position.scaling.kind=linear position.scaling.factor=2.0", "approximate"),
     "position.scaling.long_factor": (LONGROPE, f"position.scaling.long_factor={ONES}", "approximate"),
+    "position.scaling.long_attention_factor": (LONGROPE, "position.scaling.long_attention_factor=1.5", "approximate"),
     "position.scaling.low_freq_factor": (LLAMA3, "position.scaling.low_freq_factor=0.5", "approximate"),
     "position.scaling.original_max_seq_len": (LONGER, "position.scaling.original_max_seq_len=8", "approximate"),
     "position.scaling.short_factor": (LONGER, f"position.scaling.short_factor={THREES}", "approximate"),

@@ -13,7 +13,7 @@ from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import all_experts
-from archlab.hf.rope import RopeKeys, scaling_kind
+from archlab.hf.rope import RopeKeys, refuse_flags, scaling_kind
 from archlab.hf.weight_map import Row
 
 
@@ -22,8 +22,15 @@ class PhimoeRope(RopeKeys):
     """Keys of RoPE whose factor on cosines and sines is `short_mscale`, or `long_mscale` in long texts. The published
     code divides the frequencies by `short_factor` in all texts."""
 
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
+        super().read(hf, ours)
+        scaling = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+        if scaling_kind(scaling) == "longrope" and scaling["long_mscale"] != scaling["short_mscale"]:
+            ours[self.field]["scaling"]["long_attention_factor"] = scaling["long_mscale"]
+
     def adapt(self, hf: ConfigReader, scaling: Raw) -> Raw:
-        """Return LongRoPE with one list of divisors. Raise UserError for other scalings, or if the factors differ."""
+        """Return LongRoPE with one list of divisors. Raise UserError for other scalings."""
+        refuse_flags(hf, scaling)
         kind, short, long = scaling_kind(scaling), scaling.pop("short_mscale", None), scaling.pop("long_mscale", None)
         if kind == "default":
             return scaling
@@ -32,22 +39,15 @@ class PhimoeRope(RopeKeys):
         for key, value in (("short_mscale", short), ("long_mscale", long)):
             if value is None:
                 raise hf.refuse(f"rope_scaling.{key}", value, "a number, which the published code requires")
-        longest = hf.need("max_position_embeddings")
-        original = hf.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
-        if short != long and (original or longest) < longest:
-            raise hf.refuse(
-                "rope_scaling.long_mscale",
-                long,
-                f"{short}, as short_mscale, because archlab has one factor for all texts",
-            )
-        divisors = scaling.get("short_factor")
-        return {**scaling, "long_factor": divisors, "attention_factor": short, "factor": 1.0}
+        return {**scaling, "long_factor": scaling.get("short_factor"), "attention_factor": short, "factor": 1.0}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the factor under both keys."""
         super().write(model, hf)
         if isinstance(model.position, Rope) and isinstance(scaling := model.position.scaling, Longrope):
-            hf["rope_parameters"] |= dict.fromkeys(("short_mscale", "long_mscale"), scaling.attention_factor or 1.0)
+            short = scaling.attention_factor or 1.0
+            rope = hf["rope_parameters"]
+            rope.pop("long_attention_factor", None)
+            rope |= {"short_mscale": short, "long_mscale": scaling.long_attention_factor or short}
 
 
 FAMILY = Family(

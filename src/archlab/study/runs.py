@@ -33,6 +33,7 @@ _NEW_FIELDS = (
     ("model.block.mlp_output_norm", False),
     ("model.mlp.router.applied_to", "output"),
     ("model.mlp.router.sparsemixer", None),
+    ("model.position.scaling.long_attention_factor", None),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.objective.drawn", True),

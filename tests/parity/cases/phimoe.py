@@ -19,9 +19,14 @@ CASES = [
     )),
     Case("phimoe", "longrope-short", {
         **SMALL, "num_local_experts": 4, "router_jitter_noise": 0.2, "num_key_value_heads": 4, "hidden_act": "gelu",
-        "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 64,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 44,
                             "short_mscale": 1.3, "long_mscale": 2.0, **LONG},
     }, ("model.position.scaling.attention_factor=2.0", "model.mlp.activation=silu")),
+    Case("phimoe", "longrope-two-factors", {
+        **SMALL, "num_local_experts": 4,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, "original_max_position_embeddings": 16,
+                            "short_mscale": 1.3, "long_mscale": 2.0, **LONG},
+    }, ("model.position.scaling.long_attention_factor=null",)),
     Case("phimoe", "unsaid", {**SMALL, "tie_word_embeddings": True, "num_local_experts": 6}, (
         "model.position.theta=10000.0", "model.mlp.router.sparsemixer=0.5",
     )),
