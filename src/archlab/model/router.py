@@ -104,11 +104,11 @@ class Router(nn.Module):
 
 def sparsemixer_weights(logits_NE: Tensor, chosen_NK: Tensor, tolerance: float) -> Tensor:
     """Return the weights of SparseMixer for the chosen experts: [N, E], [N, K] -> [N, K]."""
-    weights, untaken_NE = list[Tensor](), logits_NE
+    weights, untaken_NE, fixed_NE = list[Tensor](), logits_NE, logits_NE.detach()
     for chosen_N1 in chosen_NK.split(1, dim=-1):
-        best_N1 = logits_NE.gather(-1, chosen_N1)
-        size_NE = torch.maximum(logits_NE.abs(), best_N1)
-        is_low_NE = (best_N1 - logits_NE) / size_NE > 2 * tolerance
+        best_N1 = fixed_NE.gather(-1, chosen_N1)
+        size_NE = torch.maximum(fixed_NE.abs(), best_N1)
+        is_low_NE = (best_N1 - fixed_NE) / size_NE > 2 * tolerance
         shares_NE = untaken_NE.masked_fill(is_low_NE, float("-inf")).softmax(-1)
         weights.append(shares_NE.gather(-1, chosen_N1))
         untaken_NE = untaken_NE.scatter(-1, chosen_N1, float("-inf"))

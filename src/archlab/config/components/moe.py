@@ -204,9 +204,10 @@ class MoE(MLP):
         before and after the chosen experts is included."""
         d, E, K = site.d_model, self.experts, self.active
         yield model_pass.product("mlp", d, E, bias=E * self.router.bias)
-        yield model_pass.element_wise("element-wise", "mlp", E, flops=4)._replace(
-            saved=model_pass.rows * E * FLOAT32_BYTES
-        )
+        # The scores. For each choice, SparseMixer has a mask (4 FLOPs per expert) and a softmax of its own.
+        n_own = 0 if self.router.sparsemixer is None else K
+        saved = model_pass.rows * E * (FLOAT32_BYTES + n_own * (FLOAT32_BYTES + 1))
+        yield model_pass.element_wise("element-wise", "mlp", E, flops=4 + 8 * n_own)._replace(saved=saved)
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
         weights_input = self.router.applied_to == "input"
         if weights_input:
