@@ -135,7 +135,7 @@ FACTORS: dict[str, list[Any]] = {
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
         ),
         _rope(
-            "kind: longrope, factor: 1, attention_factor: 1.3, original_max_seq_len: 8, "
+            "kind: longrope, factor: 1, attention_factor: 1.3, long_attention_factor: 1.6, original_max_seq_len: 8, "
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
         ),
         _rope("kind: proportional, turning: 0.5"),
@@ -198,6 +198,7 @@ FACTORS: dict[str, list[Any]] = {
         "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {score: sigmoid, applied_to: input}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {sparsemixer: 0.3, normalise: false}}",
     ],
     "activation": [f"model.mlp.activation={name}" for name in kinds(Activation)],
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],
@@ -222,6 +223,7 @@ FACTORS: dict[str, list[Any]] = {
         NOTHING,
         _layers("local: {attention.window: 2}, full: {}, pattern: [local, full]"),
         _layers("a: {position.kind: none}, b: {}, pattern: [b, a]"),
+        _layers("a: {block.mlp_output_norm: true}, b: {}, pattern: [a, b]"),
         _layers("first: {block.attention_norm: false}, rest: {}, pattern: [first, rest]"),
         _layers("a: {position: {kind: rope, theta: 7}}, b: {}, pattern: [a, b]"),
         _layers(

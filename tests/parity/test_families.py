@@ -211,9 +211,13 @@ def test_bfloat16_is_as_close_to_float32_as_the_published_code_and_close_to_that
 
 def _module(theirs: nn.Module, name: str) -> nn.Module:
     """Return a module by its name in files. Files of Nemotron-H say `backbone` for the module `model`, and files of OLMo
-    Hybrid have other names for two norms."""
+    Hybrid and A.X K1 have other names for some norms."""
     name = re.sub("^backbone", str(theirs.base_model_prefix), name)
-    renamed = {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"}
+    renamed = {
+        "attention_layer_norm": "input_layernorm",
+        "feedforward_layer_norm": "post_attention_layernorm",
+        "post_mlp_layernorm": "mlp.post_mlp_layernorm",
+    }
     owner, _, last = name.rpartition(".")
     return theirs.get_submodule(f"{owner}.{renamed.get(last, last)}".removeprefix("."))
 

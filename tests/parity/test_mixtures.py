@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
@@ -72,6 +73,24 @@ def test_layers_for_multi_token_prediction_are_left_out(model_type: str, tmp_pat
     assert any("surplus" in problem for problem in check_hf(other))
 
 
+def test_published_files_of_axk1_have_no_correction_and_more_norms(tmp_path: Path) -> None:
+    """Dense layers, which do not use the norm, have one in these files."""
+    tensors, d_model = written("axk1", tmp_path), 32
+    corrections = {name for name in tensors if name.endswith("e_score_correction_bias")}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in corrections}
+    norms = {f"model.layers.{i}.post_mlp_layernorm.weight": torch.full((d_model,), 3.0) for i in range(4)}
+    assert corrections
+    assert 0 < len(norms.keys() & rest.keys()) < 4
+    save_file({**norms, **rest}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(load_hf(tmp_path)(TOKENS), theirs(TOKENS).logits, atol=1e-5, rtol=1e-5)
+    zeros = {name: torch.zeros_like(tensors[name]) for name in corrections}
+    del rest["model.norm.weight"]
+    save_file({**rest, **zeros}, tmp_path / "model.safetensors")
+    assert check_hf(tmp_path) == ["model.norm.weight  missing"]
+
+
 def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
     tensors = written("qwen3_moe", tmp_path)
     del tensors["model.layers.1.mlp.experts.4.up_proj.weight"]
@@ -96,6 +115,15 @@ def test_a_correction_keeps_its_precision_in_bfloat16(tmp_path: Path) -> None:
         ("olmoe", "clip_qkv", 8.0, "clip_qkv is 8.0, which archlab cannot build; allowed: null"),
         ("ernie4_5_moe", "moe_norm_min", 0.5, "moe_norm_min is 0.5, which archlab cannot build; allowed: up to 1e-6"),
         ("mixtral", "num_experts_per_tok", 9, "num_experts_per_tok  9 exceeds experts = 5; allowed: up to 5"),
+        ("phimoe", "num_experts_per_tok", 3, "3, which archlab cannot build; allowed: 2, because the published code"),
+        (
+            "phimoe",
+            "rope_scaling",
+            {"type": "linear", "factor": 2.0},
+            "'linear', which archlab cannot build; allowed: ",
+        ),
+        ("phimoe", "rope_scaling", {"type": "longrope"}, "rope_scaling.short_mscale is None"),
+        ("axk1", "moe_layer_freq", 0, "moe_layer_freq is 0, which archlab cannot build; allowed: 1 or more"),
         ("glm4_moe", "n_group", 3, "3 does not divide 8 experts"),
         ("qwen2_moe", "decoder_sparse_step", 0, "decoder_sparse_step = 0"),
     ],

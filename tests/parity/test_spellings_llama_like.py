@@ -21,7 +21,7 @@ from tests.parity.tiny import SMALL, Case
 FAMILIES = (
     "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "olmo", "exaone4",
     "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "nanochat", "cwm", "ernie4_5",
-    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "glm4_moe", "ernie4_5_moe",
+    "mixtral", "phimoe", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "glm4_moe", "ernie4_5_moe",
     "minimax_m2", "llama4_text", "solar_open", "exaone_moe", "hy_v3", "hyperclovax", "vaultgemma",
     "internlm3", "flex_olmo", "hunyuan_v1_moe",
     "afmoe", "granitemoehybrid",

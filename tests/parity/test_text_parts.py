@@ -114,6 +114,12 @@ PARTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [2, 1, 1]}},
         {"vision_config": {**VISUAL, "deepstack_visual_indexes": [0]}},
     ),
+    "qwen3_vl_moe": (
+        {"rope_parameters": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [2, 1, 1]},
+         "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "mlp_only_layers": [1],
+         "attention_bias": True},
+        {"vision_config": {**VISUAL, "deepstack_visual_indexes": [0]}},
+    ),
     "qwen3_5": (DELTA, {"vision_config": VISUAL}),
     "qwen3_5_moe": (DELTA | EXPERTS, {"vision_config": VISUAL}),
 }  # fmt: skip
@@ -314,3 +320,37 @@ def test_the_text_part_is_saved_as_its_family(model_type, tmp_path):
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "text").eval()
     with torch.no_grad():
         torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=1e-6, rtol=1e-6)
+
+
+def test_experts_of_qwen3_vl_are_read_in_both_layouts(tmp_path):
+    """Published files have each matrix as [in, out]. transformers also reads [out, in]."""
+    torch.manual_seed(0)
+    maker("qwen3_vl_moe")(False).save_pretrained(tmp_path)
+    whole, ids = AutoModelForImageTextToText.from_pretrained(tmp_path).eval(), torch.randint(1, 64, (2, 20))
+    with torch.no_grad():
+        expected = whole(input_ids=ids).logits
+        shapes = set()
+        for _ in range(2):
+            torch.testing.assert_close(load_hf(tmp_path)(ids), expected, atol=1e-6, rtol=1e-6)
+            shapes |= {
+                x.shape for name, x in load_file(tmp_path / "model.safetensors").items() if "experts.down" in name
+            }
+            rewrite(tmp_path, lambda tensors: {
+                name: x.mT.contiguous() if ".experts." in name else x for name, x in tensors.items()
+            })  # fmt: skip
+    assert shapes == {(4, 24, 32), (4, 32, 24)}
+
+
+@pytest.mark.parametrize(("key", "value"), [("norm_topk_prob", False), ("use_sliding_window", True)])
+def test_a_key_of_qwen3_moe_that_qwen3_vl_does_not_read_is_refused(key, value, tmp_path):
+    maker("qwen3_vl_moe")(False).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    for setting in (not value, value):
+        values["text_config"][key] = setting
+        file.write_text(json.dumps(values))
+        if setting == value:
+            with pytest.raises(UserError, match=f"text_config.{key} is {value}; allowed: {not value}"):
+                load_hf(tmp_path)
+        else:
+            assert check_hf(tmp_path) == []

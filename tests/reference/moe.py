@@ -1,7 +1,8 @@
 """A mixture of experts in float64 NumPy: token by token and expert by expert, without batches.
 
 The formulas are those of the papers and of the published code. Scores are a softmax over all experts or a sigmoid of
-each (Shazeer 2017, DeepSeek-V3 2024). A correction only affects which experts are chosen. Experts may be in groups.
+each (Shazeer 2017, DeepSeek-V3 2024). SparseMixer weighs each
+choice against its near competitors (Liu 2024). A correction only affects which experts are chosen. Experts may be in groups.
 Weights are normalized and multiplied by a factor. They multiply the experts' outputs, or their inputs. There may be shared experts, and gpt-oss's clamp and offset.
 """
 
@@ -29,6 +30,7 @@ class Choices:
     normalise: bool = True
     applied_to: str = "output"
     factor: float = 1.0
+    sparsemixer: float | None = None
     groups: tuple[int, int, str] | None = None
     """(number of groups, number of groups kept, score of a group: max or top2)."""
     activation: str = "silu"
@@ -64,8 +66,16 @@ def route(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> dict[
     z = weights["router.weight"] @ x + weights.get("router.bias", 0.0)
     s = scores(z, choices.score)
     chosen = chosen_experts(s, weights.get("router.correction"), choices)
-    total = sum(s[e] for e in chosen) if choices.normalise else 1.0
-    return {e: choices.factor * s[e] / total for e in chosen}
+    weight_of = {e: s[e] for e in chosen}
+    if choices.sparsemixer is not None:
+        for n, e in enumerate(chosen):
+            left = [
+                f for f in range(len(z))
+                if f not in chosen[:n] and z[e] - z[f] <= 2 * choices.sparsemixer * max(abs(z[f]), z[e])
+            ]  # fmt: skip
+            weight_of[e] = np.exp(z[e]) / np.exp(z[left]).sum()
+    total = sum(weight_of.values()) if choices.normalise else 1.0
+    return {e: choices.factor * weight / total for e, weight in weight_of.items()}
 
 
 def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:

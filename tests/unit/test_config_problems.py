@@ -630,6 +630,16 @@ BROKEN_RULES = [
         "false, but attention shares its norm with another branch of its stage; allowed: true",
     ),
     (
+        ["model.block={mlp_output_norm: true}", "model.norm.placement=double"],
+        "model.block.mlp_output_norm",
+        "true, but norm.placement is double; allowed: false, or placement pre",
+    ),
+    (
+        ["model.block={mlp_output_norm: true}", "model.norm.kind=none"],
+        "model.block.mlp_output_norm",
+        "true adds a norm to the MLP, but the layer lacks an MLP or a norm; allowed: false",
+    ),
+    (
         ["model.embedding={norm: sum}"],
         "model.embedding.norm",
         "'sum', but nothing is added to the token embedding; allowed: true, false",

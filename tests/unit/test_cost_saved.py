@@ -85,6 +85,8 @@ OPTIONS = (
     ["model.mlp={kind: gated, clamp: 7, up_offset: 1}"],
     [EXPERTS + "clamp: 7, shared: {d_ff: 200, gate: true}}"],
     [EXPERTS + "router: {applied_to: input}}"],
+    ["model.mlp={kind: moe, experts: 64, active: 3, d_ff: 100, router: {sparsemixer: 0.3, normalise: false}}"],
+    ["model.block={mlp_output_norm: true}"],
     [HEADS + "clip_qkv: 1}"],
     [HEADS + "softcap: 30}"],
     [HEADS + "sinks: true}"],

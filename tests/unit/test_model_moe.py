@@ -49,6 +49,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "bias: true, router: {bias: true}, activation: quick_gelu, clamp: 0.7, up_offset: 1",
         {"activation": "quick_gelu", "clamp": 0.7, "up_offset": 1.0},
     ),
+    "phimoe": ("router: {sparsemixer: 0.3, normalise: false}", {"sparsemixer": 0.3, "normalise": False}),
     "clamp-shared": ("clamp: 0.7, shared: {gate: true}", {"clamp": 0.7}),
     "plain": ("gated: false, activation: gelu, bias: true, shared: {bias: true}", {"activation": "gelu"}),
 }  # fmt: skip

@@ -87,6 +87,8 @@ SCALINGS: list[dict[str, Any]] = [
     {"kind": "yarn", "factor": 4.0, "original_max_seq_len": 64},
     {"kind": "yarn", "factor": 4.0, "original_max_seq_len": 64, "truncate": False},
     {"kind": "longrope", "factor": 4.0, "original_max_seq_len": 64, "short_factor": [1.0] * 16, "long_factor": [2.0] * 16},
+    {"kind": "longrope", "factor": 1.0, "original_max_seq_len": 64, "short_factor": [1.0] * 16,
+     "long_factor": [2.0] * 16, "long_attention_factor": 1.6},
     {"kind": "proportional", "turning": 0.6},
 ]  # fmt: skip
 WIDTH, LENGTH = 32, 300

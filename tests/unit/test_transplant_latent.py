@@ -153,6 +153,7 @@ def test_each_matrix_is_factored_once_for_values_and_errors(monkeypatch):
 
 YARN = "scaling: {kind: yarn, factor: 4, original_max_seq_len: 64}, theta: 100"
 DYNAMIC = "scaling: {kind: dynamic, factor: 2, original_max_seq_len: %d}"
+ONES = "1, 1, 1, 1"
 DIVISORS = "scaling: {kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [%s], long_factor: [%s]}"
 
 
@@ -250,6 +251,16 @@ def test_a_higher_rank_changes_the_logits_less():
         ([multi_head()], [latent(rope=8), "model.position.theta=20000"], "model.attention.rope_dim"),
         ([multi_head()], [latent(), "model.position.fraction=0.5"], "model.position.fraction: 0.5"),
         ([multi_head()], [latent(), "model.position.kind=none"], "model.position.kind: rope to none"),
+        (
+            *[
+                [
+                    x,
+                    f"model.position={{{DIVISORS.replace('factor: 2', 'factor: 1, long_attention_factor: 2') % (ONES, ONES)}}}",
+                ]
+                for x in (multi_head(), latent(rope=8))
+            ],
+            "model.position.scaling: LongRoPE with long_attention_factor",
+        ),
         ([multi_head(), "model.position.kind=shaw"], [latent(), "model.position.kind=shaw"], "shaw to shaw"),
         (
             [multi_head(), "model.position.kind=none"],

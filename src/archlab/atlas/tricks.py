@@ -96,12 +96,16 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
     routers = [mixture.router for mixture in mixtures_of_layers]
     if any(router.score == "sigmoid" for router in routers):
         yield "sigmoid router", "mlp.router.score"
+    if any(router.sparsemixer is not None for router in routers):
+        yield "SparseMixer", "mlp.router.sparsemixer"
     if any(router.correction for router in routers):
         yield "correction bias", "mlp.router.correction"
     for groups in dict.fromkeys(router.groups for router in routers if router.groups):
         yield f"{groups.kept} of {groups.n} groups", "mlp.router.groups"
     for factor in sorted({router.factor for router in routers} - {1.0}):
         yield f"experts ×{factor:g}", "mlp.router.factor"
+    if any(layer.block.mlp_output_norm for layer in layers):
+        yield "norm on MLP output", "block.mlp_output_norm"
     if not all(router.normalise for router in routers):
         yield "weights not normalized", "mlp.router.normalise"
     if any(router.applied_to == "input" for router in routers):

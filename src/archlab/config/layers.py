@@ -113,6 +113,8 @@ class LayerConfig(Base):
             missing = {"before"} if shares else set[str]()
             missing |= set() if is_first else {"stream"}
             slots = tuple(slot for slot in filled if slot not in missing)
+            if name == "mlp" and self.block.mlp_output_norm:
+                slots += ("after",)
             multiplier = getattr(self.block, f"{'attention' if name == 'cross' else name}_multiplier")
             yield Branch(name, getattr(self, name), self.site_of(name), multiplier, slots, shares)
 

@@ -43,6 +43,8 @@ class Block(Settings):
     attention_norm: bool = True
     """Whether attention has the norms that norm.placement sets. false: only the other branches have norms (ModernBERT's
     first layer, which reads a normalized embedding)."""
+    mlp_output_norm: bool = False
+    """Whether the MLP also has a norm on its output, with norm.placement pre (A.X K1's mixtures of experts)."""
     attention_multiplier: Positive = 1.0
     """Factor on the output of attention before the output is added to the stream (Granite's residual multiplier)."""
     mixer_multiplier: Positive = 1.0

@@ -1,6 +1,7 @@
 """Read the model config of a Hugging Face folder."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from archlab.config.core.text import note_once
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.hf.folder import CONFIG, has_weights
-from archlab.hf.towers import read_text_values
+from archlab.hf.towers import multimodal, read_text_values
 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
@@ -28,6 +29,9 @@ def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
         config = _with_head_of_weights(config, family, folder)
     if ignored:
         note_once(f"{file}: ignored keys that do not change the model: {', '.join(ignored)}")
+    known = multimodal(folder)
+    if known is not None and known.alternatives:
+        family = replace(family, alternatives=known.alternatives)
     return family.with_factors(values, str(file)), config
 
 

@@ -77,7 +77,7 @@ def lazy_parameters(folder: Path) -> tuple[ModelConfig, dict[str, tuple[torch.Si
     tensors = _text_tensors(family, folder, _stored(folder, None, False))
     found: dict[str, tuple[torch.Size, Callable[[], Tensor]]] = {}
     for row in _rows(family, config, tensors, wanted):
-        if row.theirs in family.zero_if_absent and row.theirs not in tensors:
+        if row.theirs.endswith(family.zero_if_absent) and row.theirs not in tensors:
             found |= {name: (wanted[name].shape, partial(torch.zeros, wanted[name].shape)) for name in row.ours}
             continue
         parts = [tensors[name] for name in row.parts]
@@ -162,7 +162,7 @@ def _fill_all(
     used: set[str] = set()
     for row in _rows(family, config, tensors, wanted):
         used.update(row.parts)
-        if row.theirs in family.zero_if_absent and row.theirs not in tensors:
+        if row.theirs.endswith(family.zero_if_absent) and row.theirs not in tensors:
             _fill_with_zeros(model, row.ours, wanted)
             continue
         missing = [f"{name}  missing" for name in row.parts if name not in tensors]
@@ -281,7 +281,10 @@ class _Lazy:
 def _fill_with_zeros(model: nn.Module, names: Sequence[str], wanted: dict[str, Any]) -> None:
     for name in names:
         owner, _, last = name.rpartition(".")
-        setattr(model.get_submodule(owner), last, nn.Parameter(torch.zeros(wanted[name].shape)))
+        zeros = torch.zeros(wanted[name].shape)
+        setattr(
+            model.get_submodule(owner), last, nn.Parameter(zeros) if isinstance(wanted[name], nn.Parameter) else zeros
+        )
 
 
 def _values(row: Placed, parts: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -292,6 +295,8 @@ def _values(row: Placed, parts: Sequence[Tensor]) -> Sequence[Tensor]:
 def _wrong_shapes(row: Placed, parts: Sequence[Tensor], shape: torch.Size) -> list[str]:
     """Return a message for each tensor whose shape is wrong. `shape` is that of the tensor that contains all of
     them."""
+    if row.either_way and parts[0].dim() == len(shape) and parts[0].mT.shape == shape:
+        return []
     expected = [shape[1:] if row.stack else shape] * len(parts)
     if row.pieces:
         expected = [torch.Size((n_rows, *shape[1:])) for n_rows in row.pieces.values()]

@@ -13,6 +13,7 @@ from archlab.families import (
     apertus,
     arcee,
     aria_text,
+    axk1,
     bamba,
     bart,
     bert,
@@ -113,6 +114,7 @@ from archlab.families import (
     persimmon,
     phi,
     phi3,
+    phimoe,
     plbart,
     qwen2,
     qwen2_moe,
@@ -140,19 +142,19 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    afmoe, apertus, arcee, aria_text, bamba, bart, bert, bert_generation, biogpt, blenderbot, bloom, camembert, codegen,
-    cohere, cohere2, cohere2_moe, cohere_compass_text, ctrl, cwm, data2vec_text, dbrx, deepseek_v2, deepseek_v3,
-    distilbert, dots1, electra, ernie, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, falcon_h1, falcon_mamba,
-    flex_olmo, flint, gemma,
+    afmoe, apertus, arcee, aria_text, axk1, bamba, bart, bert, bert_generation, biogpt, blenderbot, bloom, camembert,
+    codegen, cohere, cohere2, cohere2_moe, cohere_compass_text, ctrl, cwm, data2vec_text, dbrx, deepseek_v2,
+    deepseek_v3, distilbert, dots1, electra, ernie, ernie4_5, ernie4_5_moe, exaone4, exaone_moe, falcon, falcon_h1,
+    falcon_mamba, flex_olmo, flint, gemma,
     gemma2, gemma3_text, glm, glm4, glm4_moe, glm4_moe_lite, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_neox_japanese,
     gpt_oss, gptj, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid,
     granitemoeshared, grok_1, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, internlm3, jais2, jamba,
     laguna, lfm2, lfm2_moe, lfm3, llama, llama4_text, m2m_100, mamba, mamba2, marian, mbart, megatron_bert, mellum,
     mimo_v2_flash, minicpm3, minimax_m2, ministral, ministral3, mistral, mixtral, modernbert, modernbert_decoder, mpt,
     mt5, mvp, nanochat, nemotron, nemotron_h, olmo,
-    olmo2, olmo3, olmo_hybrid, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, plbart, qwen2, qwen2_moe, qwen3,
-    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, recurrent_gemma, roberta, roberta_prelayernorm, roformer,
-    seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
+    olmo2, olmo3, olmo_hybrid, olmoe, openai_gpt, opt, pegasus, persimmon, phi, phi3, phimoe, plbart, qwen2, qwen2_moe,
+    qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, recurrent_gemma, roberta, roberta_prelayernorm,
+    roformer, seed_oss, smollm3, solar_open, stablelm, starcoder2, t5, umt5, vaultgemma, xglm, xlm_roberta_xl, youtu,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

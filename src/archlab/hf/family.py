@@ -112,7 +112,7 @@ class Family:
     copies: tuple[str, ...] = ()
     """Names of tensors that some files contain and that must equal the embedding."""
     zero_if_absent: tuple[str, ...] = ()
-    """Names of tensors that some files lack because all of their values are 0."""
+    """Endings of names of tensors that some files lack because all of their values are 0."""
     position_tables: tuple[str, ...] = ()
     """Names of tensors with sinusoidal position vectors, which archlab computes. Other values are an error."""
     tied_by_weights: bool = False

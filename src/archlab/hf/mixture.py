@@ -1,8 +1,8 @@
 """Translation of mixtures of experts: which layers have one, and which published tensors contain the experts."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
@@ -10,7 +10,10 @@ from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader
 from archlab.hf.layer_types import layer_types
-from archlab.hf.weight_map import COPY, Conversion, Row, concatenate, linear
+from archlab.hf.weight_map import COPY, Conversion, Row, concatenate, linear, then
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def is_mixture(layer: LayerConfig) -> bool:
@@ -54,6 +57,30 @@ def all_experts(gate_up: str, down: str) -> list[Row]:
     ]
 
 
+def all_experts_either_way(gate_up: str, down: str) -> list[Row]:
+    """Return the rows of `all_experts` for files that have each matrix as [out, in] or as [in, out].
+
+    A matrix that fits both is [out, in], as in transformers.
+    """
+    shapes = (lambda mlp, d_model: (2 * mlp.d_ff, d_model), lambda mlp, d_model: (d_model, mlp.d_ff))
+    return [
+        replace(row, conversion=then(_upright(shape), row.conversion), either_way=True)
+        for row, shape in zip(all_experts(gate_up, down), shapes, strict=True)
+    ]
+
+
+def _upright(shape: Callable[[MoE, int], tuple[int, int]]) -> Conversion:
+    """Return the conversion that transposes the matrices of the experts if they do not have this shape. `shape` is a
+    function of the mixture and of the width of the stream."""
+
+    def split(theirs: "Tensor", layer: LayerConfig | None) -> "list[Tensor]":
+        assert layer is not None
+        assert isinstance(layer.mlp, MoE)
+        return [theirs if theirs.shape[1:] == shape(layer.mlp, layer.d_model) else theirs.mT]
+
+    return Conversion(split, lambda ours, _: ours[0])
+
+
 @dataclass(frozen=True)
 class DenseLayers:
     """Keys for the layers that have a dense MLP, in a model whose other layers have a mixture of experts.
@@ -70,6 +97,8 @@ class DenseLayers:
     key."""
     width_key: str = "intermediate_size"
     """Key for the width of the dense MLPs."""
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Other archlab fields of the layers with a dense MLP."""
     width: int | None = None
     """Width of the dense MLPs if the file lacks the key. None means the width of an expert."""
 
@@ -80,7 +109,7 @@ class DenseLayers:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds. If only some layers of an existing layer kind are dense, it becomes two layer kinds."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
-        mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get(self.width_key, self.width or ours.get("mlp.d_ff"))}
+        mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get(self.width_key, self.width or ours.get("mlp.d_ff")), **self.more}
         if self.bias_key:
             mlp["mlp.bias"] = hf.get(self.bias_key, False)
         if all(dense):
@@ -220,7 +249,8 @@ def mlp_layer_types(*, n_dense: int = 1, reads_first: bool = False, bias_key: st
         types = layer_types(hf, implied, {"dense", "sparse"}, n_layers, key="mlp_layer_types")
         return [kind == "dense" for kind in types]
 
-    def write_keys(dense: list[bool]) -> Raw:
-        return {"mlp_layer_types": ["dense" if is_dense else "sparse" for is_dense in dense]}
+    return DenseLayers(are_dense, write_mlp_types, bias_key)
 
-    return DenseLayers(are_dense, write_keys, bias_key)
+
+def write_mlp_types(dense: list[bool]) -> Raw:
+    return {"mlp_layer_types": ["dense" if is_dense else "sparse" for is_dense in dense]}

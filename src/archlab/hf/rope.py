@@ -51,6 +51,7 @@ class RopeKeys:
         parameters = hf.get("rope_parameters") or {}
         scaling = {k: v for k, v in (hf.get("rope_scaling") or parameters).items() if k not in self.idle}
         scaling["rope_type"] = self.names.get(kind := scaling_kind(scaling), kind)
+        scaling = self.adapt(hf, scaling)
         if self.original:
             scaling["original_max_position_embeddings"] = hf.get("original_max_position_embeddings", self.original)
         theta = scaling.get("rope_theta", hf.get(self.theta_key, self.theta))
@@ -60,6 +61,10 @@ class RopeKeys:
         ours[self.field] = position(
             hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings", self.longest)
         )
+
+    def adapt(self, hf: ConfigReader, scaling: Raw) -> Raw:
+        """Return the scaling that the published code of this family computes, in the usual keys."""
+        return scaling
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if isinstance(model.position, Rope):

@@ -1,7 +1,7 @@
 """Text parts of multimodal models: which config values and tensors of a Hugging Face folder belong to the text, and
 which belong to other towers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from archlab.config.core.merge import Raw
 from archlab.errors import UserError
 from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
 from archlab.hf.folder import CONFIG, has_weights, read_json
+from archlab.hf.mixture import all_experts_either_way
+from archlab.hf.weight_map import Row
 
 NAMES = {
     "language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model.",
@@ -37,6 +39,12 @@ class Multimodal:
     older_type: str | None = None
     """`model_type` of the text in older files, whose keys of the text are not in `text_config`. None if there are no
     such files."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Mapping from other names of keys of the text part to their usual names."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Values that the published code always uses for keys of the text family. Another value in a file is an error."""
+    alternatives: Sequence[Row] = ()
+    """Rows that replace those of the text family with this name, if files have another layout."""
     text_ties: bool = False
     """Whether the key in the text part decides if the head is tied. In other classes, the key outside decides."""
 
@@ -101,6 +109,18 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     "qwen3_vl": Multimodal(
         "Qwen3VLForConditionalGeneration", {"qwen3_vl_text": "qwen3"}, _IMAGE_IDS, towers=("visual",),
         defaults={"rope_theta": 5e5},
+    ),
+    "qwen3_vl_moe": Multimodal(
+        "Qwen3VLMoeForConditionalGeneration", {"qwen3_vl_moe_text": "qwen3_moe"}, _IMAGE_IDS, towers=("visual",),
+        defaults={
+            "rope_theta": 5e5, "num_key_value_heads": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+            "num_experts": 60,
+        },
+        aliases={"num_local_experts": "num_experts"},
+        fixed={"norm_topk_prob": True, "use_sliding_window": False},
+        alternatives=all_experts_either_way(
+            "model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"
+        ),
     ),
     "qwen3_5": Multimodal(
         "Qwen3_5ForConditionalGeneration", {"qwen3_5_text": "qwen3_5_text"}, _IMAGE_IDS, towers=("visual",),
@@ -177,7 +197,13 @@ def _text_values(values: Mapping[str, Any], known: Multimodal, where: str) -> Ra
     if known.older_type and text.get("tie_word_embeddings") and values.get("tie_word_embeddings") is False:
         raise UserError(f"{where}: tie_word_embeddings is false, but true in text_config; allowed: the same value")
     rest = {key: value for key, value in text.items() if key != "architectures"}
+    rest |= {usual: rest.pop(other) for other, usual in known.aliases.items() if other in rest and usual not in rest}
     rest = {**known.defaults, **rest, "model_type": known.text_types[name]}
+    for key, value in known.fixed.items():
+        if rest.setdefault(key, value) != value:
+            raise UserError(
+                f"{where}: text_config.{key} is {rest[key]!r}; allowed: {value!r}, which the published code always uses"
+            )
     for key in ("rope_parameters", "rope_scaling"):
         if isinstance(rest.get(key), dict):
             rest[key] = _for_text(rest[key])

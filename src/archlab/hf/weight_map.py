@@ -134,6 +134,9 @@ class Row:
     """
     tied: bool | None = None
     """Whether only files with a tied head have the tensor, or only those with an untied head. None means all files."""
+    either_way: bool = False
+    """Whether loading also accepts the published tensor with its last two axes exchanged. The conversion must then
+    exchange them back."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,6 +177,7 @@ class Placed:
     pieces: Mapping[str, int] = field(default_factory=dict)
     """Names of the published tensors that are concatenated to form the parameter, with their numbers of rows. Empty if
     there are no such tensors."""
+    either_way: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -209,7 +213,7 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
                 stacked_names = tuple(theirs.replace("{h}", str(h)) for h in range(n_stacked))
                 pieces = {theirs.replace("{h}", h): n for h, n in (row.pieces(layer) if row.pieces else {}).items()}
                 ours = tuple(name.format(i=i) for name in row.names)
-                yield Placed(theirs, ours, row.conversion, layer, stacked_names, pieces)
+                yield Placed(theirs, ours, row.conversion, layer, stacked_names, pieces, row.either_way)
 
 
 def published_tensors(

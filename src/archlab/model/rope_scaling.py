@@ -14,10 +14,11 @@ from archlab.config.components.position import Rope
 
 
 class Frequencies(NamedTuple):
-    """Frequency of each pair in radians per token, [n / 2] or [B, T, n / 2], and the factor that scales cos and sin."""
+    """Frequency of each pair in radians per token, [n / 2] or [B, T, n / 2], and the factor that scales cos and sin: a
+    number or [B, T, 1]."""
 
     per_token: Tensor
-    amplitude: float = 1.0
+    amplitude: float | Tensor = 1.0
 
 
 def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
@@ -44,8 +45,12 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
             return Frequencies(_yarn(s, config.theta, n, pairs), s.attention_factor or _yarn_amplitude(s.factor))
         case schema.Longrope() as s:
             long, short = plain.new_tensor(s.long_factor), plain.new_tensor(s.short_factor)
-            factors = torch.where(lengths_BT1 > s.original_max_seq_len, long, short)
-            return Frequencies(plain / factors, s.attention_factor or _longrope_amplitude(s))
+            is_long = lengths_BT1 > s.original_max_seq_len
+            amplitude = s.attention_factor or _longrope_amplitude(s)
+            if s.long_attention_factor is not None:
+                own, longer = plain.new_tensor(amplitude), plain.new_tensor(s.long_attention_factor)
+                return Frequencies(plain / torch.where(is_long, long, short), torch.where(is_long, longer, own))
+            return Frequencies(plain / torch.where(is_long, long, short), amplitude)
         case schema.Proportional() as s:
             return Frequencies(torch.where(pairs < s.rotated_pairs(n), plain, 0.0))
 

@@ -56,8 +56,13 @@ class Router(nn.Module):
             bias = None if self.bias is None else at_least_float32(self.bias)
             logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
         scores_NE = logits_NE.softmax(-1) if self.config.score == "softmax" else logits_NE.sigmoid()
-        chosen_NK = self.choose(scores_NE.detach())
-        weights_NK = scores_NE.gather(-1, chosen_NK)
+        tolerance = self.config.sparsemixer
+        if tolerance is None:
+            chosen_NK = self.choose(scores_NE.detach())
+            weights_NK = scores_NE.gather(-1, chosen_NK)
+        else:  # softmax scores of very different logits would tie at 0
+            chosen_NK = self.choose(logits_NE.detach())
+            weights_NK = sparsemixer_weights(logits_NE, chosen_NK, tolerance)
         if self.config.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + TINY)
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
@@ -95,6 +100,19 @@ class Router(nn.Module):
         """
         if self.correction is not None and self.config.correction is not None:
             self.correction += self.config.correction.rate * (chosen_E.mean() - chosen_E).sign()
+
+
+def sparsemixer_weights(logits_NE: Tensor, chosen_NK: Tensor, tolerance: float) -> Tensor:
+    """Return the weights of SparseMixer for the chosen experts: [N, E], [N, K] -> [N, K]."""
+    weights, untaken_NE, fixed_NE = list[Tensor](), logits_NE, logits_NE.detach()
+    for chosen_N1 in chosen_NK.split(1, dim=-1):
+        best_N1 = fixed_NE.gather(-1, chosen_N1)
+        size_NE = torch.maximum(fixed_NE.abs(), best_N1)
+        is_low_NE = (best_N1 - fixed_NE) / size_NE > 2 * tolerance
+        shares_NE = untaken_NE.masked_fill(is_low_NE, float("-inf")).softmax(-1)
+        weights.append(shares_NE.gather(-1, chosen_N1))
+        untaken_NE = untaken_NE.scatter(-1, chosen_N1, float("-inf"))
+    return torch.cat(weights, dim=-1)
 
 
 class Load(NamedTuple):

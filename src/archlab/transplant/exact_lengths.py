@@ -107,5 +107,5 @@ def _rotate_alike(before: Frequencies, after: Frequencies, tolerance: float) -> 
     return (
         before.per_token.shape == after.per_token.shape
         and torch.allclose(before.per_token, after.per_token, rtol=tolerance, atol=0)
-        and math.isclose(before.amplitude, after.amplitude, rel_tol=tolerance)
+        and math.isclose(float(before.amplitude), float(after.amplitude), rel_tol=tolerance)
     )

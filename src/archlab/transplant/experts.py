@@ -54,6 +54,11 @@ def _mixture(own: Dense, wanted: MoE) -> MoE:
             f"model.mlp.gated: {str(wanted.gated).lower()}; experts are copies of the trained MLP, whose kind is "
             f"{own.kind}; allowed: {str(is_gated).lower()}"
         )
+    if wanted.router.sparsemixer is not None and not wanted.router.normalise:
+        raise UserError(
+            f"model.mlp.router.sparsemixer: {wanted.router.sparsemixer}; at equal scores, the weights of the chosen "
+            "experts have another sum than 1; allowed: null, or router.normalise=true"
+        )
     if wanted.d_ff != own.d_ff:
         raise UserError(
             f"model.mlp.d_ff: {wanted.d_ff}; experts are copies of the trained MLP; allowed: its width, {own.d_ff}"

@@ -79,6 +79,11 @@ def rotary_pairs(target: Architecture, name: str, own: LayerConfig, wanted: Laye
     width = before.head_dim or 0
     position = own.position
     if isinstance(own.position, Rope) and isinstance(wanted.position, Rope):
+        if getattr(own.position.scaling, "long_attention_factor", None) is not None:
+            raise UserError(
+                f"{field_of(target, name, 'position', 'scaling')}: LongRoPE with long_attention_factor; allowed with a "
+                "change to latent attention: one factor for texts of all lengths"
+            )
         rotating = int(width * own.position.fraction)
         shared = _shared_pairs(target, name, own.position, wanted.position, rotating, after.rope_dim)
         position = _with_scaling(own.position, wanted.position, shared)

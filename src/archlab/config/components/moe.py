@@ -55,6 +55,12 @@ class Router(Settings):
     its input (Llama 4)."""
     factor: Positive = 1.0
     """Factor by which the weights of the chosen experts are multiplied at the end (DeepSeek-V3: 2.5)."""
+    sparsemixer: NonNegative | None = None
+    """Tolerance of SparseMixer (Liu 2024). null: no SparseMixer. With SparseMixer, the experts are chosen by logit. The
+    weight of each choice is its share in a softmax over the experts that no earlier choice took. This softmax leaves
+    out experts whose logit is lower than that of the choice by more than 2 * sparsemixer, relative to the larger of the
+    choice's logit and the size of their own. archlab computes the same in training, where the published code draws the
+    experts at random."""
     correction: Correction | None = None
     """Per-expert bias on the scores that balances the load without a loss. null: no bias."""
     groups: Groups | None = None
@@ -198,9 +204,10 @@ class MoE(MLP):
         before and after the chosen experts is included."""
         d, E, K = site.d_model, self.experts, self.active
         yield model_pass.product("mlp", d, E, bias=E * self.router.bias)
-        yield model_pass.element_wise("element-wise", "mlp", E, flops=4)._replace(
-            saved=model_pass.rows * E * FLOAT32_BYTES
-        )
+        # The scores. For each choice, SparseMixer has a mask (4 FLOPs per expert) and a softmax of its own.
+        n_own = 0 if self.router.sparsemixer is None else K
+        saved = model_pass.rows * E * (FLOAT32_BYTES + n_own * (FLOAT32_BYTES + 1))
+        yield model_pass.element_wise("element-wise", "mlp", E, flops=4 + 8 * n_own)._replace(saved=saved)
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
         weights_input = self.router.applied_to == "input"
         if weights_input:

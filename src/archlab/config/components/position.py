@@ -344,6 +344,9 @@ class Longrope(Scaling):
     attention_factor is set."""
     attention_factor: Positive | None = None
     """Factor on the cosines and sines. null: sqrt(1 + ln(factor) / ln(original_max_seq_len))."""
+    long_attention_factor: Positive | None = None
+    """Factor on the cosines and sines of sequences of more than original_max_seq_len tokens. null: the same factor as
+    for short sequences."""
 
 
 class Proportional(Scaling):

@@ -89,6 +89,16 @@ def _attention_norm_is_its_own(m: ModelConfig) -> str | None:
     return None
 
 
+def _mlp_output_norm_is_new(m: ModelConfig) -> str | None:
+    if not m.block.mlp_output_norm:
+        return None
+    if isinstance(m.mlp, Absent) or not isinstance(m.norm, Norm):
+        return "true adds a norm to the MLP, but the layer lacks an MLP or a norm; allowed: false"
+    if m.norm.placement != "pre":
+        return f"true, but norm.placement is {m.norm.placement}; allowed: false, or placement pre"
+    return None
+
+
 def _order_matters(m: ModelConfig) -> str | None:
     if isinstance(m.attention, Absent) or not isinstance(m.position, Rope) or m.position.order == "after_qk_norm":
         return None
@@ -200,6 +210,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.max_distance", ("position", "attention"), _t5_buckets_reach),
     Rule("position.buckets", ("position", "attention"), _t5_buckets_divide),
     Rule("block.attention_norm", ("block", "norm", *COMPONENTS), _attention_norm_is_its_own),
+    Rule("block.mlp_output_norm", ("block", "norm", "mlp"), _mlp_output_norm_is_new),
     Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),
     *(Rule(f"block.{name}_multiplier", ("block", name), _multiplier_has_a_branch(name)) for name in COMPONENTS),
 )

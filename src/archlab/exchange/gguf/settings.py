@@ -113,7 +113,7 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
         if rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
             usual = rope.scaling.model_copy(update={"attention_factor": None})
             amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
-            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / amplitude)
+            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / float(amplitude))
 
 
 def rope_factors(config: ModelConfig) -> Tensor | None:

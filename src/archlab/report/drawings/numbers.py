@@ -97,7 +97,9 @@ def frequencies(rope: Rope, width: int, length: int) -> tuple[Array, float]:
         case schema.Longrope() as s:
             factors = s.long_factor if length > s.original_max_seq_len else s.short_factor
             amplitude = math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len))
-            return plain / np.array(factors), s.attention_factor or amplitude
+            amplitude = s.attention_factor or amplitude
+            is_long = length > s.original_max_seq_len
+            return plain / np.array(factors), s.long_attention_factor or amplitude if is_long else amplitude
         case schema.Proportional() as s:
             return np.where(pairs < s.rotated_pairs(n), plain, 0.0), 1.0
 

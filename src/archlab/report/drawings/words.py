@@ -248,6 +248,7 @@ _ROUTER_PHRASES: Phrases = {
     "normalise": "weights not normalized",
     "applied_to": "weights on the {}",
     "factor": "weights × {:g}",
+    "sparsemixer": "SparseMixer, tolerance {:g}",
     "correction": "correction bias",
     "groups": lambda groups: f"{groups.kept} of {groups.n} groups",
 }
