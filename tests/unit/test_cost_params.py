@@ -23,6 +23,12 @@ PUBLISHED = {
     "llama-3-70b": 70_553_706_496,
     "mistral-7b-v0.1": 7_241_732_096,
     "qwen2.5-7b": 7_615_616_512,
+    "mamba-2.8b": 2_768_345_600,
+    "falcon-mamba-7b": 7_272_665_088,
+    "jamba-v0.1": 51_570_323_328,
+    "nemotron-h-8b": 8_100_852_736,
+    "seed-oss-36b": 36_151_104_512,
+    "apertus-8b": 8_053_338_176,
 }
 """Results of `sum(p.numel())` for the checkpoints on the Hugging Face hub."""
 
@@ -90,6 +96,8 @@ BY_HAND = {
     # 48 query and 8 KV heads of 128; 16 gated experts of 10752 and a router.
     "dbrx-132b": 2 * 100352 * 6144 + 6144
     + 40 * (2 * 6144 * 48 * 128 + 2 * 6144 * 8 * 128 + 16 * 3 * 6144 * 10752 + 16 * 6144 + 2 * 6144),
+    # 32 query heads and 2 KV heads of 128; gated MLPs of 10240.
+    "internlm3-8b": 2 * 128512 * 4096 + 4096 + 48 * (4096 * (2 * 32 + 2 * 2) * 128 + 3 * 4096 * 10240 + 2 * 4096),
 }  # fmt: skip
 """Counts from the published shapes."""
 
@@ -106,6 +114,9 @@ BART_BASE = BASE | {
     "encoder_attention_heads": 12, "decoder_attention_heads": 12,
 }  # fmt: skip
 """Keys of models with an encoder and a decoder."""
+
+NEMOTRON_H = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+"""Branch of each layer, as config.json gives it: M is Mamba-2, * is attention, and - is an MLP."""
 
 TRANSFORMERS = {
     "transformer-base": ("MarianMTModel", BASE | MARIAN),
@@ -147,6 +158,69 @@ TRANSFORMERS = {
             "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768, "vocab_size": 100352,
             "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 5e5},
             "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+        },
+    ),
+    "mamba-2.8b": ("MambaForCausalLM", {"hidden_size": 2560, "num_hidden_layers": 64}),
+    "falcon-mamba-7b": (
+        "FalconMambaForCausalLM",
+        {"vocab_size": 65024, "hidden_size": 4096, "num_hidden_layers": 64, "tie_word_embeddings": False},
+    ),
+    "jamba-v0.1": ("JambaForCausalLM", {"tie_word_embeddings": False}),
+    "bamba-9b": (
+        "BambaForCausalLM",
+        {"vocab_size": 128256, "attn_layer_indices": [9, 18, 27], "mamba_d_state": 128, "tie_word_embeddings": False},
+    ),
+    "nemotron-h-8b": (
+        "NemotronHForCausalLM",
+        {
+            "hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128,
+            "hybrid_override_pattern": NEMOTRON_H,
+        },
+    ),
+    "lfm2-8b-a1b": (
+        "Lfm2MoeForCausalLM",
+        {
+            "hidden_size": 2048, "intermediate_size": 7168, "moe_intermediate_size": 1792, "num_hidden_layers": 24,
+            "layer_types": ["full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)],
+        },
+    ),
+    "recurrentgemma-2b": ("RecurrentGemmaForCausalLM", {"intermediate_size": 15360, "num_key_value_heads": 1}),
+    "minicpm3-4b": (
+        "MiniCPM3ForCausalLM",
+        {
+            "vocab_size": 73448, "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62,
+            "num_attention_heads": 40, "num_key_value_heads": 40, "q_lora_rank": 768, "kv_lora_rank": 256,
+            "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+        },
+    ),
+    "hunyuan-a13b": (
+        "HunYuanMoEV1ForCausalLM",
+        {
+            "vocab_size": 128167, "hidden_size": 4096, "intermediate_size": 3072, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_experts": 64, "moe_topk": 8,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "seed-oss-36b": (
+        "SeedOssForCausalLM",
+        {
+            "vocab_size": 155136, "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64,
+            "num_attention_heads": 80, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+        },
+    ),
+    "apertus-8b": (
+        "ApertusForCausalLM",
+        {
+            "hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "tie_word_embeddings": False,
+        },
+    ),
+    "exaone-4.0-32b": (
+        "Exaone4ForCausalLM",
+        {
+            "hidden_size": 5120, "intermediate_size": 27392, "num_hidden_layers": 64, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "tie_word_embeddings": False,
         },
     ),
 }  # fmt: skip
@@ -234,7 +308,7 @@ def test_counts_are_those_of_transformers(name):
         counted += model.lm_head.weight.numel()
     if architecture.startswith("Bart"):
         counted += model.final_logits_bias.numel()  # a buffer in transformers
-    assert counted == BY_HAND[name]
+    assert counted == parameters(load_config(name).model).total
 
 
 def test_roles_of_gpt_2_by_hand():

@@ -24,7 +24,7 @@ from tests.reference.drawn import Picture, Rect
 from tiny import config
 
 PRESETS = sorted({*presets()} - {*facts()})
-WITHOUT_INSIDE = {"mamba-2-2.7b"}
+WITHOUT_INSIDE = {"mamba-2-2.7b", "mamba-2.8b", "falcon-mamba-7b"}
 
 
 def drawn(name: str, *overrides: str) -> Picture:
@@ -143,6 +143,9 @@ def test_boxes_say_what_is_known_of_published_models():
     assert says(drawn("gpt-2"), "positions") == ["Learned positions", "1,024 × 768"]
     assert "8 of 256 SwiGLU experts, d_ff 2,048" in says(drawn("deepseek-v3"), "mlp")
     assert "Mamba-2" in says(drawn("mamba-2-2.7b"), "mixer")
+    assert says(drawn("falcon-mamba-7b"), "mixer") == ["Mamba", "8192, state 16", "norms of dt, B and C, no weight"]
+    nemotron = ["Mamba-2", "128 × 64, state 128", "8 groups of B and C", "steps of at least 0.001"]
+    assert says(drawn("nemotron-h-8b"), "mixer") == nemotron
     assert "Multi-query attention" in says(drawn("palm-540b"), "attention")
     assert says(drawn("gemma-2-9b"), "head cap") == ["capped at 30"]
     assert "scores capped at 50" in says(drawn("gemma-2-9b"), "attention")
@@ -156,6 +159,8 @@ def test_boxes_say_what_is_known_of_published_models():
         ("gemma-2-9b", ["(local, full) × 21", "local", "full"]),  # 42 layers that take turns
         ("gemma-3-4b", ["(local × 5, full) × 5, then local × 4", "local", "full"]),  # 34 = 5 * 6 + 4
         ("qwen3-next-80b-a3b", ["(delta × 3, full) × 12", "delta", "full"]),
+        ("recurrentgemma-2b", ["(lru × 2, local) × 8, then lru × 2", "local", "lru"]),  # 26 = 8 * 3 + 2
+        ("nemotron-h-8b", ["full: 4 of 52", "mlp: 24 of 52", "mamba: 24 of 52"]),  # they do not take turns
         ("deepseek-v3", ["dense × 3", "sparse × 58"]),  # three dense layers, then the others
         ("llama-3-8b", ["layer × 32"]),
     ],

@@ -241,6 +241,9 @@ _PHRASES: Phrases = {
     "up_offset": "linear half + {:g}",
     "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
     "norm": lambda norm: f"norm: {norm.display_name}",
+    "inner_norm": lambda norm: ", ".join(("norms of dt, B and C", *norm_words(norm).lines)),
+    "n_groups": "{} groups of B and C",
+    "dt_min": "steps of at least {:g}",
 }
 _ROUTER_PHRASES: Phrases = {
     "score": "{} router",
