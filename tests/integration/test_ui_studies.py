@@ -196,6 +196,22 @@ def test_a_study_that_was_paused_before_it_had_a_folder_can_be_started(
     assert read_study("early.yaml")[1].question in unescape(row[0])
 
 
+def test_a_study_without_a_folder_is_listed_after_the_server_was_started_again(
+    client: TestClient, processes: NoProcesses
+):
+    Path("lost.yaml").write_text(Path("which.yaml").read_text())
+    assert client.get("/studies/of/studies/lost").status_code == 404
+    log = Path("studies/lost.log")  # which the process of the study writes before it makes the folder
+    log.write_text("interrupted")
+    row = re.search(r"studies/lost</a>.*?</tr>", client.get("/studies").text, re.DOTALL)
+    assert row
+    assert ">no run has begun</td>" in row[0]
+    assert "/studies/resume/studies/lost" in client.get("/studies/of/studies/lost").text
+    assert client.post("/studies/resume/studies/lost", headers={"origin": HERE}).status_code == 303
+    assert processes.started == [(Path("studies/lost"), "lost.yaml", None)]
+    log.unlink()
+
+
 def test_answers_give_the_text_of_a_study(client: TestClient):
     arms = "first:\nsecond: model.norm.kind=layernorm 'model.mlp={kind: gated, d_ff: 96}'\n"
     answers = {"question": "Which: a or b?", "base": "base.yaml", "tokens": "2K", "seeds": "4", "arms": arms}
