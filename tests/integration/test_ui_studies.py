@@ -316,6 +316,30 @@ def test_runs_of_other_arms_are_not_shown(client: TestClient):
     assert 'class="answer"' not in page
 
 
+@pytest.mark.parametrize(
+    ("begun", "time"),
+    [
+        pytest.param([0, 0, 300, 300], "About 5 min for all arms", id="two at once"),
+        pytest.param([0, 300, 600, 900], "About 10 min for all arms", id="one after another"),
+    ],
+)
+def test_one_more_seed_takes_as_long_as_those_before(client: TestClient, begun: list[int], time: str):
+    files = {name: sorted(FOLDER.glob(f"runs/*/{name}")) for name in ("env.json", "summary.json")}
+    before = {file: file.stat() for named in files.values() for file in named}
+    for start, first, last in zip(begun, *files.values(), strict=True):
+        os.utime(first, (start, start))
+        os.utime(last, (start + 300, start + 300))
+    page = client.get(f"/studies/of/{FOLDER}").text
+    for file in files["env.json"]:
+        os.utime(file, (begun[-1] + 300, begun[-1] + 300))  # as a copy that lost its times
+    copied = client.get(f"/studies/of/{FOLDER}").text
+    for file, stat in before.items():
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert time in page
+    assert "for all arms" not in copied
+    assert "Train one more seed" in copied
+
+
 def test_one_more_seed_is_trained_by_the_command_that_the_page_shows(client: TestClient, processes: NoProcesses):
     page = client.get(f"/studies/of/{FOLDER}").text
     assert f"archlab study run {FOLDER} --seeds 3" in page
