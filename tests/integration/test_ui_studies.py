@@ -18,7 +18,7 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.study.study_file import library_values, read_study
 from archlab.ui.app import create_app
-from archlab.ui.lab.plan import checked, first_text
+from archlab.ui.lab.plan import checked, example_answers, first_text, text_of_answers
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import is_trained_elsewhere
 from tiny import MODEL, TRAIN
@@ -243,6 +243,13 @@ def test_a_wrong_line_of_an_arm_is_one_message(client: TestClient, arms: str, me
     answer = client.get("/studies/new", params={"arms": arms})
     assert answer.status_code == 422
     assert message in unescape(answer.text)
+
+
+@pytest.mark.parametrize(("tokens", "allowed"), [("0", "at least 1"), ("-5", "at least 1"), ("many", "a whole number")])
+def test_a_wrong_number_of_tokens_is_refused_with_what_is_allowed(tokens: str, allowed: str):
+    text = text_of_answers({**example_answers(), "tokens": tokens})
+    with pytest.raises(UserError, match=rf"budget\.tokens.*; allowed: {allowed}$"):
+        checked(text, Path())
 
 
 def test_a_study_that_is_being_paused_says_so(

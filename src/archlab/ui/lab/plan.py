@@ -90,7 +90,10 @@ def text_of_answers(answers: Mapping[str, str]) -> str:
         problems += found
     raise_problems(problems, "arms")
     words = {name: answers[name] for name in ("question", "base")}
-    numbers = {"seeds": parse_yaml(answers["seeds"], "seeds"), "budget": {"tokens": answers["tokens"]}}
+    numbers = {
+        "seeds": parse_yaml(answers["seeds"], "seeds"),
+        "budget": {"tokens": parse_yaml(answers["tokens"], "tokens")},
+    }
     values = {**EXAMPLE, **words, **numbers, "arms": designed}
     if answers["base"] not in presets():  # a config of the user has training settings of its own
         del values["set"]
