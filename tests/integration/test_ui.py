@@ -75,6 +75,8 @@ def test_the_token_is_exchanged_once_for_a_cookie(root: Path):
         "localhost:99999",
         "127.0.0.1:8765/evil",
         "127.0.0.1?evil",
+        "127.0.0.1:8765?",
+        "127.0.0.1:8765#",
         "a" * 300,
     ],
 )
@@ -429,6 +431,13 @@ def test_a_printed_command_reads_a_file_whose_name_looks_like_an_option(
         assert any("./-dash.yaml" in command for command in commands), screen
         for command in commands:
             assert main(shlex.split(command)[1:]) == 0, command
+
+
+@pytest.mark.parametrize(("path", "named"), [("/vs/", "0 configs"), ("/vs/gpt-2", "1 config")])
+def test_a_comparison_of_fewer_than_two_configs_is_refused(client: TestClient, path: str, named: str):
+    answer = client.get(path)
+    assert answer.status_code == 422
+    assert f"{named}; add another name" in answer.text
 
 
 def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsys: pytest.CaptureFixture[str]):
