@@ -105,6 +105,27 @@ def test_a_box_tells_its_numbers_by_pointer_and_by_keyboard(lab: Laboratory, pag
     expect(page.locator("#part")).to_contain_text("parameters 5.64B")
     page.locator(".diagram .box", has_text="Grouped-query attention").focus()
     expect(page.locator("#part")).to_contain_text("parameters 1.34B")
+    for model, title, numbers in (
+        ("gpt-2", "Learned positions", "parameters 786K"),
+        ("t5-base", "shared by both stacks", "shared with the decoder"),
+    ):
+        page.goto(f"{lab.home}/m/{model}")
+        page.locator(".diagram .box", has_text=title).first.hover()
+        expect(page.locator("#part")).to_contain_text(numbers)
+
+
+def test_the_slider_names_the_maximum_and_the_power_of_two_below_it(lab: Laboratory, page: Page):
+    page.goto(f"{lab.home}/m/deepseek-v3")
+    slider, shown = page.locator("#context"), page.locator("label[for=context] output")
+    for step, tokens in ((-1, "131,072 tokens"), (1, "163,840 tokens")):
+        slider.evaluate(
+            """(slider, step) => {
+                slider.value = Number(slider.value) + step;
+                slider.dispatchEvent(new Event("input", {bubbles: true}));
+            }""",
+            step,
+        )
+        expect(shown).to_have_text(tokens)
 
 
 def test_a_change_keeps_the_place_of_the_keyboard_and_what_is_open(lab: Laboratory, page: Page):

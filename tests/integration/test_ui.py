@@ -75,6 +75,8 @@ def test_the_token_is_exchanged_once_for_a_cookie(root: Path):
         "localhost:99999",
         "127.0.0.1:8765/evil",
         "127.0.0.1?evil",
+        "127.0.0.1:8765?",
+        "127.0.0.1:8765#",
         "a" * 300,
     ],
 )
@@ -255,6 +257,26 @@ def test_an_address_without_effect_leads_to_the_shorter_one(client: TestClient):
     assert added.headers["location"] == "/m/llama-3-8b?model.attention.softcap=50"
 
 
+@pytest.mark.parametrize(
+    ("address", "power", "below", "longest"),
+    [
+        ("deepseek-v3?", 17, "131,072", "163,840"),
+        ("tiny-llama?model.max_seq_len=8000&", 12, "4,096", "8,000"),
+    ],
+)
+def test_the_slider_reaches_a_maximum_and_the_power_of_two_below_it(
+    client: TestClient, address: str, power: int, below: str, longest: str
+):
+    page = client.get(f"/m/{address}context={power}").text
+    assert f"<output>{below} tokens</output>" in page
+    assert re.search(rf'name="context" [^>]*value="{power}"', page)
+    link = re.search(rf'<a href="([^"]*)">maximum: {longest}</a>', page)
+    assert link
+    page = client.get(html.unescape(link[1])).text
+    assert f"<output>{longest} tokens</output>" in page
+    assert re.search(rf'name="context" [^>]*value="{power + 1}"', page), "the power of two is another position"
+
+
 @pytest.mark.parametrize(("name", "most"), [("gpt-2", 10), ("llama-3-8b", 20), ("bart-base", 10)])
 def test_the_slider_ends_where_learned_positions_end(client: TestClient, name: str, most: int):
     page = client.get(f"/m/{name}").text
@@ -409,6 +431,13 @@ def test_a_printed_command_reads_a_file_whose_name_looks_like_an_option(
         assert any("./-dash.yaml" in command for command in commands), screen
         for command in commands:
             assert main(shlex.split(command)[1:]) == 0, command
+
+
+@pytest.mark.parametrize(("path", "named"), [("/vs/", "0 configs"), ("/vs/gpt-2", "1 config")])
+def test_a_comparison_of_fewer_than_two_configs_is_refused(client: TestClient, path: str, named: str):
+    answer = client.get(path)
+    assert answer.status_code == 422
+    assert f"{named}; add another name" in answer.text
 
 
 def test_a_changed_config_is_compared_with_its_changes(client: TestClient, capsys: pytest.CaptureFixture[str]):

@@ -18,7 +18,7 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.study.study_file import library_values, read_study
 from archlab.ui.app import create_app
-from archlab.ui.lab.plan import checked, first_text
+from archlab.ui.lab.plan import checked, example_answers, first_text, text_of_answers
 from archlab.ui.lab.processes import StudyProcesses
 from archlab.ui.lab.runs import is_trained_elsewhere
 from tiny import MODEL, TRAIN
@@ -196,6 +196,22 @@ def test_a_study_that_was_paused_before_it_had_a_folder_can_be_started(
     assert read_study("early.yaml")[1].question in unescape(row[0])
 
 
+def test_a_study_without_a_folder_is_listed_after_the_server_was_started_again(
+    client: TestClient, processes: NoProcesses
+):
+    Path("lost.yaml").write_text(Path("which.yaml").read_text())
+    assert client.get("/studies/of/studies/lost").status_code == 404
+    log = Path("studies/lost.log")  # which the process of the study writes before it makes the folder
+    log.write_text("interrupted")
+    row = re.search(r"studies/lost</a>.*?</tr>", client.get("/studies").text, re.DOTALL)
+    assert row
+    assert ">no run has begun</td>" in row[0]
+    assert "/studies/resume/studies/lost" in client.get("/studies/of/studies/lost").text
+    assert client.post("/studies/resume/studies/lost", headers={"origin": HERE}).status_code == 303
+    assert processes.started == [(Path("studies/lost"), "lost.yaml", None)]
+    log.unlink()
+
+
 def test_answers_give_the_text_of_a_study(client: TestClient):
     arms = "first:\nsecond: model.norm.kind=layernorm 'model.mlp={kind: gated, d_ff: 96}'\n"
     answers = {"question": "Which: a or b?", "base": "base.yaml", "tokens": "2K", "seeds": "4", "arms": arms}
@@ -227,6 +243,13 @@ def test_a_wrong_line_of_an_arm_is_one_message(client: TestClient, arms: str, me
     answer = client.get("/studies/new", params={"arms": arms})
     assert answer.status_code == 422
     assert message in unescape(answer.text)
+
+
+@pytest.mark.parametrize(("tokens", "allowed"), [("0", "at least 1"), ("-5", "at least 1"), ("many", "a whole number")])
+def test_a_wrong_number_of_tokens_is_refused_with_what_is_allowed(tokens: str, allowed: str):
+    text = text_of_answers({**example_answers(), "tokens": tokens})
+    with pytest.raises(UserError, match=rf"budget\.tokens.*; allowed: {allowed}$"):
+        checked(text, Path())
 
 
 def test_a_study_that_is_being_paused_says_so(
@@ -298,6 +321,30 @@ def test_runs_of_other_arms_are_not_shown(client: TestClient):
     assert "its arms have changed" in page
     assert cells(page) == {"a": [], "b": []}
     assert 'class="answer"' not in page
+
+
+@pytest.mark.parametrize(
+    ("begun", "time"),
+    [
+        pytest.param([0, 0, 300, 300], "About 5 min for all arms", id="two at once"),
+        pytest.param([0, 300, 600, 900], "About 10 min for all arms", id="one after another"),
+    ],
+)
+def test_one_more_seed_takes_as_long_as_those_before(client: TestClient, begun: list[int], time: str):
+    files = {name: sorted(FOLDER.glob(f"runs/*/{name}")) for name in ("env.json", "summary.json")}
+    before = {file: file.stat() for named in files.values() for file in named}
+    for start, first, last in zip(begun, *files.values(), strict=True):
+        os.utime(first, (start, start))
+        os.utime(last, (start + 300, start + 300))
+    page = client.get(f"/studies/of/{FOLDER}").text
+    for file in files["env.json"]:
+        os.utime(file, (begun[-1] + 300, begun[-1] + 300))  # as a copy that lost its times
+    copied = client.get(f"/studies/of/{FOLDER}").text
+    for file, stat in before.items():
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert time in page
+    assert "for all arms" not in copied
+    assert "Train one more seed" in copied
 
 
 def test_one_more_seed_is_trained_by_the_command_that_the_page_shows(client: TestClient, processes: NoProcesses):

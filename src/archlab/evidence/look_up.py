@@ -27,6 +27,16 @@ _CLOSE = 0.82
 """Minimum similarity between an unknown word and a suggestion, from 0 to 1. It is high because different terms are
 often short and similar, such as NSA and SWA."""
 
+_SIMPLIFIED = str.maketrans(
+    "專丟個習僅優體餘減則動單參雙變後塊頭學實寬對層張歸徑態擴擬損據數斷無顯暫術"
+    "機權構標橫殘匯彙潛點熱狀積穩線練組經綁絡絕維綴緩編縮網純縱範規計訓證識詞詢"
+    "語誤調負軟載輸過運連適錯鍵長門間隨隱頂項預頸頻饋餾驗棄強並併碼測躍轉準佈",
+    "专丢个习仅优体余减则动单参双变后块头学实宽对层张归径态扩拟损据数断无显暂术"
+    "机权构标横残汇汇潜点热状积稳线练组经绑络绝维缀缓编缩网纯纵范规计训证识词询"
+    "语误调负软载输过运连适错键长门间随隐顶项预颈频馈馏验弃强并并码测跃转准布",
+)  # fmt: skip
+"""Simplified character of each traditional character in the Chinese words for topics and chapters."""
+
 
 def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
     """Look up a text among the kinds of the user's plug-ins, then among topics, chapters and fields.
@@ -55,8 +65,8 @@ def _every_field() -> dict[str, FieldHelp]:
 
 
 def plain(text: str) -> str:
-    """Return only the letters and digits of a string, in lowercase."""
-    return "".join(character for character in text.lower() if character.isalnum())
+    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters."""
+    return "".join(character for character in text.lower() if character.isalnum()).translate(_SIMPLIFIED)
 
 
 @cache

@@ -78,6 +78,10 @@ class DenseLayer(NamedTuple):
     def n_biases(self) -> int:
         return self.d_out * self.has_bias
 
+    @property
+    def n_parameters(self) -> int:
+        return self.n_weights + self.n_biases
+
 
 def widening(model: ModelConfig) -> DenseLayer | None:
     """Return the projection that widens the embedding to d_model; None if the embedding is as wide as d_model."""
@@ -129,7 +133,7 @@ def n_widenings(model: ModelConfig) -> int:
 
 
 def _size(dense: DenseLayer | None) -> int:
-    return dense.n_weights + dense.n_biases if dense else 0
+    return dense.n_parameters if dense else 0
 
 
 def shared_positions(model: ModelConfig) -> int:

@@ -16,6 +16,7 @@ from archlab.training.summary import DocumentScore, RunSummary, checked
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+ENVIRONMENT = "env.json"
 DOCUMENTS = "documents.json"
 LOCK = ".lock"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
@@ -94,7 +95,7 @@ class RunFiles:
 
         The result is empty before the run begins.
         """
-        path = self.path / "env.json"
+        path = self.path / ENVIRONMENT
         if not path.exists():
             return {}
         verify(path)

@@ -38,7 +38,7 @@ from archlab.files import (
 from archlab.hf.folder import TOKENIZER
 from archlab.hf.imported import IMPORTED
 from archlab.training.checkpoint import digest_of_model, has_checkpoint, remove_after
-from archlab.training.run_files import DOCUMENTS, LOCK, METRICS, SUMMARY, RunFiles
+from archlab.training.run_files import DOCUMENTS, ENVIRONMENT, LOCK, METRICS, SUMMARY, RunFiles
 from archlab.training.schedule import LENGTH, step_to_extend
 from archlab.training.sinks import Copies
 from archlab.training.summary import DocumentScore, RunSummary
@@ -116,7 +116,7 @@ class RunFolder(RunFiles):
             )
         if not before:  # also if the process was killed while writing these files
             new |= tokenizer_files(tokenizer, self.path, files)
-            new["env.json"] = json.dumps(env, indent=2)
+            new[ENVIRONMENT] = json.dumps(env, indent=2)
             write_with_digests(self.path, new)
         if different := [name for name in _CHANGES_ROUNDING if name in before and before[name] != env[name]]:
             changes = ", ".join(f"{name} {before[name]}, now {env[name]}" for name in different)
@@ -157,7 +157,7 @@ class RunFolder(RunFiles):
     def _has_model(self) -> bool:
         """Return whether `archlab import` or `archlab convert` made the folder, without the env.json of a run."""
         names = names_with_digest(self.path)
-        return has_checkpoint(self.checkpoints) or ("config.yaml" in names and "env.json" not in names)
+        return has_checkpoint(self.checkpoints) or ("config.yaml" in names and ENVIRONMENT not in names)
 
     def _check_untrained(self, config: Config, tokenizer: Path | None, document_token: int | None) -> None:
         """Raise UserError if the folder of an imported or converted model cannot be trained with the new config."""

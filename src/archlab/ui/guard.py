@@ -131,7 +131,7 @@ def _name(url: str) -> str:
     host and a port."""
     try:
         parts = urlsplit(url)
-        is_more = "@" in parts.netloc or parts.port == 0 or parts.path or parts.query or parts.fragment
+        is_more = "@" in parts.netloc or parts.port == 0 or parts.path or "?" in url or "#" in url
         return "" if is_more else (parts.hostname or "").lower()
     except ValueError:
         return ""

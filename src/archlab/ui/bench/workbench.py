@@ -147,6 +147,8 @@ class Workbench:
     context: int
     max_powers: Mapping[str, int]
     """Largest value of each slider, as a power of two."""
+    longest: int
+    """Tokens of the longest sequence of the model."""
     commands: list[str]
     devices: list[str]
 
@@ -154,6 +156,16 @@ class Workbench:
     def reset(self) -> str:
         """Address of the same config without changes."""
         return View(self.view.name, {}).address()
+
+    @property
+    def with_longest(self) -> str:
+        """Address of the same config with the longest sequence of the model."""
+        return replace(self.view, context=None).address()
+
+    @property
+    def context_power(self) -> int:
+        """Position of the slider: the power of two that the context is, or the next one above it."""
+        return min((self.context - 1).bit_length(), self.max_powers["context"])
 
     @property
     def compared(self) -> ComparedConfigs:
@@ -177,8 +189,7 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
         overrides = {**overrides, **_same_size(view, overrides, root)}
         shape = load(Variant(view.name, overrides), root)
     longest = shape.config.model.max_seq_len
-    is_longest = view.context is not None and view.context.bit_length() == longest.bit_length()
-    canonical = replace(view, overrides=overrides, context=None if is_longest else view.context)
+    canonical = replace(view, overrides=overrides, context=None if view.context == longest else view.context)
     if canonical != view:
         raise NotCanonicalError(canonical.address())
     device = _device(view.device)
@@ -200,6 +211,7 @@ def workbench(view: View, root: Path, added: Mapping[str, str]) -> Workbench:
         others=other_choices(values, overrides),
         context=context,
         max_powers={**MAX_POWERS, "context": _max_context_power(shape.config)},
+        longest=longest,
         commands=_commands(view, context),
         devices=list(devices()),
     )

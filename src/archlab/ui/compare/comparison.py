@@ -18,7 +18,7 @@ from archlab.evidence.topics import Topic, topics
 from archlab.evidence.usage import users
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.params import parameters
-from archlab.pricing.units import binary, count, si
+from archlab.pricing.units import binary, count, plural, si
 from archlab.pricing.work import forward_flops
 from archlab.report.drawings.block import side_by_side
 from archlab.report.ledger.forest import Forest
@@ -90,7 +90,8 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     """
     variants = compared.variants
     if len(variants) < 2:
-        raise UserError(f"{len(variants)} config; add another name after a slash, as in /vs/gpt-2/llama-3-8b")
+        named = plural(len(variants), "config")
+        raise UserError(f"{named}; add another name after a slash, as in /vs/gpt-2/llama-3-8b")
     if repeated := next((variant for i, variant in enumerate(variants) if variant in variants[:i]), None):
         raise UserError(f"{repeated.title} is named twice; allowed: configs that differ in a name or a changed field")
     configs = [load(variant, root).config for variant in variants]

@@ -90,7 +90,10 @@ def text_of_answers(answers: Mapping[str, str]) -> str:
         problems += found
     raise_problems(problems, "arms")
     words = {name: answers[name] for name in ("question", "base")}
-    numbers = {"seeds": parse_yaml(answers["seeds"], "seeds"), "budget": {"tokens": answers["tokens"]}}
+    numbers = {
+        "seeds": parse_yaml(answers["seeds"], "seeds"),
+        "budget": {"tokens": parse_yaml(answers["tokens"], "tokens")},
+    }
     values = {**EXAMPLE, **words, **numbers, "arms": designed}
     if answers["base"] not in presets():  # a config of the user has training settings of its own
         del values["set"]
@@ -146,7 +149,7 @@ def plan(study: StudyConfig) -> Plan:
     total = forecast(study, designed, pace.clock)
     facts = [("Runs", f"{total.runs}, with {plural(len(study.seed_list), 'seed')} per arm")]
     if total.seconds is not None:
-        facts.append(("Time of all runs", f"about {seconds(total.seconds)} {pace.source}"))
+        facts.append(("Time of all runs, without start-up", f"about {seconds(total.seconds)} {pace.source}"))
     facts.append(("Smallest difference it could find", _smallest(study, designed)))
     needed = max(host_memory(arm.config, "cpu", "float32") for arm in designed)
     too_large = f"; this machine has {binary(total_memory())}" if needed > total_memory() else ""

@@ -176,13 +176,22 @@ class StudyScreens:
         folder = path_below(name, self._root)
         if folder is not None and is_study_folder(folder):
             return folder
-        if self._processes.has_started(self._root / name):
+        if self._processes.has_started(self._root / name) or self._root / name in self._without_folder():
             return self._root / name  # its process has not made the folder yet
         raise UnknownNameError(f"{name}: no study folder below the current folder")
 
     def _folders(self) -> list[ListedFolder]:
-        found = dict.fromkeys([*folders_with(STUDY, self._root), *self._processes.folders()])
-        return [self._listed(folder) for folder in found]
+        started = [*self._processes.folders(), *self._without_folder()]
+        return [self._listed(folder) for folder in dict.fromkeys([*folders_with(STUDY, self._root), *started])]
+
+    def _without_folder(self) -> list[Path]:
+        """Return the folders of studies from the form whose process has stopped before it made the folder. Only its
+        output and the file of the form exist."""
+        logs = (self._root / "studies").glob("*.log")
+        folders = [
+            log.with_suffix("") for log in sorted(logs) if path_below(str(log.relative_to(self._root)), self._root)
+        ]
+        return [folder for folder in folders if not is_study_folder(folder) and self._file(folder.name).is_file()]
 
     def _listed(self, folder: Path) -> ListedFolder:
         finished, problem = state_or_problem(partial(is_finished, folder))

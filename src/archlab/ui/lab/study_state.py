@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median_low
 from typing import NamedTuple
 
 from archlab.config.core.text import visible
@@ -12,11 +13,11 @@ from archlab.pricing.units import seconds
 from archlab.report.run.watched import Watched, watch
 from archlab.study.arm import Arm
 from archlab.study.design import arms
-from archlab.study.forecast import with_evaluation
 from archlab.study.known_runs import KnownRuns, known_runs
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study, study_path
 from archlab.study.summary_file import has_summary, read_summary
+from archlab.training.run_files import ENVIRONMENT, SUMMARY
 from archlab.ui.lab.curves import TRAINING_LOSS, Chart, Curve, chart, held_out, training_loss
 from archlab.ui.lab.load import machine_load
 
@@ -43,7 +44,7 @@ class MoreSeeds(NamedTuple):
     n: int
     """Number of seeds per arm."""
     time: str
-    """Time to train and evaluate the additional runs, at the speed of the study's own runs."""
+    """Time to train and evaluate the additional runs, as measured in the study's own runs. Empty if it is unknown."""
 
 
 class StudyState(NamedTuple):
@@ -108,11 +109,6 @@ class _StudyRuns(NamedTuple):
         )
 
     @property
-    def ended(self) -> list[Watched]:
-        """Runs of the comparison that have ended."""
-        return [state for by_seed in self.compared.values() for state in by_seed.values() if state and state.summary]
-
-    @property
     def is_finished(self) -> bool:
         """Whether all planned runs have ended, so that a verdict may be shown."""
         planned = ((arm, seed) for arm in self.arms for seed in self.seeds if self.config.has_run(arm.size, seed))
@@ -170,7 +166,7 @@ def study_state(folder: Path) -> StudyState:
         machine_load(),
         runs.is_finished,
         *_answer(folder, is_finished=runs.is_finished),
-        _one_more_seed(config, runs.ended, len(designed)) if runs.is_finished else None,
+        _one_more_seed(runs) if runs.is_finished else None,
         visible(runs.note),
     )
 
@@ -205,13 +201,27 @@ def _cell(state: Watched | None) -> RunCell:
     return RunCell(state.status, value, done)
 
 
-def _one_more_seed(config: StudyConfig, ended: Sequence[Watched], n_arms: int) -> MoreSeeds | None:
-    """Return the study with one more seed. Return None if the seeds are not just a number, or if no speed is known."""
-    times = [
-        with_evaluation(run.settings, run.settings.trained / run.tokens_per_second)
-        for run in ended
-        if run.tokens_per_second and run.status == "finished"
-    ]
-    if not isinstance(config.seeds, int) or not times:
+def _one_more_seed(runs: _StudyRuns) -> MoreSeeds | None:
+    """Return the study with one more seed. Return None if the seeds are not just a number.
+
+    The time is that of the study's own finished runs, divided by the number of runs that were trained at once.
+    """
+    n = runs.config.seeds
+    if not isinstance(n, int):
         return None
-    return MoreSeeds(config.seeds + 1, seconds(n_arms * sum(times) / len(times)))
+    trained = [runs.compared[arm.name].values() for arm in runs.arms if runs.config.has_run(arm.size, n)]
+    finished = [[run for run in own if run and run.status == "finished"] for own in trained]
+    spans = [[span for run in own if (span := _span(run))] for own in finished]
+    if not spans or not all(spans):
+        return MoreSeeds(n + 1, "")
+    at_once = max(sum(begin <= begun < end for own in spans for begin, end in own) for own in spans for begun, _ in own)
+    usual = (median_low([end - begin for begin, end in own]) for own in spans)  # a run that was paused took longer
+    return MoreSeeds(n + 1, seconds(sum(usual) / at_once))
+
+
+def _span(run: Watched) -> tuple[float, float] | None:
+    """Return the times at which a finished run began and ended, in seconds. Return None if they are shorter than
+    training: its files were copied."""
+    begun, ended = ((run.path / name).stat().st_mtime for name in (ENVIRONMENT, SUMMARY))
+    training = run.settings.trained / run.tokens_per_second if run.tokens_per_second else 0.0
+    return (begun, ended) if ended - begun > training / 2 else None

@@ -89,11 +89,12 @@ document.addEventListener("click", async (event) => {
   link.textContent = "Copied";
 });
 document.addEventListener("input", (event) => {
-  const { power } = event.target.dataset ?? {};
+  const { power, follows } = event.target.dataset ?? {};
   if (power === undefined) return;
   const output = event.target.parentElement.querySelector("output");
-  output.textContent = `${(2 ** event.target.value).toLocaleString("en")} ${power}`.trim();
-  event.target.setAttribute("aria-valuetext", output.textContent);
+  const isBack = follows !== undefined && event.target.value === event.target.defaultValue;
+  output.value = isBack ? output.defaultValue : `${(2 ** event.target.value).toLocaleString("en")} ${power}`.trim();
+  event.target.setAttribute("aria-valuetext", output.value);
 });
 // A number and the slider beside it follow each other. A logarithmic slider is at the power of ten.
 document.addEventListener("input", ({ target }) => {
