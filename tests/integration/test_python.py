@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 
 import archlab
 import archlab.pricing.params as counted
+import sample_run
 import sample_study
 import tiny
 from archlab.cli.app import main
@@ -42,6 +44,7 @@ def test_cost_and_train_are_packages_and_functions_too(tmp_path: Path, monkeypat
 
 def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
     study = sample_study.diverging_ladder()
+    (tmp_path / "study.yaml").touch()
     (tmp_path / "summary.json").write_text(study.model_dump_json())
     rows = archlab.load_study(tmp_path).frame()
     assert [(row["arm"], row["seed"]) for row in rows] == [(arm, s) for arm in sample_study.LADDER for s in (0, 1, 2)]
@@ -52,6 +55,11 @@ def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
 
 
 def test_no_study_to_read(tmp_path: Path) -> None:
+    run = sample_run.begun(tmp_path / "run", steps=1, ended="finished")
+    (run / "summary.json").touch()
+    with pytest.raises(UserError, match=r"run: not a study folder \(no study\.yaml\); `archlab study run` makes one"):
+        archlab.load_study(run)
+    (tmp_path / "study.yaml").touch()
     with pytest.raises(UserError, match=r"summary\.json is missing; `archlab study run`"):
         archlab.load_study(tmp_path)
     (tmp_path / "summary.json").write_text('{"name": 1}')
@@ -210,6 +218,36 @@ def test_numbers_of_numpy_are_numbers_and_a_compiled_model_is_a_model() -> None:
         1,
         3,
     )
+
+
+PYTHON = {
+    "train.lr": np.float32(2**-9), "train.tokens": np.int64(81920), "model.norm": MappingProxyType({"eps": np.float64(1e-4)}),
+    "model.head.tied": np.bool_(False), "data.path": Path("a.txt"), "train.dtype": torch.bfloat16,
+}  # fmt: skip
+YAML = {
+    "train.lr": 2**-9, "train.tokens": 81920, "model.norm": {"eps": 1e-4}, "model.head.tied": False,
+    "data.path": "a.txt", "train.dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_values_of_other_libraries_are_values_of_a_config_and_of_a_study(tmp_path: Path) -> None:
+    config = archlab.load_config("tiny-llama", PYTHON)
+    assert config == archlab.load_config("tiny-llama", YAML)
+    assert (config.train.lr, config.train.dtype) == (2**-9, "bfloat16")
+    asked = values(tmp_path)
+    given = {**asked, "budget": {"tokens": np.int64(320)}, "seeds": np.int64(2), "base": tmp_path / "tiny.yaml"}
+    assert archlab.plan_study(MappingProxyType(given)).config == archlab.plan_study(asked).config
+
+
+def test_a_value_that_no_config_can_have_names_its_field(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^train\.betas\.1: is a value of class ndarray; allowed: a text, a number"):
+        archlab.load_config("tiny-llama", {"train": {"betas": (0.9, np.zeros(2))}})
+    with pytest.raises(UserError, match=r"^arms\.silu\.train\.lr: is a value of class object; allowed:"):
+        archlab.plan_study(values(tmp_path, arms={"silu": {"train.lr": object()}}))
+    endless: dict[str, Any] = {}
+    endless["model"] = endless
+    with pytest.raises(UserError, match="nested more than 100 deep"):
+        archlab.load_config("tiny-llama", endless)
 
 
 def test_a_public_function_can_be_pickled() -> None:
