@@ -193,6 +193,7 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
         (lambda c: archlab.cost(c, devices=2), "devices needs hardware; `archlab list hardware` shows all devices"),
         (lambda c: archlab.cost(c, names="ab"), "names: 'ab'; allowed: a list (each item: a text)"),
         (lambda c: archlab.cost(c, c, names=["a", "a"]), "names: ['a', 'a']; allowed: 2 different names"),
+        (lambda _: archlab.evaluate("tiny-llama", tokens=0), "tokens: 0; allowed: 1 or more"),
         (lambda c: archlab.check(c, tensor="x"), "tensor: 'x'; allowed: an integer or None"),
         (lambda c: archlab.check(c, tensor=0), "tensor: 0; allowed: 1 or more"),
         (lambda c: archlab.draw(c, unfold="mlp"), "unfold: 'mlp'; allowed: a list (each item: a text)"),
