@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -189,7 +190,8 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
         (lambda c: archlab.cost(c, dtype="fp8"), "dtype: 'fp8'; allowed: bfloat16, float32"),
         (lambda c: archlab.cost(c, 5), "more: 5; allowed: a config of archlab.load_config, a text or a path"),
         (lambda c: archlab.cost(c, bacth=2), "archlab.cost: got an unexpected keyword argument 'bacth'; allowed: config,"),
-        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=0), "price: 0; allowed: more than 0"),
+        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=0), "price: 0; allowed: a finite number above 0"),
+        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=inf), "price: inf; allowed: a finite number"),
         (lambda c: archlab.cost(c, devices=2), "devices needs hardware; `archlab list hardware` shows all devices"),
         (lambda c: archlab.cost(c, names="ab"), "names: 'ab'; allowed: a list (each item: a text)"),
         (lambda c: archlab.cost(c, c, names=["a", "a"]), "names: ['a', 'a']; allowed: 2 different names"),
@@ -198,6 +200,10 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
         (lambda c: archlab.check(c, tensor=0), "tensor: 0; allowed: 1 or more"),
         (lambda c: archlab.draw(c, unfold="mlp"), "unfold: 'mlp'; allowed: a list (each item: a text)"),
         (lambda c: archlab.draw("tiny-lama"), "unknown config 'tiny-lama': neither a preset, a file nor a hub id"),
+        (lambda c: archlab.draw(c, unfold=b"x"), "unfold: a value of class bytes; allowed: a list (each item: a text)"),
+        (lambda c: archlab.cost(c, dtype=np.zeros(2)), "dtype: a value of class ndarray; allowed: bfloat16, float32"),
+        (lambda _: archlab.ledger(chosen={1}), "chosen: 1; allowed: the `claim` of entries of archlab.ledger()"),
+        (lambda _: archlab.ledger(chosen=torch.ones(1)), "chosen: tensor(1.); allowed: the `claim` of entries"),
         (lambda _: archlab.explain(5), "word: 5; allowed: a text"),
         (lambda _: archlab.propose(params="1X"), "params: '1X'; allowed: a positive integer, or its text, as in 1B"),
         (lambda _: archlab.propose(flops=0), "flops: 0; allowed: a positive integer, or its text, as in 4e21"),
@@ -212,8 +218,11 @@ def test_a_wrong_argument_is_one_message(call: Callable[[Any], object], message:
     assert str(raised.value).startswith(message)
 
 
-def test_numbers_of_numpy_are_numbers_and_a_compiled_model_is_a_model() -> None:
+def test_numbers_and_bools_of_numpy_are_plain_and_a_compiled_model_is_a_model() -> None:
     assert archlab.cost("gpt-2", batch=np.int64(2)) == archlab.cost("gpt-2", batch=2)  # pyright: ignore[reportArgumentType]
+    assert archlab.evaluate("tiny-llama", tokens=256, int8=np.True_) == archlab.evaluate(  # pyright: ignore[reportArgumentType]
+        "tiny-llama", tokens=256, int8=True
+    )
     model = archlab.Decoder(tiny.config().model)
     assert archlab.generate(torch.compile(model, backend="eager"), torch.zeros(1, 2, dtype=torch.long), 1).shape == (
         1,
