@@ -238,6 +238,8 @@ def test_a_chart_can_be_restyled_and_written() -> None:
     assert ElementTree.fromstring(study.figure("svg")).tag.endswith("svg")
     with pytest.raises(UserError, match="name: 'curve'; did you mean curves\\? allowed: differences, levels"):
         study.chart("curve")
+    with pytest.raises(UserError, match="name: 3; allowed: differences, levels"):
+        study.chart(3)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_study_has_a_table_for_latex() -> None:

@@ -180,6 +180,9 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
             FUNCTIONS[name](*first, **values)
 
 
+PROMPT = torch.zeros(1, 2, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -204,6 +207,10 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
         (lambda c: archlab.cost(c, dtype=np.zeros(2)), "dtype: a value of class ndarray; allowed: bfloat16, float32"),
         (lambda _: archlab.ledger(chosen={1}), "chosen: 1; allowed: the `claim` of entries of archlab.ledger()"),
         (lambda _: archlab.ledger(chosen=torch.ones(1)), "chosen: tensor(1.); allowed: the `claim` of entries"),
+        (lambda c: archlab.draw(c).save(3), "path: 3; allowed: a text or a path"),
+        (lambda _: archlab.Decoder(), "archlab.Decoder: missing a required argument: 'config'; allowed: config, seed,"),
+        (lambda _: archlab.Session("a", PROMPT, 8), "model: 'a'; allowed: a model of archlab.from_pretrained"),
+        (lambda c: archlab.Session(archlab.Decoder(c.model), PROMPT, "x"), "capacity: 'x'; allowed: an integer"),
         (lambda _: archlab.explain(5), "word: 5; allowed: a text"),
         (lambda _: archlab.propose(params="1X"), "params: '1X'; allowed: a positive integer, or its text, as in 1B"),
         (lambda _: archlab.propose(flops=0), "flops: 0; allowed: a positive integer, or its text, as in 4e21"),
@@ -216,6 +223,18 @@ def test_a_wrong_argument_is_one_message(call: Callable[[Any], object], message:
     with pytest.raises(UserError) as raised:
         call(tiny.config())
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("out", ["", "."])
+def test_the_current_folder_is_never_replaced(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = archlab.Decoder(tiny.config().model)
+    archlab.save_pretrained(model, tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UserError, match=r"^\.: already exists; name a new or an empty folder"):
+        archlab.save_pretrained(model, out)
+    with pytest.raises(UserError, match=r"^\.: already exists; name a new or an empty folder"):
+        archlab.convert(tmp_path / "a", {"model.attention.n_kv_heads": 1}, out=out)
 
 
 def test_numbers_and_bools_of_numpy_are_plain_and_a_compiled_model_is_a_model() -> None:

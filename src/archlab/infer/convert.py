@@ -18,8 +18,8 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.exchange.load import read_origin
-from archlab.exchange.save import save_pretrained
-from archlab.infer.import_export import check_new, write_untrained
+from archlab.exchange.save import check_new, save_pretrained
+from archlab.infer.import_export import write_untrained
 from archlab.model.decoder import Decoder
 from archlab.training.initial_values import planned
 from archlab.training.start_weights import Start, open_start

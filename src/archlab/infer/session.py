@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.calls import checked
 from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.config.layers import sees_as
 from archlab.errors import UserError, check_at_least
@@ -134,6 +135,7 @@ class Session:
     torch.Size([2, 4])
     """
 
+    @checked
     def __init__(
         self,
         model: Decoder,

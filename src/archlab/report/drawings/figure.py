@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from archlab.calls import checked
 from archlab.config.layers import distinct_layers, stacks
 from archlab.displayed import Displayed, FigureFormat
 from archlab.exchange.configs import ConfigSource, name_of, shape_of
@@ -28,6 +29,7 @@ class Figure(Displayed):
 
         return svg_file(self.svg, format)
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the picture to a file whose name ends in .svg, .pdf or .png, and return its path."""
         return write_picture(self.svg, Path(path))
