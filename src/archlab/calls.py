@@ -22,7 +22,8 @@ _WORDS: Mapping[Any, str] = {
     "Config": "a config of archlab.load_config", "ModelConfig": "the `model` of a config", "Tensor": "a tensor",
     "Decoder": "a model of archlab.from_pretrained or archlab.Decoder", "Base": "a config class",
     "dtype": "a dtype", "Module": "a module",
-    "Hardware": "a device of archlab.load_hardware", "device": "a device of torch",
+    "Hardware": "a device of archlab.load_hardware",
+    "Callback": "an instance of a subclass of archlab.Callback", "device": "a device of torch",
 }  # fmt: skip
 """Names of types, for messages. Classes of other modules are written as text, so that this module imports none."""
 

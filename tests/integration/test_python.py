@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -207,6 +207,10 @@ PROMPT = torch.zeros(1, 2, dtype=torch.int64)
         (lambda c: archlab.cost(c, dtype=np.zeros(2)), "dtype: a value of class ndarray; allowed: bfloat16, float32"),
         (lambda _: archlab.ledger(chosen={1}), "chosen: 1; allowed: the `claim` of entries of archlab.ledger()"),
         (lambda _: archlab.ledger(chosen=torch.ones(1)), "chosen: tensor(1.); allowed: the `claim` of entries"),
+        (lambda c: archlab.draw(c, unfold=["mpl"]), "unfold: 'mpl'; did you mean mlp?"),
+        (lambda c: archlab.beam_search(archlab.Decoder(c.model), PROMPT, alpha=nan), "alpha, the exponent of the length"),
+        (lambda c: archlab.coordinate_check(c, [32, 32]), "widths: 32, 32; allowed: two or more different widths"),
+        (lambda c: archlab.train(c, "a", print), "callback: a value of class builtin_function_or_method; allowed: an ins"),
         (lambda c: archlab.draw(c).save(3), "path: 3; allowed: a text or a path"),
         (lambda _: archlab.Decoder(), "archlab.Decoder: missing a required argument: 'config'; allowed: config, seed,"),
         (lambda _: archlab.Session("a", PROMPT, 8), "model: 'a'; allowed: a model of archlab.from_pretrained"),
@@ -288,6 +292,26 @@ def test_a_size_may_be_a_text_as_on_the_command_line() -> None:
     small, large = archlab.propose(memory="16GiB", hardware="h100"), archlab.propose(memory="1TiB", hardware="h100")
     assert small.config == archlab.propose(memory=16 * 2**30).config
     assert large.config == archlab.propose(memory=archlab.load_hardware("h100").memory).config
+
+
+def test_a_drawing_without_a_title_is_of_a_config() -> None:
+    assert 'aria-label="Block diagram of a config"' in archlab.draw(tiny.config()).svg
+
+
+def test_a_callback_receives_each_step_and_another_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Steps(archlab.Callback):
+        def on_step(self, metrics: Any) -> None:
+            steps.append(metrics.step)
+
+    steps: list[int] = []
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    config = tiny.config(data=tiny.write_text(tmp_path))
+    with pytest.raises(UserError, match=r"^corpus: 'abc', but the fingerprint of .+ is '\w+'"):
+        archlab.train(config, tmp_path / "run", corpus="abc")
+    run = archlab.train(config, tmp_path / "run", Steps())
+    assert steps == [*range(1, run.steps + 1)]
 
 
 def test_a_config_may_be_given_by_its_name(tmp_path: Path) -> None:

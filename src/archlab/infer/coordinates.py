@@ -107,7 +107,9 @@ def coordinate_check(
     check_at_least(1, steps=steps, context=context, widths=min(widths, default=None))
     context = context or shared_context([config])
     if len(set(widths)) < 2:
-        raise UserError(f"widths: {', '.join(map(str, widths))}; allowed: two or more, such as 64,128,256")
+        raise UserError(
+            f"widths: {', '.join(map(str, widths))}; allowed: two or more different widths, such as 64,128,256"
+        )
     config = without_teacher(config, "changes of activations")
     windows = Pass(max(1, PROBED_TOKENS // context), context, bytes_each=FLOAT32_BYTES, is_training=True)
     widths = sorted(set(widths))

@@ -58,6 +58,6 @@ def draw(config: ConfigSource, title: str = "", *, unfold: Sequence[str] = (), r
     >>> archlab.draw("llama-3-8b", unfold=["mlp"]).save("model.svg")
     PosixPath('model.svg')
     """
-    shape, title = shape_of(config), title or name_of(config, "block diagram")
+    shape, title = shape_of(config), title or name_of(config, "a config")
     check_unfold([layer for stack in stacks(shape.config.model) for layer in distinct_layers(stack)], list(unfold))
     return Figure(title, block_diagram(shape.config, title, list(unfold), remark or shape.part))
