@@ -18,6 +18,7 @@ import sample_run
 import sample_study
 import tiny
 from archlab.atlas.inspect import choices
+from archlab.cli import bench, study  # noqa: F401  (their help has the width of the terminal at the import)
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.identity import differences
