@@ -14,11 +14,12 @@ import pytest
 import torch
 
 import archlab
+import archlab.cli.bench
+import archlab.cli.study  # its help has the width of the terminal at the import
 import sample_run
 import sample_study
 import tiny
 from archlab.atlas.inspect import choices
-from archlab.cli import bench, study  # noqa: F401  (their help has the width of the terminal at the import)
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.identity import differences
