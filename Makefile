@@ -59,7 +59,7 @@ try-wheel: wheel
 	$(PYTHON) -m venv $(VENV)/try
 	$(VENV)/try/bin/python -m pip install -q $(TORCH) torch
 	$(VENV)/try/bin/python -m pip install -q "$$(echo dist/*.whl)$(addsuffix ],$(addprefix [,$(EXTRA)))"
-	$(VENV)/try/bin/archlab doctor $(EXTRA)
+	$(VENV)/try/bin/archlab doctor $(filter-out bench,$(EXTRA))
 	$(VENV)/try/bin/archlab cost llama-3-8b --hardware h100
 	$(VENV)/try/bin/archlab explain rope
 

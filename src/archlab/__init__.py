@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from archlab.sizing.propose import propose
     from archlab.study.outcomes.schema import Outcome, register_outcome
     from archlab.study.summary_file import load_study
+    from archlab.training.callback import Callback
     from archlab.training.train import train
     from archlab.transplant.catalog import list_transformations
 
@@ -67,6 +68,7 @@ __all__ = [
     "MLP",
     "Activation",
     "Attention",
+    "Callback",
     "Component",
     "Decoder",
     "Mixer",
@@ -134,6 +136,7 @@ __all__ = [
 _HOME = {
     "Activation": "archlab.config.components.activation",
     "Attention": "archlab.config.components.component",
+    "Callback": "archlab.training.callback",
     "Component": "archlab.config.components.component",
     "Decoder": "archlab.model.decoder",
     "MLP": "archlab.config.components.component",

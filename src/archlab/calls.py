@@ -6,10 +6,13 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from archlab.config.core.plain import plain_number
 from archlab.config.problems import nearest
 from archlab.errors import UserError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _LONGEST = 60
 """Maximum number of characters of a value in a message. Of a longer one, only the class is shown."""
@@ -19,17 +22,20 @@ _WORDS: Mapping[Any, str] = {
     "Config": "a config of archlab.load_config", "ModelConfig": "the `model` of a config", "Tensor": "a tensor",
     "Decoder": "a model of archlab.from_pretrained or archlab.Decoder", "Base": "a config class",
     "dtype": "a dtype", "Module": "a module",
-    "Hardware": "a device of archlab.load_hardware", "device": "a device of torch",
+    "Hardware": "a device of archlab.load_hardware",
+    "Callback": "an instance of a subclass of archlab.Callback", "device": "a device of torch",
 }  # fmt: skip
 """Names of types, for messages. Classes of other modules are written as text, so that this module imports none."""
 
 
-def checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
+def checked(function: _F, package: str = "archlab") -> _F:
     """Return the function with a check of its arguments. Its annotations say which values are allowed.
 
-    The check raises a UserError that names the argument, the value and the allowed values. Numbers of NumPy become
-    Python's. No other value changes. `package` is the module in which the function is public.
+    The check raises a UserError that names the argument, the value and the allowed values. Numbers and bools of NumPy
+    become Python's. No other value changes. `package` is the module in which the function, or the class of the method,
+    is public.
     """
+    public_name = f"{package}.{function.__qualname__.removesuffix('.__init__')}"
     signature = inspect.signature(function)
     types = cache(lambda: get_type_hints(function))  # once, and not before the first call
 
@@ -38,18 +44,19 @@ def checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            allowed = ", ".join(signature.parameters) or "no argument"
-            raise UserError(f"{package}.{function.__name__}: {error}; allowed: {allowed}") from None
+            allowed = ", ".join(name for name in signature.parameters if name != "self") or "no argument"
+            raise UserError(f"{public_name}: {error}; allowed: {allowed}") from None
         for name, value in bound.arguments.items():
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-            for each in value if several else (value,):
+            values = tuple(map(plain_number, value if several else (value,)))
+            for each in values:
                 if name in types() and not _fits(each, types()[name]):
                     raise UserError(f"{name}: {_shown(each)}{_allowed(each, types()[name])}")
-            bound.arguments[name] = tuple(map(_plain, value)) if several else _plain(value)
+            bound.arguments[name] = values if several else values[0]
         return function(*bound.args, **bound.kwargs)
 
     call.__module__ = package  # pickle looks the function up there
-    return call
+    return cast("_F", call)
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -61,14 +68,14 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is Any:
         return True
     if origin is Literal:
-        return value in inner
+        return isinstance(value, str | int | NoneType) and value in inner  # arrays cannot be compared
     if origin is type:
         return isinstance(value, type) and issubclass(value, inner[0])
     if kind in (int, float):  # numbers of NumPy have other classes
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     if origin is None:
         return isinstance(getattr(value, "_orig_mod", value), kind)  # a compiled model contains the model
-    if not isinstance(value, origin) or isinstance(value, str):
+    if not isinstance(value, origin) or isinstance(value, str | bytes | bytearray | memoryview):
         return False
     if isinstance(value, Mapping):
         return all(_fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items())
@@ -104,13 +111,6 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     if isinstance(kind, TypeVar):
         return kind.__constraints__ or (kind.__bound__ or Any,)
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
-
-
-def _plain(value: Any) -> Any:
-    """Return the number of Python that equals a number of NumPy. Any other value is returned as it is."""
-    if isinstance(value, int | float) or not isinstance(value, Real):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _shown(value: Any) -> str:

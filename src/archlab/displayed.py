@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from archlab.errors import UserError
 
 if TYPE_CHECKING:  # loading Altair takes a second
     import altair as alt
+    from rich.console import Console
 
 _T = TypeVar("_T")
 FigureFormat = Literal["svg", "pdf", "png"]
@@ -56,6 +57,18 @@ class Written(Displayed):
     def text(self) -> str:
         """Return the text that the command about the value prints."""
         raise NotImplementedError
+
+
+class Printed(Displayed):
+    """Value that a function of `report` prints. The function is given by its name, because it loads torch."""
+
+    printed_by: ClassVar[str]
+    """Name of the function below `archlab.report`, such as `probe.tables.print_probes`."""
+
+    def print_to(self, out: "Console") -> None:
+        """Print the text that the command about the value prints."""
+        module, _, function = self.printed_by.rpartition(".")
+        getattr(import_module(f"archlab.report.{module}"), function)(out, self)
 
 
 class Charted(Displayed):

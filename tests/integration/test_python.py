@@ -7,7 +7,9 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 
 import archlab
 import archlab.pricing.params as counted
+import sample_run
 import sample_study
 import tiny
 from archlab.cli.app import main
@@ -42,6 +45,7 @@ def test_cost_and_train_are_packages_and_functions_too(tmp_path: Path, monkeypat
 
 def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
     study = sample_study.diverging_ladder()
+    (tmp_path / "study.yaml").touch()
     (tmp_path / "summary.json").write_text(study.model_dump_json())
     rows = archlab.load_study(tmp_path).frame()
     assert [(row["arm"], row["seed"]) for row in rows] == [(arm, s) for arm in sample_study.LADDER for s in (0, 1, 2)]
@@ -52,6 +56,11 @@ def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
 
 
 def test_no_study_to_read(tmp_path: Path) -> None:
+    run = sample_run.begun(tmp_path / "run", steps=1, ended="finished")
+    (run / "summary.json").touch()
+    with pytest.raises(UserError, match=r"run: not a study folder \(no study\.yaml\); `archlab study run` makes one"):
+        archlab.load_study(run)
+    (tmp_path / "study.yaml").touch()
     with pytest.raises(UserError, match=r"summary\.json is missing; `archlab study run`"):
         archlab.load_study(tmp_path)
     (tmp_path / "summary.json").write_text('{"name": 1}')
@@ -171,6 +180,9 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
             FUNCTIONS[name](*first, **values)
 
 
+PROMPT = torch.zeros(1, 2, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -181,14 +193,28 @@ def test_an_argument_of_the_wrong_type_is_one_message_that_names_it(name: str) -
         (lambda c: archlab.cost(c, dtype="fp8"), "dtype: 'fp8'; allowed: bfloat16, float32"),
         (lambda c: archlab.cost(c, 5), "more: 5; allowed: a config of archlab.load_config, a text or a path"),
         (lambda c: archlab.cost(c, bacth=2), "archlab.cost: got an unexpected keyword argument 'bacth'; allowed: config,"),
-        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=0), "price: 0; allowed: more than 0"),
+        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=0), "price: 0; allowed: a finite number above 0"),
+        (lambda c: archlab.cost(c, hardware="h100", devices=2, price=inf), "price: inf; allowed: a finite number"),
         (lambda c: archlab.cost(c, devices=2), "devices needs hardware; `archlab list hardware` shows all devices"),
         (lambda c: archlab.cost(c, names="ab"), "names: 'ab'; allowed: a list (each item: a text)"),
         (lambda c: archlab.cost(c, c, names=["a", "a"]), "names: ['a', 'a']; allowed: 2 different names"),
+        (lambda _: archlab.evaluate("tiny-llama", tokens=0), "tokens: 0; allowed: 1 or more"),
         (lambda c: archlab.check(c, tensor="x"), "tensor: 'x'; allowed: an integer or None"),
         (lambda c: archlab.check(c, tensor=0), "tensor: 0; allowed: 1 or more"),
         (lambda c: archlab.draw(c, unfold="mlp"), "unfold: 'mlp'; allowed: a list (each item: a text)"),
         (lambda c: archlab.draw("tiny-lama"), "unknown config 'tiny-lama': neither a preset, a file nor a hub id"),
+        (lambda c: archlab.draw(c, unfold=b"x"), "unfold: a value of class bytes; allowed: a list (each item: a text)"),
+        (lambda c: archlab.cost(c, dtype=np.zeros(2)), "dtype: a value of class ndarray; allowed: bfloat16, float32"),
+        (lambda _: archlab.ledger(chosen={1}), "chosen: 1; allowed: the `claim` of entries of archlab.ledger()"),
+        (lambda _: archlab.ledger(chosen=torch.ones(1)), "chosen: tensor(1.); allowed: the `claim` of entries"),
+        (lambda c: archlab.draw(c, unfold=["mpl"]), "unfold: 'mpl'; did you mean mlp?"),
+        (lambda c: archlab.beam_search(archlab.Decoder(c.model), PROMPT, alpha=nan), "alpha, the exponent of the length"),
+        (lambda c: archlab.coordinate_check(c, [32, 32]), "widths: 32, 32; allowed: two or more different widths"),
+        (lambda c: archlab.train(c, "a", print), "callback: a value of class builtin_function_or_method; allowed: an ins"),
+        (lambda c: archlab.draw(c).save(3), "path: 3; allowed: a text or a path"),
+        (lambda _: archlab.Decoder(), "archlab.Decoder: missing a required argument: 'config'; allowed: config, seed,"),
+        (lambda _: archlab.Session("a", PROMPT, 8), "model: 'a'; allowed: a model of archlab.from_pretrained"),
+        (lambda c: archlab.Session(archlab.Decoder(c.model), PROMPT, "x"), "capacity: 'x'; allowed: an integer"),
         (lambda _: archlab.explain(5), "word: 5; allowed: a text"),
         (lambda _: archlab.propose(params="1X"), "params: '1X'; allowed: a positive integer, or its text, as in 1B"),
         (lambda _: archlab.propose(flops=0), "flops: 0; allowed: a positive integer, or its text, as in 4e21"),
@@ -203,13 +229,58 @@ def test_a_wrong_argument_is_one_message(call: Callable[[Any], object], message:
     assert str(raised.value).startswith(message)
 
 
-def test_numbers_of_numpy_are_numbers_and_a_compiled_model_is_a_model() -> None:
+@pytest.mark.parametrize("out", ["", "."])
+def test_the_current_folder_is_never_replaced(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = archlab.Decoder(tiny.config().model)
+    archlab.save_pretrained(model, tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UserError, match=r"^\.: already exists; name a new or an empty folder"):
+        archlab.save_pretrained(model, out)
+    with pytest.raises(UserError, match=r"^\.: already exists; name a new or an empty folder"):
+        archlab.convert(tmp_path / "a", {"model.attention.n_kv_heads": 1}, out=out)
+
+
+def test_numbers_and_bools_of_numpy_are_plain_and_a_compiled_model_is_a_model() -> None:
     assert archlab.cost("gpt-2", batch=np.int64(2)) == archlab.cost("gpt-2", batch=2)  # pyright: ignore[reportArgumentType]
+    assert archlab.evaluate("tiny-llama", tokens=256, int8=np.True_) == archlab.evaluate(  # pyright: ignore[reportArgumentType]
+        "tiny-llama", tokens=256, int8=True
+    )
     model = archlab.Decoder(tiny.config().model)
     assert archlab.generate(torch.compile(model, backend="eager"), torch.zeros(1, 2, dtype=torch.long), 1).shape == (
         1,
         3,
     )
+
+
+PYTHON = {
+    "train.lr": np.float32(2**-9), "train.tokens": np.int64(81920), "model.norm": MappingProxyType({"eps": np.float64(1e-4)}),
+    "model.head.tied": np.bool_(False), "data.path": Path("a.txt"), "train.dtype": torch.bfloat16,
+}  # fmt: skip
+YAML = {
+    "train.lr": 2**-9, "train.tokens": 81920, "model.norm": {"eps": 1e-4}, "model.head.tied": False,
+    "data.path": "a.txt", "train.dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_values_of_other_libraries_are_values_of_a_config_and_of_a_study(tmp_path: Path) -> None:
+    config = archlab.load_config("tiny-llama", PYTHON)
+    assert config == archlab.load_config("tiny-llama", YAML)
+    assert (config.train.lr, config.train.dtype) == (2**-9, "bfloat16")
+    asked = values(tmp_path)
+    given = {**asked, "budget": {"tokens": np.int64(320)}, "seeds": np.int64(2), "base": tmp_path / "tiny.yaml"}
+    assert archlab.plan_study(MappingProxyType(given)).config == archlab.plan_study(asked).config
+
+
+def test_a_value_that_no_config_can_have_names_its_field(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^train\.betas\.1: is a value of class ndarray; allowed: a text, a number"):
+        archlab.load_config("tiny-llama", {"train": {"betas": (0.9, np.zeros(2))}})
+    with pytest.raises(UserError, match=r"^arms\.silu\.train\.lr: is a value of class object; allowed:"):
+        archlab.plan_study(values(tmp_path, arms={"silu": {"train.lr": object()}}))
+    endless: dict[str, Any] = {}
+    endless["model"] = endless
+    with pytest.raises(UserError, match="nested more than 100 deep"):
+        archlab.load_config("tiny-llama", endless)
 
 
 def test_a_public_function_can_be_pickled() -> None:
@@ -221,6 +292,26 @@ def test_a_size_may_be_a_text_as_on_the_command_line() -> None:
     small, large = archlab.propose(memory="16GiB", hardware="h100"), archlab.propose(memory="1TiB", hardware="h100")
     assert small.config == archlab.propose(memory=16 * 2**30).config
     assert large.config == archlab.propose(memory=archlab.load_hardware("h100").memory).config
+
+
+def test_a_drawing_without_a_title_is_of_a_config() -> None:
+    assert 'aria-label="Block diagram of a config"' in archlab.draw(tiny.config()).svg
+
+
+def test_a_callback_receives_each_step_and_another_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Steps(archlab.Callback):
+        def on_step(self, metrics: Any) -> None:
+            steps.append(metrics.step)
+
+    steps: list[int] = []
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    config = tiny.config(data=tiny.write_text(tmp_path))
+    with pytest.raises(UserError, match=r"^corpus: 'abc', but the fingerprint of .+ is '\w+'"):
+        archlab.train(config, tmp_path / "run", corpus="abc")
+    run = archlab.train(config, tmp_path / "run", Steps())
+    assert steps == [*range(1, run.steps + 1)]
 
 
 def test_a_config_may_be_given_by_its_name(tmp_path: Path) -> None:

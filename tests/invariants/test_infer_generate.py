@@ -365,6 +365,9 @@ def test_empty_prompts_are_refused() -> None:
         archlab.generate(tiny(), text(0))
     with pytest.raises(UserError, match="no texts to pad"):
         left_pad([])
+    for wrong in (text(3), text(3)[0].float()):
+        with pytest.raises(UserError, match=r"texts: item 1 is \[.*3\] of torch\..*; allowed: token ids of one text"):
+            left_pad([text(3)[0], wrong])
     tokens, padding = left_pad([text(3)[0], text(0)[0]])
     with pytest.raises(UserError, match=r"padding: \[0, 3\]"):
         archlab.generate(tiny(), tokens, padding=padding)

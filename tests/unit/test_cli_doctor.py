@@ -52,6 +52,9 @@ def test_a_missing_extra(capsys, installed, without_compiling):
     assert findings(capsys, "parquet")[0] == 0
     assert app.main(["doctor"]) == 0
     assert "pip install 'archlab[" in capsys.readouterr().out
+    installed["datasets"] = ""
+    assert app.main(["doctor", "gguf"]) == 1
+    assert "pip install 'archlab[gguf]'" in capsys.readouterr().out
 
 
 def test_an_extra_that_is_too_old(capsys, installed, without_compiling):

@@ -387,14 +387,14 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
             ("gpt-2-xl", "--out", "x.svg"),
             "draw takes one config; for two side by side, type: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
         ),
-        (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp, cross\n"),
+        (("--out", "x.svg", "--unfold", "mpl"), "unfold: 'mpl'; did you mean mlp? allowed: attention, mlp, cross\n"),
         (
             ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
-            "--unfold mlp: the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
+            "unfold: 'mlp'; the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
         ),
         (
             ("--out", "x.svg", "--unfold", "cross"),
-            "--unfold cross: the model has no cross-attention; only the cross-attention of a model with an encoder can be "
+            "unfold: 'cross'; the model has no cross-attention; only the cross-attention of a model with an encoder can be "
             "unfolded\n",
         ),
         (("--out", "x"), "--out is x; allowed: a file name that ends in .svg, .png or .pdf\n"),

@@ -253,14 +253,14 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     ("arguments", "why"),
     [
         ({"name": "rey"}, "unknown executor 'rey'; did you mean ray? allowed: local, ray, slurm"),
-        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3 needs --executor slurm; --executor is ray"),
+        ({"name": "ray", "slurm": ["time=3"]}, "slurm: 'time=3' needs the executor slurm, but executor is 'ray'"),
         (
             {"name": "slurm", "slurm": ["partitoin=a"]},
             "unknown option 'partitoin'; did you mean partition? allowed: account",
         ),
-        ({"name": "slurm", "slurm": ["time=soon"]}, "--slurm time is 'soon'; allowed: a number of minutes, at least 1"),
-        ({"name": "slurm", "slurm": ["cluster=mine"]}, "--slurm cluster is 'mine'; allowed: slurm, local"),
-        ({"name": "slurm"}, "--executor slurm: could not find sbatch"),
+        ({"name": "slurm", "slurm": ["time=soon"]}, "slurm: time is 'soon'; allowed: a number of minutes, at least 1"),
+        ({"name": "slurm", "slurm": ["cluster=mine"]}, "slurm: cluster is 'mine'; allowed: slurm, local"),
+        ({"name": "slurm"}, "executor slurm: could not find sbatch"),
     ],
 )
 def test_invalid_executors_are_refused(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,13 +123,16 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_from_pretrained_takes_a_device_and_a_format(run_folder: Path) -> None:
+def test_from_pretrained_takes_a_device_and_a_format(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "archlab.infer.load.torch_device", lambda name: torch.device("meta" if name == "cuda" else name)
+    )
     for stored in (archlab.from_pretrained(run_folder), archlab.from_pretrained(run_folder, "auto")):
         assert (stored.embedding.weight.device.type, stored.embedding.weight.dtype) == ("cpu", torch.float32)
-    found = archlab.from_pretrained(run_folder, torch.bfloat16, "meta")
+    found = archlab.from_pretrained(run_folder, torch.bfloat16, "cuda")
     assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.bfloat16)}
     archlab.save_pretrained(archlab.from_pretrained(run_folder), run_folder / "hf")
-    found = archlab.from_pretrained(run_folder / "hf", "auto", device="meta")
+    found = archlab.from_pretrained(run_folder / "hf", "auto", device="cuda")
     assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.float32)}
 
 
@@ -190,6 +193,8 @@ def test_the_peak_is_measured_with_random_numbers_from_its_own_generator() -> No
         ({"dtype": "int8"}, "dtype: 'int8'; allowed: auto, float32, bfloat16"),
         ({"dtype": "half-precision"}, "dtype: 'half-precision'; allowed"),
         ({"device": "nope"}, "device: 'nope'; allowed: cpu, cuda"),
+        ({"device": ""}, "device: ''; allowed: cpu, cuda"),
+        ({"device": "meta"}, "device: 'meta'; allowed: cpu, cuda"),
     ],
 )
 def test_an_invalid_dtype_or_device_is_refused(how: dict[str, str], message: str, run_folder: Path) -> None:

@@ -480,3 +480,13 @@ def test_functions_with_the_signatures_of_cs336():
     for function, part in ((run_rmsnorm, "norm"), (run_swiglu, "mlp"), (run_rope, "rotary")):
         result = compare(function, part, CONFIG)
         assert result.equal, result
+
+
+def test_a_name_that_the_code_does_not_take_is_refused() -> None:
+    with pytest.raises(UserError, match=r"arguments: RMSNorm has no argument 'bugs'; did you mean bug\?"):
+        compare(RMSNorm, "norm", CONFIG, arguments={"bugs": "rmsnorm-no-eps"})
+
+
+def test_a_compiled_module_is_compared_as_the_module() -> None:
+    module = RMSNorm(32)
+    assert compare(torch.compile(module, backend="eager"), "norm", CONFIG) == compare(module, "norm", CONFIG)

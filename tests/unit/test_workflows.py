@@ -49,7 +49,14 @@ def test_every_python_and_the_oldest_torch_are_tested():
 
 
 def test_every_extra_is_tested_alone():
-    assert sorted(matrix("extra")["extra"]) == sorted(EXTRAS)
+    assert sorted(matrix("extra")["extra"]) == sorted({*EXTRAS, "bench"})
+
+
+def test_only_what_passes_the_tests_is_published():
+    assert WORKFLOWS["release"]["jobs"]["publish"]["needs"] == ["build", "test"]
+    assert [step["run"] for step in steps("release", "test") if "run" in step] == [
+        "make test CONSTRAINTS=constraints.txt"
+    ]
 
 
 def test_only_jobs_with_an_environment_get_a_token():

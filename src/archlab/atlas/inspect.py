@@ -3,6 +3,7 @@ it."""
 
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from archlab.atlas import words
 from archlab.atlas.tricks import tricks
@@ -10,6 +11,7 @@ from archlab.config.core.base import Base
 from archlab.config.io import build_config
 from archlab.config.layers import encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
+from archlab.displayed import Printed
 from archlab.errors import UserError
 from archlab.exchange.hf_config import read_model_config, read_raw_config
 from archlab.exchange.load import check_hf
@@ -27,8 +29,10 @@ _SEES = {
 }
 
 
-class Inspection(Base):
+class Inspection(Printed, Base):
     """Content of a model folder. Fields that could not be read are empty, and `problems` gives the reasons."""
+
+    printed_by: ClassVar = "folders.print_inspection"
 
     model_type: str | None
     architecture: str | None

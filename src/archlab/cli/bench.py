@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from archlab.cli.arguments import AtLeastOne, ConfigName, Flag, Override, load_with_notes
 from archlab.cli.help import verb_with_subcommands
-from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.cli.terminal import long_output, print_json
 from archlab.config.effects import check_effect
+from archlab.console import console
 from archlab.pricing.memory import Format
-from archlab.pricing.units import seconds, si
 
 if TYPE_CHECKING:
-    from archlab.infer.speed import Speed
+    from archlab.infer.speed import Profile, Speed
 
 app = verb_with_subcommands("bench")
 
@@ -36,12 +36,8 @@ def train(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 10, j
     from archlab.infer.speed import training_speed
 
     check_effect(overrides, "bench train")
-    _print(
-        training_speed(load_with_notes(config, overrides), steps),
-        "of the peak speed of matrix products",
-        "FLOP/s",
-        json,
-    )
+    speed = training_speed(load_with_notes(config, overrides), steps)
+    _print(speed, json=json)
 
 
 @app.command
@@ -84,26 +80,7 @@ def decode(
 
     check_effect(overrides, "bench decode")
     speed = decoding_speed(load_with_notes(config, overrides), batch, context, steps, dtype, compiled=compile)
-    _print(speed, "of the speed of a copy, weights and cache read", "bytes/s", json)
-
-
-def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
-    if json:
-        print_json(speed.model_dump(mode="json"))
-        return
-    how = "compiled" if speed.compiled else "not compiled"
-    print(f"{speed.tokens_per_second:,.1f} tokens per second ({speed.dtype}, {how})")
-    print(f"on {speed.device}, {speed.threads} threads")
-    used = "an unknown share" if speed.used is None else f"{speed.used:.0%}"
-    print(f"{used} {limit} ({si(speed.limit)} {unit})")
-    if not speed.time_by_kind:
-        print("torch's profiler recorded no operations")
-        return
-    print_table(
-        ("kind of operation", "share of the time"),
-        [(kind, f"{share:.1%}") for kind, share in speed.time_by_kind.items()],
-        right=("share of the time",),
-    )
+    _print(speed, json=json)
 
 
 @long_output
@@ -128,15 +105,11 @@ def profile(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 5, 
 
     check_effect(overrides, "profile")
     step = training_profile(load_with_notes(config, overrides), steps)
+    _print(step, json=json)
+
+
+def _print(measured: "Speed | Profile", *, json: bool) -> None:
     if json:
-        print_json(step.model_dump(mode="json"))
-        return
-    print(f"a training step: {seconds(step.whole_seconds)}; sum of its operations: {seconds(step.seconds)}")
-    print(f"on {step.device}, {step.threads} threads, {step.dtype}")
-    print_table(
-        ("kind of operation", "FLOPs", "bytes", "time"),
-        [(part.kind, f"{part.flops:.2%}", f"{part.n_bytes:.1%}", f"{part.time:.1%}") for part in step.shares],
-        right=("FLOPs", "bytes", "time"),
-    )
-    if step.parts:
-        print_table(("part", "time"), [(part, f"{time:.1%}") for part, time in step.parts.items()], right=("time",))
+        print_json(measured.model_dump(mode="json"))
+    else:
+        measured.print_to(console())

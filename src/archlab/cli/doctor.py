@@ -51,7 +51,8 @@ def run(*extra: ExtraName, json: Flag = False) -> int:
         print("\n".join(f"{name:<8}{value}" for name, value in versions().items()))
         print_table(Finding._fields, findings)
         if absent := [finding.part for finding in features if finding.state != "ok"]:
-            print(f"To install an extra: {install(absent[0])}")
+            wanted = [name for name in absent if name in extra]
+            print(f"To install an extra: {install(*(wanted or absent[:1]))}")
         print("To complete commands in the shell: archlab completion --install")
     return int(any(finding.state != "ok" for finding in (packages, *features) if finding.part in ("packages", *extra)))
 

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from archlab.atlas.inspect import Inspection
 from archlab.cli.arguments import Flag, FolderName, Override
-from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.cli.terminal import long_output, print_json
 from archlab.config.core.text import note
+from archlab.console import console
 from archlab.exchange.gguf.write import Format
 from archlab.infer.convert import convert as convert_model
 from archlab.infer.import_export import export_gguf, export_model, import_model
 from archlab.infer.inspect import inspect
 from archlab.progress import doing
+from archlab.report.folders import print_converted, print_inspection
 
 
 def import_folder(source: FolderName, /, *, out: Path) -> None:
@@ -88,10 +89,7 @@ def convert(model: FolderName, /, *overrides: Override, out: Path) -> None:
     """
     with doing(f"converting {model}"):
         converted = convert_model(model, *overrides, out=out)
-    print_table(("tensors", "where they come from"), converted.tensors)
-    print_table(("change", "effect", "detail"), converted.changes)
-    print(converted.difference)
-    print(f"written as {converted.form}")
+    print_converted(console(), converted)
     print(out)
 
 
@@ -113,16 +111,5 @@ def inspect_folder(folder: FolderName, /, *, json: Flag = False) -> int:
     if json:
         print_json(inspection.model_dump(mode="json") | {"loads": inspection.loads})
     else:
-        _print_inspection(inspection)
+        print_inspection(console(), inspection)
     return 0 if inspection.loads else 2
-
-
-def _print_inspection(inspection: Inspection) -> None:
-    made_here = inspection.trained is not None and inspection.model_type is None
-    architecture = inspection.architecture or "not supported by archlab"
-    family = "made here" if made_here else f"{inspection.model_type} ({architecture})"
-    trained = [] if inspection.trained is None else [("trained", inspection.trained)]
-    print_table(("family", family), [*trained, *inspection.choices.items()])
-    if inspection.choices:
-        print(f"unusual: {', '.join(inspection.unusual) or 'nothing'}")
-    print("loads" if inspection.loads else "\n".join(["does not load:", *inspection.problems]))

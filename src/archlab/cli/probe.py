@@ -13,9 +13,10 @@ from archlab.cli.arguments import (
     load_several,
     split_overrides,
 )
-from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.cli.terminal import long_output, print_json
 from archlab.config.effects import check_effect
 from archlab.config.schema import Config
+from archlab.console import console
 from archlab.errors import UserError
 
 
@@ -64,7 +65,7 @@ def run(
     if steps is not None:
         raise UserError("--steps belongs to the coordinate check; add --widths, or leave out --steps")
     from archlab.infer.probe import probe
-    from archlab.report.probe.tables import of_models, over_depth, ropes
+    from archlab.report.probe.tables import print_tables, start_tables
     from archlab.training.probes import training_probes
 
     configs = load_several(config, more)
@@ -78,16 +79,13 @@ def run(
         ]
         print_json(answers if len(answers) > 1 else answers[0])
         return
-    rows = {name: start.as_json() for name, start in starts.items()}
-    rows |= {f"{name}, step {probes[-1]['step']:,}": probes[-1] for name, probes in trained.items()}
-    tables = [over_depth(rows), of_models(rows), *ropes({name: start.ropes for name, start in starts.items()})]
+    tables = start_tables(starts, trained)
     if html is not None:
         from archlab.report.probe.page import write_probes
 
         print(write_probes(starts, trained, tables, html))
         return
-    for table in tables:
-        print_table(table.columns, table.rows, right=[column for column in table.columns[1:] if column != "over depth"])
+    print_tables(console(), tables)
 
 
 def _over_widths(
@@ -101,7 +99,7 @@ def _over_widths(
 ) -> None:
     from archlab.infer.coordinates import STEPS, coordinate_check
     from archlab.infer.probe import shared_context
-    from archlab.report.probe.tables import over_widths
+    from archlab.report.probe.tables import over_widths, print_tables
 
     context, steps = context or shared_context(configs.values()), steps or STEPS
     checks = {
@@ -118,5 +116,4 @@ def _over_widths(
 
         print(write_coordinates(checks, tables, html))
         return
-    for table in tables:
-        print_table(table.columns, table.rows, right=table.columns[1:])
+    print_tables(console(), tables)

@@ -90,10 +90,9 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
     """
     from archlab.report.study.run_study import write_report
     from archlab.study.runner import Study
-    from archlab.study.study_file import is_study_folder, read_study, study_path
+    from archlab.study.study_file import check_study_folder, read_study, study_path
 
-    if not is_study_folder(folder):
-        raise UserError(f"{folder}: not a study folder (no study.yaml); `archlab study run` makes one")
+    check_study_folder(folder)
     name, config = read_study(folder)
     summary = Study(name, config, folder, source=study_path(folder)).read()
     if json:

@@ -18,6 +18,7 @@ from archlab.config.about import About
 from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge
+from archlab.config.core.plain import plain_values
 from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import parse_yaml, read_yaml
@@ -164,11 +165,7 @@ def override_texts(*overrides: str | Mapping[str, Any]) -> list[str]:
 def _texts_of(override: str | Mapping[str, Any]) -> list[str]:
     if isinstance(override, str):
         return [override]
-    try:
-        return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in override.items()]
-    except (AttributeError, TypeError, ValueError):
-        allowed = "allowed: strings such as model.norm.kind=layernorm, or mappings of keys to values of YAML"
-        raise UserError(f"overrides: {override!r}; {allowed}") from None
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in plain_values(override).items()]
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:

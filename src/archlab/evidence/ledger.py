@@ -7,6 +7,7 @@ from functools import cache
 from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.displayed import Displayed
+from archlab.errors import UserError
 from archlab.evidence.claims import Claim, Effect, claim_of, claims
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
@@ -42,7 +43,10 @@ def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim]
     >>> [entry.found[0].verdict for entry in archlab.ledger() if entry.claim.name == "gates"]
     ['mixed']
     """
-    listed = claims().values() if chosen is None else chosen
+    listed = claims().values() if chosen is None else [*chosen]
+    for claim in listed:
+        if not isinstance(claim, Claim):
+            raise UserError(f"chosen: {claim!r}; allowed: the `claim` of entries of archlab.ledger()")
     if results is None:
         return Ledger(_committed_entry(claim.number) for claim in listed)
     primaries = _primaries(results)

@@ -1,11 +1,10 @@
 """Plan of a study: its arms, and what its runs would take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archlab.config.core.merge import Raw
 from archlab.config.io import studies
 from archlab.config.training import resolve_train
 from archlab.displayed import Displayed, Library, as_frame
@@ -68,7 +67,7 @@ def _row(arm: Arm) -> dict[str, Any]:
     }
 
 
-def plan_study(study: str | Path | Raw | StudyConfig, scale: str | None = None) -> PlannedStudy:
+def plan_study(study: str | Path | Mapping[str, Any] | StudyConfig, scale: str | None = None) -> PlannedStudy:
     """Return the arms of a study and an estimate of what its runs would take. Nothing is trained.
 
     - `study`: a study that comes with archlab, a YAML file, a study folder, the values of a study file, or a

@@ -82,6 +82,12 @@ def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
         yield name, torch.tensor(value, dtype=next(model.parameters()).dtype)
 
 
+def check_new(folder: Path) -> None:
+    """Raise UserError unless the path is that of a new or an empty folder, other than the current one."""
+    if not folder.name or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise UserError(f"{folder}: already exists; name a new or an empty folder")
+
+
 def write_folder(
     folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]
 ) -> None:
@@ -89,8 +95,7 @@ def write_folder(
 
     Weights of more than SHARD_BYTES are split into several files, with an index.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: already exists; name a new or an empty folder")
+    check_new(folder)
     with _full_disk_named(folder), folder_atomic(folder) as temporary:
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         for name, content in companions.items():

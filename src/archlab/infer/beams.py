@@ -69,7 +69,7 @@ def beam_search(
     check_at_least(1, beams=beams)
     check_at_least(0, max_new_tokens=max_new_tokens)
     if not 0 <= alpha <= MOST_ALPHA:
-        raise UserError(f"length penalty: {alpha}; allowed: 0 to {MOST_ALPHA}")
+        raise UserError(f"alpha, the exponent of the length penalty: {alpha}; allowed: 0 to {MOST_ALPHA}")
     check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
     ends = set(tokens_of(end_of_text))
     check_ids(model.config, torch.tensor([*ends], dtype=torch.int64))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from archlab.config.io import override_texts
 from archlab.config.schema import Config
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
+from archlab.displayed import Printed
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config
 from archlab.exchange.load import read_origin
-from archlab.exchange.save import save_pretrained
-from archlab.infer.import_export import check_new, write_untrained
+from archlab.exchange.save import check_new, save_pretrained
+from archlab.infer.import_export import write_untrained
 from archlab.model.decoder import Decoder
 from archlab.training.initial_values import planned
 from archlab.training.start_weights import Start, open_start
@@ -32,9 +33,11 @@ _LONGEST = 1024
 """Largest number of tokens of the random text whose last logits are compared."""
 
 
-@dataclass(frozen=True)
-class Converted:
+@dataclass(frozen=True, repr=False)
+class Converted(Printed):
     """Result of a conversion."""
+
+    printed_by: ClassVar = "folders.print_converted"
 
     tensors: list[tuple[str, str]]
     """Names of tensors, those of equal layers in one row, and where their values come from."""

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import linear_regression
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train, without_teacher
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
+from archlab.displayed import Printed
 from archlab.errors import UserError, check_at_least
 from archlab.exchange.configs import ConfigSource, config_of
 from archlab.infer.probe import shared_context
@@ -60,9 +61,11 @@ class Place:
     """Exponent p of the fit `change ~ width^p`. None if a change is not positive or not finite."""
 
 
-@dataclass(frozen=True)
-class Coordinates:
+@dataclass(frozen=True, repr=False)
+class Coordinates(Printed):
     """Result of the coordinate check for a config."""
+
+    printed_by: ClassVar = "probe.tables.print_coordinates"
 
     widths: Sequence[int]
     steps: int
@@ -104,7 +107,9 @@ def coordinate_check(
     check_at_least(1, steps=steps, context=context, widths=min(widths, default=None))
     context = context or shared_context([config])
     if len(set(widths)) < 2:
-        raise UserError(f"widths: {', '.join(map(str, widths))}; allowed: two or more, such as 64,128,256")
+        raise UserError(
+            f"widths: {', '.join(map(str, widths))}; allowed: two or more different widths, such as 64,128,256"
+        )
     config = without_teacher(config, "changes of activations")
     windows = Pass(max(1, PROBED_TOKENS // context), context, bytes_each=FLOAT32_BYTES, is_training=True)
     widths = sorted(set(widths))

@@ -8,7 +8,7 @@ from typing import Any
 from archlab.config.effects import check_effect
 from archlab.config.io import override_texts
 from archlab.displayed import Evaluations
-from archlab.errors import UserError
+from archlab.errors import UserError, check_at_least
 from archlab.infer.paired import interval
 from archlab.infer.score import HeldOutScore, score_all
 
@@ -58,6 +58,7 @@ def evaluate(
     """
     if not sources:
         raise UserError("no models to evaluate; pass at least one")
+    check_at_least(1, tokens=tokens)
     names, texts = [str(source) for source in sources], override_texts(*overrides)
     check_effect(texts, "eval")
     models = score_all(names, texts, tokens, int8=int8)

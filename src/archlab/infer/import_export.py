@@ -17,7 +17,7 @@ from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.hf_config import read_raw_config
 from archlab.exchange.load import imported_record, load_hf
-from archlab.exchange.save import save_pretrained
+from archlab.exchange.save import check_new, save_pretrained
 from archlab.files import folder_atomic, real_path
 from archlab.hf.folder import TOKENIZER
 from archlab.hf.imported import IMPORTED, Imported, imported
@@ -87,12 +87,6 @@ def write_untrained(out: Path, config: Config, model: Decoder, files: Mapping[st
         write_with_digests(temporary, {"config.yaml": to_yaml(config.model_dump(mode="json")), **files})
         (temporary / "checkpoints").mkdir()
         save_checkpoint(temporary / "checkpoints", 0, model.to(torch.float32), optimizer=None)
-
-
-def check_new(out: Path) -> None:
-    """Raise UserError unless `out` is a new or an empty folder."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: already exists; name a new or an empty folder")
 
 
 def export_model(run: Path, out: Path, family: str | None = None, dtype: Format | None = None) -> str:

@@ -48,7 +48,7 @@ def from_pretrained(
     torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(torch_dtype, torch.dtype) and torch_dtype.is_floating_point):
         raise UserError(f"dtype: {dtype!r}; allowed: auto, float32, bfloat16, float16, float64")
-    target = torch_device(device or "cpu")
+    target = torch_device("cpu" if device is None else device)
     folder = find_folder(folder_or_hub_id)
     model = load_model(folder) if is_run_folder(folder) else load_hf(folder, torch_dtype)
     model.origin = replace(model.origin, folder=folder)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
+from archlab.displayed import Printed
 from archlab.errors import UserError, at, check_at_least
 from archlab.exchange.configs import ConfigSource, named_configs
 from archlab.model.decoder import Decoder
@@ -68,6 +69,13 @@ class Start:
         return {**own, **self.probed.as_json(), "rope": [rope._asdict() for rope in self.ropes]}
 
 
+class Probes(Printed, list[Start]):
+    """Results of probing several models, and the names of their configs."""
+
+    printed_by: ClassVar = "probe.tables.print_probes"
+    names: Sequence[str] = ()
+
+
 def shared_context(configs: Iterable[Config]) -> int:
     """Return the number of tokens per window for a comparison of configs.
 
@@ -78,7 +86,7 @@ def shared_context(configs: Iterable[Config]) -> int:
 
 def probe(
     config: ConfigSource, /, *more: ConfigSource, context: int | None = None, names: Sequence[str] = ()
-) -> list[Start]:
+) -> Probes:
     """Measure gradients, activations and attention of every layer before training, for one or more configs.
 
     The measurement is one forward and backward pass over 512 random tokens in float32. `train.seed` determines the
@@ -103,7 +111,10 @@ def probe(
     for name, each in configs.items():
         with at(name):
             devices.append(_device_for(each, rows, context))
-    return [_start(each, device, rows, context) for each, device in zip(configs.values(), devices, strict=True)]
+    starts = zip(configs.values(), devices, strict=True)
+    probes = Probes(_start(each, device, rows, context) for each, device in starts)
+    probes.names = [*configs]
+    return probes
 
 
 def _start(config: Config, device: Device, rows: int, context: int) -> Start:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.calls import checked
 from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.config.layers import sees_as
 from archlab.errors import UserError, check_at_least
@@ -67,6 +68,10 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     (tensor([[5, 6, 7],
             [0, 0, 8]]), tensor([0, 2]))
     """
+    for index, text in enumerate(texts):
+        if text.ndim != 1 or text.dtype not in WHOLE:
+            problem = f"{list(text.shape)} of {text.dtype}"
+            raise UserError(f"texts: item {index} is {problem}; allowed: token ids of one text, [n] of integers")
     longest = max((len(text) for text in texts), default=0)
     padding = [longest - len(text) for text in texts]
     rows = [F.pad(text, (p, 0)) for text, p in zip(texts, padding, strict=True)]
@@ -130,6 +135,7 @@ class Session:
     torch.Size([2, 4])
     """
 
+    @checked
     def __init__(
         self,
         model: Decoder,

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from archlab.config.training import check_objective, resolve_train, without_teac
 from archlab.data.objectives import random_batch
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
+from archlab.displayed import Printed
 from archlab.errors import UserError, check_at_least
 from archlab.exchange.configs import ConfigSource, config_of
 from archlab.infer.clock import Part, clocked, time_by_kind
@@ -41,8 +43,12 @@ WARM_UP = 2
 """Number of initial steps that are not timed. They also allocate memory and compile layers."""
 
 
-class Speed(Base):
+class Speed(Printed, Base):
     """Measured speed on this machine."""
+
+    printed_by: ClassVar = "measured.print_speed"
+    limit_is: ClassVar = "peak speed of matrix products"
+    limit_unit: ClassVar = "FLOP/s"
 
     tokens_per_second: float
     """Tokens per second in a step of median duration."""
@@ -60,6 +66,16 @@ class Speed(Base):
     device: str
     dtype: str
     threads: int
+
+
+class DecodingSpeed(Speed):
+    """Measured speed of decoding on this machine."""
+
+    limit_is: ClassVar = "speed of a copy, weights and cache read"
+    limit_unit: ClassVar = "bytes/s"
+
+
+_SpeedKind = TypeVar("_SpeedKind", bound=Speed)
 
 
 def training_speed(config: ConfigSource, steps: int = 10) -> Speed:
@@ -80,7 +96,7 @@ def training_speed(config: ConfigSource, steps: int = 10) -> Speed:
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     utilization.measure(seconds=0.3)
     used = utilization.at(speed)
-    return _speed(speed, used, utilization.peak, run.step, run.device, run.compiled)
+    return _speed(Speed, speed, used, utilization.peak, run.step, run.device, run.compiled)
 
 
 def decoding_speed(
@@ -91,7 +107,7 @@ def decoding_speed(
     dtype: Format = "bfloat16",
     *,
     compiled: bool = False,
-) -> Speed:
+) -> DecodingSpeed:
     """Measure the speed of greedy decoding on this machine. Weights and tokens are random.
 
     - `batch`: number of sequences that are decoded in parallel.
@@ -116,13 +132,19 @@ def decoding_speed(
     speed = batch / statistics.median(seconds_of(step, steps))
     limit = copy_bandwidth(device.type)
     read = sum(work.weight_bytes + work.kept_bytes for work in counted.computed_work["decoding"])
-    return _speed(speed, speed / batch * read / limit, limit, step, device, compiled)
+    return _speed(DecodingSpeed, speed, speed / batch * read / limit, limit, step, device, compiled)
 
 
 def _speed(
-    speed: float, used: float | None, limit: float, step: Callable[[], None], device: Device, compiled: bool
-) -> Speed:
-    return Speed(
+    kind: type[_SpeedKind],
+    speed: float,
+    used: float | None,
+    limit: float,
+    step: Callable[[], None],
+    device: Device,
+    compiled: bool,
+) -> _SpeedKind:
+    return kind(
         tokens_per_second=speed,
         used=used,
         limit=limit,
@@ -230,8 +252,10 @@ class Share(Base):
     """Measured fraction of the step's time. A softmax in a fused attention kernel counts as attention."""
 
 
-class Profile(Base):
+class Profile(Printed, Base):
     """Profile of an uncompiled training step on this machine."""
+
+    printed_by: ClassVar = "measured.print_profile"
 
     seconds: float
     """Total time of all operations, without the time that Python spends between them."""

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.calls import checked
 from archlab.config.check import check_model
 from archlab.config.components.component import RoleName
 from archlab.config.components.norm import NoNorm
 from archlab.config.layers import encoder_of, final_norm, layer_configs
 from archlab.config.model_schema import HeadTransform as HeadTransformConfig
 from archlab.config.model_schema import ModelConfig
-from archlab.errors import UserError
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, ForwardPass, SequenceShard, start_pass
@@ -194,12 +194,9 @@ class Decoder(Stack):
     torch.Size([1, 3, 2048])
     """
 
+    @checked
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
         super().__init__()
-        if not isinstance(config, ModelConfig):
-            raise UserError(
-                f"Decoder: config is a {type(config).__name__}; allowed: a ModelConfig, such as load_config(...).model"
-            )
         check_model(config)
         self.config, self.origin = config, Origin()
         self.embedding = TokenEmbedding(config)

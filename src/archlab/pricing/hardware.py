@@ -118,7 +118,7 @@ class Measurements(Base):
     """Measured rates, by pass and number format. The measured models were not compiled."""
 
 
-class Hardware(Base):
+class Hardware(Displayed, Base):
     """Device that models run on, or several identical devices."""
 
     name: Line

@@ -1,7 +1,7 @@
 """Find and read study files."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge, merge_overrides, without
+from archlab.config.core.plain import plain_values
 from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.text import note_once, visible
 from archlab.config.core.trust import accept, accept_from
@@ -83,7 +84,7 @@ class GivenStudy(NamedTuple):
     """Path of its file for error messages, otherwise "the study"."""
 
 
-def given_study(study: str | Path | Raw | StudyConfig, scale: str | None) -> GivenStudy:
+def given_study(study: str | Path | Mapping[str, Any] | StudyConfig, scale: str | None) -> GivenStudy:
     """Return a study that is given by its name, the path of its file or folder, its values, or its config.
 
     Raise UserError if the study is invalid, or if it has no such scale.
@@ -93,7 +94,8 @@ def given_study(study: str | Path | Raw | StudyConfig, scale: str | None) -> Giv
         return GivenStudy(name, config, study_path(study))
     if scale is not None:
         raise UserError(f"scale: {scale!r}; only the name of a study or a study file can have a scale")
-    return GivenStudy(None, study if isinstance(study, StudyConfig) else study_from_values(study), "the study")
+    config = study if isinstance(study, StudyConfig) else study_from_values(plain_values(study))
+    return GivenStudy(None, config, "the study")
 
 
 def with_seeds(study: StudyConfig, n: int, source: str) -> StudyConfig:
@@ -116,6 +118,12 @@ def default_folder(source: str | Path, name: str) -> Path:
 def is_study_folder(path: Path) -> bool:
     """Return whether the path is a folder that `archlab study run` created."""
     return (path / STUDY).is_file()
+
+
+def check_study_folder(path: Path) -> None:
+    """Raise UserError if the path is not a folder that `archlab study run` created."""
+    if not is_study_folder(path):
+        raise UserError(f"{path}: not a study folder (no {STUDY}); `archlab study run` makes one")
 
 
 def _validated(raw: Raw, source: str) -> StudyConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
+from archlab.study.study_file import check_study_folder
 
 _FILE = "summary.json"
 _RUNS = "runs.csv"
@@ -20,6 +21,7 @@ def load_study(folder: str | Path) -> StudySummary:
     >>> [(row["arm"], row["seed"]) for row in study.frame()]
     [('silu', 0), ('silu', 1), ('gelu', 0), ('gelu', 1)]
     """
+    check_study_folder(Path(folder))
     if not has_summary(Path(folder)):
         raise UserError(f"{Path(folder) / _FILE} is missing; `archlab study run` writes it when all runs have ended")
     return read_summary(Path(folder))

@@ -50,7 +50,9 @@ class Candidate:
         self.form, self.settings = form, {**_settings(reference), **given}
         if not callable(target):
             raise UserError(f"target: is a {type(target).__name__}; allowed: a module, a class or a function")
+        of_class = []
         if inspect.isclass(target):
+            of_class = _arguments(target)
             target = self._made(target)
         elif not isinstance(target, nn.Module) and not _arguments(target):
             target = _called(target, {})
@@ -62,6 +64,9 @@ class Candidate:
         self.arguments = _arguments(called)
         if not self.arguments:
             raise UserError(f"{_name(target)}: takes no input; the first argument must be the input")
+        known = [*dict.fromkeys([*of_class, *self.arguments])]
+        if unknown := [name for name in given if name not in known]:
+            raise UserError(f"arguments: {_name(target)} has no argument {unknown[0]!r}{choose(unknown[0], known)}")
         self.input = self.argument(_INPUTS) or next(iter(self.arguments))
         others = [name for name in self.arguments if name != self.input]
         special = (*_POSITIONS, *_MASKS, *_CACHES, "use_cache", "start_pos")

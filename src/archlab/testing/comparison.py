@@ -56,6 +56,7 @@ def compare(
     Raise UserError if the code cannot be called, if it is not deterministic, or if its parameters do not match those of
     the config.
     """
+    target = getattr(target, "_orig_mod", target)  # a compiled module contains the module
     if part not in get_args(Part):
         raise UserError(f"part: {part!r} is unknown{choose(str(part), get_args(Part))}")
     if mask not in get_args(MaskForm):

@@ -33,6 +33,10 @@ class Callback:
     """Base class of callbacks. Training calls its methods, which do nothing unless a subclass overrides them.
 
     A callback is also a context manager. Training enters it before the first step and leaves it after the last one.
+
+    >>> class Losses(archlab.Callback):
+    ...     def on_step(self, metrics):
+    ...         print(metrics.step, f"{metrics.loss:.3f}")
     """
 
     def __enter__(self) -> Self:

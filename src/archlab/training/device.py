@@ -123,7 +123,9 @@ def torch_device(device: torch.device | str) -> torch.device:
     try:
         resolved = torch.device(device)
     except RuntimeError:
-        raise UserError(f"device: {device!r}; allowed: cpu, cuda, cuda:0, cuda:1, …") from None
+        resolved = None
+    if resolved is None or resolved.type not in ("cpu", "cuda"):
+        raise UserError(f"device: {str(device)!r}; allowed: cpu, cuda, cuda:0, cuda:1, …")
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device: {device}, but torch finds no CUDA device here; allowed: cpu")
     return resolved

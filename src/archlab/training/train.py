@@ -51,8 +51,9 @@ def train(
     """Train a run in the folder `out`, or continue it from its last checkpoint. Return the run's summary.
 
     If the run is finished, return its summary without training. Under torchrun, call this function in every process;
-    together they train one run. `callback` is called during training; without a callback, progress is printed to
-    stderr. `corpus` is the fingerprint that the text must have; None accepts any text.
+    together they train one run. Training calls the methods of `callback`, an instance of a subclass of
+    `archlab.Callback`; without a callback, progress is printed to stderr. `corpus` is the fingerprint that the text
+    must have; None accepts any text.
 
     Raise UserError if the folder contains another run, the text has another fingerprint, or a step does not fit into
     memory. On Ctrl-C or SIGTERM, save a checkpoint and raise KeyboardInterrupt.
@@ -116,7 +117,10 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool, began
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
     named, data, world = setup.config.data.named, setup.batches.data, setup.world
     if corpus not in (None, data.fingerprint):
-        raise UserError(f"{named}: the text has changed since the study began; begin a new study")
+        raise UserError(
+            f"corpus: {corpus!r}, but the fingerprint of {named} is {data.fingerprint!r}; if the text has changed "
+            "since a study began, begin a new study"
+        )
     if world.broadcast_from_first(lambda: data.fingerprint) != data.fingerprint:
         raise UserError(
             f"{named}: process {world.rank} read a different text than process 0; all processes need the same text"

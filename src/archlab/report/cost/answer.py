@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from typing import Any, overload
 
 from archlab.config.schema import Config
@@ -286,8 +287,8 @@ def cost(
     ['1']
     """
     check_at_least(1, batch=batch, context=context, source=source, devices=devices)
-    if price is not None and not price > 0:
-        raise UserError(f"price: {price}; allowed: more than 0")
+    if price is not None and not 0 < price < inf:
+        raise UserError(f"price: {price}; allowed: a finite number above 0")
     request = CostRequest(
         () if batch is None else (batch,), () if context is None else (context,), source, dtype, hardware, devices,
         parallel, price,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from archlab.calls import checked
 from archlab.config.layers import distinct_layers, stacks
 from archlab.displayed import Displayed, FigureFormat
 from archlab.exchange.configs import ConfigSource, name_of, shape_of
@@ -28,6 +29,7 @@ class Figure(Displayed):
 
         return svg_file(self.svg, format)
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the picture to a file whose name ends in .svg, .pdf or .png, and return its path."""
         return write_picture(self.svg, Path(path))
@@ -56,6 +58,6 @@ def draw(config: ConfigSource, title: str = "", *, unfold: Sequence[str] = (), r
     >>> archlab.draw("llama-3-8b", unfold=["mlp"]).save("model.svg")
     PosixPath('model.svg')
     """
-    shape, title = shape_of(config), title or name_of(config, "block diagram")
+    shape, title = shape_of(config), title or name_of(config, "a config")
     check_unfold([layer for stack in stacks(shape.config.model) for layer in distinct_layers(stack)], list(unfold))
     return Figure(title, block_diagram(shape.config, title, list(unfold), remark or shape.part))

@@ -143,11 +143,11 @@ def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:
     """Raise UserError if `unfold` contains a name for which no layer has a branch that can be drawn in detail."""
     for name in unfold:
         if name not in UNFOLDED:
-            raise UserError(f"--unfold: {name}{choose(name, [*UNFOLDED])}")
+            raise UserError(f"unfold: {name!r}{choose(name, [*UNFOLDED])}")
         branch_by_kind = {
             branch.component.kind: branch for layer in layers for branch in layer.branches if branch.name == name
         }
         if not any(can_unfold(branch.component) for branch in branch_by_kind.values()):
             missing = "no cross-attention" if name == "cross" else f"no {name}"
             model_has = f"{name} of kind {' and '.join(branch_by_kind)}" if branch_by_kind else missing
-            raise UserError(f"--unfold {name}: the model has {model_has}; only {UNFOLDED[name]} can be unfolded")
+            raise UserError(f"unfold: {name!r}; the model has {model_has}; only {UNFOLDED[name]} can be unfolded")

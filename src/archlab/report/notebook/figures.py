@@ -86,7 +86,7 @@ def _spec(value: object, name: str | None) -> dict[str, Any]:
         raise UserError("there is nothing to draw yet: no evaluation and no comparison")
     name = next(iter(charts.by_name)) if name is None else name
     if name not in charts.by_name:
-        raise UserError(f"name: {name!r}{choose(name, [*charts.by_name])}")
+        raise UserError(f"name: {name!r}{choose(str(name), [*charts.by_name])}")
     theme = still_theme(charts.colors["light"])
     theme["legend"] = {**theme["legend"], "columns": _COLUMNS}
     return at_width(charts.by_name[name], _WIDTH) | {"config": theme}

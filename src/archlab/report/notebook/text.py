@@ -12,16 +12,17 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.console import console
-from archlab.displayed import Evaluations, Families, Transformations, Written
+from archlab.displayed import Evaluations, Families, Printed, Transformations, Written
 from archlab.evidence.ledger import Ledger
 from archlab.evidence.studies import Studies
 from archlab.evidence.study_plan import PlannedStudy
 from archlab.exchange.diff import Differences
-from archlab.pricing.hardware import Devices
+from archlab.pricing.hardware import Devices, Hardware
 from archlab.pricing.summary import Cost
 from archlab.report.check import Review, print_review
 from archlab.report.cost.answer import Costs, Plans
 from archlab.report.cost.tables import of_one
+from archlab.report.device import print_device
 from archlab.report.drawings.figure import Figure
 from archlab.report.evaluations import print_evaluations
 from archlab.report.explain import Explanation
@@ -90,6 +91,11 @@ def _(value: Written, out: Console) -> None:
 
 
 @print_value.register
+def _(value: Printed, out: Console) -> None:
+    value.print_to(out)
+
+
+@print_value.register
 def _(value: PlannedStudy, out: Console) -> None:
     print_plan(out, value)
 
@@ -127,6 +133,7 @@ def _(value: RunSummary, out: Console) -> None:
 _LISTS: Mapping[type, Callable[[Console, Any], None]] = {
     Presets: print_presets,
     Devices: print_hardware,
+    Hardware: print_device,
     Families: print_families,
     Transformations: print_transformations,
     Studies: print_studies,

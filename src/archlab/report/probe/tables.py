@@ -1,13 +1,17 @@
 """Results of probes and of the coordinate check, as tables for a terminal with 80 columns."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
 
 from archlab.infer.coordinates import Coordinates, Place
-from archlab.infer.probe import RopeProducts
-from archlab.report.text_table import FIXED, Table
+from archlab.infer.probe import Probes, RopeProducts, Start
+from archlab.report.text_table import FIXED, Table, print_columns
 from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 
+_SPARKLINES = "over depth"
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"
 WIDEST = 24
@@ -15,6 +19,26 @@ WIDEST = 24
 _LEAST_FACTOR = 2.0
 """Minimum ratio of the values that a logarithmic sparkline draws as its highest and its lowest column. It prevents
 noise from looking like a steep trend."""
+
+
+def print_probes(out: Console, probes: Probes) -> None:
+    print_tables(out, start_tables(dict(zip(probes.names, probes, strict=True)), {}))
+
+
+def print_coordinates(out: Console, check: Coordinates) -> None:
+    print_tables(out, over_widths("the config", check))
+
+
+def print_tables(out: Console, tables: Iterable[Table]) -> None:
+    for table in tables:
+        print_columns(out, table.columns, table.rows, right=[name for name in table.columns[1:] if name != _SPARKLINES])
+
+
+def start_tables(starts: Mapping[str, Start], trained: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
+    """Return the tables of probed configs by name. `trained` holds the probes of each run during its training."""
+    rows = {name: start.as_json() for name, start in starts.items()}
+    rows |= {f"{name}, step {probes[-1]['step']:,}": probes[-1] for name, probes in trained.items()}
+    return [over_depth(rows), of_models(rows), *ropes({name: start.ropes for name, start in starts.items()})]
 
 
 def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
@@ -35,7 +59,7 @@ def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
             ends = [x for x in layers if x is not None][:: max(1, sum(x is not None for x in layers) - 1)]
             first, last = (ends[0], ends[-1]) if ends else (None, None)
             rows.append((title, measure.text(first), spark(layers, measure, span), measure.text(last)))
-    return Table(("by layer", "first", "over depth", "last"), rows)
+    return Table(("by layer", "first", _SPARKLINES, "last"), rows)
 
 
 def of_models(probes: Mapping[str, ProbeValues]) -> Table:

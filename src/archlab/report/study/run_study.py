@@ -1,9 +1,9 @@
 """Run a study from Python and write its page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from archlab.config.core.merge import Raw
 from archlab.config.core.text import note
 from archlab.errors import UserError
 from archlab.files import real_path
@@ -19,7 +19,7 @@ from archlab.study.study_file import default_folder, given_study, with_seeds
 
 
 def run_study(
-    study: str | Path | Raw | StudyConfig,
+    study: str | Path | Mapping[str, Any] | StudyConfig,
     out: str | Path | None = None,
     workers: int | None = None,
     executor: ExecutorName = "local",

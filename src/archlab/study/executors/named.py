@@ -20,7 +20,7 @@ def make_executor(name: str = "local", workers: int | None = None, slurm: Sequen
     with another executor, and for a library that is not installed.
     """
     if slurm and name != "slurm":
-        raise UserError(f"--slurm {slurm[0]} needs --executor slurm; --executor is {name}")
+        raise UserError(f"slurm: {slurm[0]!r} needs the executor slurm, but executor is {name!r}")
     match name:
         case "local":
             from archlab.study.executors.local import Local

@@ -107,7 +107,7 @@ def _train(errand: Errand, run: Run) -> list[RunProgress]:
 def installed_ray() -> Any:
     """Import and return the ray module. Raise UserError if Ray is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
-    with needs_extra("ray", "--executor ray"):
+    with needs_extra("ray", "executor ray"):
         import ray
     return ray
 
@@ -121,7 +121,7 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
         why = f"no Ray cluster answers at {address} (RAY_ADDRESS): {error.strerror or error}"
-        raise UserError(f"--executor ray: {why}; start one there, or unset RAY_ADDRESS") from None
+        raise UserError(f"executor ray: {why}; start one there, or unset RAY_ADDRESS") from None
 
 
 def _connected() -> Any:

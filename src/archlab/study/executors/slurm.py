@@ -74,17 +74,15 @@ def slurm_options(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if key not in OPTIONS:
-            raise UserError(
-                f"--slurm: unknown option {key!r}{choose(key, OPTIONS)}; for example: --slurm partition=gpu time=120"
-            )
+            raise UserError(f"slurm: unknown option {key!r}{choose(key, OPTIONS)}; for example: partition=gpu time=120")
         if not equals or key in options:
             problem = "has two values" if key in options else "has no value"
-            raise UserError(f"--slurm: {key} {problem}; give each option once, for example partition=gpu time=120")
-        options[key] = [value] if key == "setup" else parse_yaml(value, f"--slurm {key}")
+            raise UserError(f"slurm: {key} {problem}; give each option once, for example partition=gpu time=120")
+        options[key] = [value] if key == "setup" else parse_yaml(value, f"slurm: {key}")
     if options.get("cluster", "slurm") not in ("slurm", "local"):
-        raise UserError(f"--slurm cluster is {options['cluster']!r}; allowed: slurm, local")
+        raise UserError(f"slurm: cluster is {options['cluster']!r}; allowed: slurm, local")
     if not isinstance(minutes := options.get("time", _DEFAULT_MINUTES), int) or minutes < 1:
-        raise UserError(f"--slurm time is {minutes!r}; allowed: a number of minutes, at least 1")
+        raise UserError(f"slurm: time is {minutes!r}; allowed: a number of minutes, at least 1")
     return options
 
 
@@ -92,7 +90,7 @@ def check_slurm(options: Mapping[str, Any]) -> None:
     """Raise UserError if jobs cannot be submitted from this machine."""
     _submitit()
     if options.get("cluster") != "local" and shutil.which("sbatch") is None:
-        raise UserError("--executor slurm: could not find sbatch; run the command on a machine that submits Slurm jobs")
+        raise UserError("executor slurm: could not find sbatch; run the command on a machine that submits Slurm jobs")
 
 
 class _Queue:
@@ -145,7 +143,7 @@ class _Queue:
             else:
                 self._has_begun = True
                 return
-        raise UserError(f"--executor slurm: sbatch refused the jobs: {why}")
+        raise UserError(f"executor slurm: sbatch refused the jobs: {why}")
 
     def ended(self, tasks: Sequence[Job], seconds: float) -> list[Job]:
         """Return the jobs that have written their result file, or that have ended according to Slurm."""
@@ -224,6 +222,6 @@ class _TrainRun:
 
 
 def _submitit() -> Any:
-    with needs_extra("slurm", "--executor slurm"):
+    with needs_extra("slurm", "executor slurm"):
         import submitit
     return submitit
