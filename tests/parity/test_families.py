@@ -213,11 +213,9 @@ def _module(theirs: nn.Module, name: str) -> nn.Module:
     """Return a module by its name in files. Files of Nemotron-H say `backbone` for the module `model`, and files of OLMo
     Hybrid and A.X K1 have other names for some norms."""
     name = re.sub("^backbone", str(theirs.base_model_prefix), name)
-    renamed = {
-        "attention_layer_norm": "input_layernorm",
-        "feedforward_layer_norm": "post_attention_layernorm",
-        "post_mlp_layernorm": "mlp.post_mlp_layernorm",
-    }
+    renamed = {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"}
+    if isinstance(theirs, transformers.AXK1PreTrainedModel):
+        renamed["post_mlp_layernorm"] = "mlp.post_mlp_layernorm"
     owner, _, last = name.rpartition(".")
     return theirs.get_submodule(f"{owner}.{renamed.get(last, last)}".removeprefix("."))
 

@@ -15,7 +15,7 @@ from archlab.config.components.position import Rope
 
 class Frequencies(NamedTuple):
     """Frequency of each pair in radians per token, [n / 2] or [B, T, n / 2], and the factor that scales cos and sin: a
-    number or [B, T, 1]."""
+    number or [B, 1, T, 1]."""
 
     per_token: Tensor
     amplitude: float | Tensor = 1.0
@@ -46,11 +46,13 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
         case schema.Longrope() as s:
             long, short = plain.new_tensor(s.long_factor), plain.new_tensor(s.short_factor)
             is_long = lengths_BT1 > s.original_max_seq_len
-            amplitude = s.attention_factor or _longrope_amplitude(s)
             if s.long_attention_factor is not None:
-                own, longer = plain.new_tensor(amplitude), plain.new_tensor(s.long_attention_factor)
-                return Frequencies(plain / torch.where(is_long, long, short), torch.where(is_long, longer, own))
-            return Frequencies(plain / torch.where(is_long, long, short), amplitude)
+                own = plain.new_tensor(s.attention_factor or _longrope_amplitude(s))
+                longer = plain.new_tensor(s.long_attention_factor)
+                return Frequencies(
+                    plain / torch.where(is_long, long, short), torch.where(is_long, longer, own)[:, None]
+                )
+            return Frequencies(plain / torch.where(is_long, long, short), s.attention_factor or _longrope_amplitude(s))
         case schema.Proportional() as s:
             return Frequencies(torch.where(pairs < s.rotated_pairs(n), plain, 0.0))
 

@@ -46,8 +46,6 @@ def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor,
     pairs = torch.arange(rotating // 2, device=positions_BT.device, dtype=wide(dtype))
     per_token, amplitude = frequencies(config, rotating, lengths_BT[..., None], pairs)
     angles = (positions_BT[..., None].to(wide(dtype)) * per_token)[:, None]
-    if isinstance(amplitude, Tensor):
-        amplitude = amplitude[:, None]
     cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
     interleaved = config.pairing == "interleaved"
     return Rotation(
