@@ -211,6 +211,7 @@ def test_undo_goes_back_over_all_changes_and_a_reset_also_after_a_reload(lab: La
     for query in ("?model.n_layers=3", "?model.n_layers=6", "?model.n_layers=9", ""):
         page.click("#undo")
         expect(page).to_have_url(f"{lab.home}/m/gpt-2{query}")
+        page.wait_for_load_state()  # the URL changes before the script of the page listens
     page.click("#undo")
     page.wait_for_timeout(300)
     expect(page).to_have_url(f"{lab.home}/m/gpt-2")
