@@ -4,15 +4,15 @@ mixture of experts.
 
 from collections.abc import Iterable
 
-from archlab.families.deepseek_v3 import UNREAD_KEYS
+from archlab.families.deepseek_v3 import ROUTED, UNREAD_KEYS
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, ConfigReader, Flag, Key
-from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
+from archlab.hf.fields import Always, ConfigReader, Key
+from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads
 from archlab.hf.layer_types import layer_types
-from archlab.hf.mixture import DenseLayers, GroupKeys, SharedExperts, is_mixture, write_mlp_types
+from archlab.hf.mixture import DenseLayers, is_mixture, write_mlp_types
 from archlab.hf.weight_map import linear
 
 
@@ -40,14 +40,7 @@ FAMILY = Family(
         *MIXTURE,
         *SIGMOID,
         Key("n_routed_experts", "mlp.experts", 192),
-        Key("num_experts_per_tok", "mlp.active", 8),
-        Key("moe_intermediate_size", "mlp.d_ff", 2048),
-        Flag("norm_topk_prob", "mlp.router.normalise", True),
-        Key("routed_scaling_factor", "mlp.router.factor", 2.5, from_hf=float),
-        GroupKeys(8, 4),
-        SharedExperts("n_shared_experts", 1),
-        LatentRope(interleave_key="rope_interleave"),
-        Key("tie_word_embeddings", "head.tied", False),
+        *ROUTED,
         DenseLayers(are_dense, write_mlp_types, more={"block.mlp_output_norm": False}),
     ],
     weights=[

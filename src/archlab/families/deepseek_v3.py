@@ -16,6 +16,18 @@ UNREAD_KEYS = TRAINING_ONLY | {
 }  # fmt: skip
 """Keys that the published code of DeepSeek V3 and of similar mixtures does not read, or reads only in training."""
 
+ROUTED = [
+    Key("num_experts_per_tok", "mlp.active", 8),
+    Key("moe_intermediate_size", "mlp.d_ff", 2048),
+    Flag("norm_topk_prob", "mlp.router.normalise", True),
+    Key("routed_scaling_factor", "mlp.router.factor", 2.5, from_hf=float),
+    GroupKeys(8, 4),
+    SharedExperts("n_shared_experts", 1),
+    LatentRope(interleave_key="rope_interleave"),
+    Key("tie_word_embeddings", "head.tied", False),
+]
+"""Keys of the experts of DeepSeek V3, except their number, and those of its positions and head."""
+
 FAMILY = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
@@ -27,14 +39,7 @@ FAMILY = Family(
         *MIXTURE,
         *SIGMOID,
         Key("n_routed_experts", "mlp.experts", 256),
-        Key("num_experts_per_tok", "mlp.active", 8),
-        Key("moe_intermediate_size", "mlp.d_ff", 2048),
-        Flag("norm_topk_prob", "mlp.router.normalise", True),
-        Key("routed_scaling_factor", "mlp.router.factor", 2.5, from_hf=float),
-        GroupKeys(8, 4),
-        SharedExperts("n_shared_experts", 1),
-        LatentRope(interleave_key="rope_interleave"),
-        Key("tie_word_embeddings", "head.tied", False),
+        *ROUTED,
         first_dense(3),
     ],
     weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
