@@ -387,15 +387,26 @@ def test_the_margin_of_a_gap_is_that_of_a_loss():
 
 
 def test_claims_that_share_runs_are_named():
-    """Runs are the same if they have the same loss at each of the first five seeds."""
+    """Runs are the same if they have the same losses at the same seeds.
 
-    def losses(study: str) -> set[tuple[float | None, ...]]:
+    `norm-kind` was run again after the kernel of RMSNorm had changed, which moves a loss by 0.00013 at most. Other models
+    of that width differ from the shared one by 0.0004 or more.
+    """
+
+    def losses(study: str) -> list[list[float]]:
         arms = committed()[study].values.get("bits_per_byte", {})
-        return {tuple(values[seed] for seed in range(5)) for values in arms.values() if len(values) >= 5}
+        return [[values[seed] for seed in range(len(values))] for values in arms.values() if len(values) >= 5]
 
-    (reference,) = losses("biases") & losses("positions")
+    def has(study: str, run: list[float]) -> bool:
+        n_seeds = len(run)
+        return any(losses_of[:n_seeds] == pytest.approx(run, abs=0.0002) for losses_of in losses(study))
+
+    (reference,) = [run for run in losses("biases") if run in losses("positions")]
     tested = {number: claim.primary.study for number, claim in claims().items() if claim.primary}
-    shared = [str(number) for number, study in tested.items() if study in committed() and reference in losses(study)]
+    shared = [str(number) for number, study in tested.items() if study in committed() and has(study, reference)]
+    assert any(len(run) == 10 and has("experts", run) for run in losses("kv-heads"))
+    for text in (words_of.LIMITS, (HOME / "docs/claims.md").read_text()):
+        assert "laims 13 and 16 share ten" in " ".join(text.split())
     sentence = f"Claims {', '.join(shared[:-1])} and {shared[-1]} share five runs"
     assert sentence in words_of.LIMITS
     assert sentence in (HOME / "docs/claims.md").read_text()
@@ -404,7 +415,7 @@ def test_claims_that_share_runs_are_named():
 def test_the_commits_of_the_table_of_reruns_exist():
     table = (HOME / "docs/claims.md").read_text().partition("**Reruns.**")[2].partition("**Not predicted.**")[0]
     commits = re.findall(r"\b[0-9a-f]{8}\b", "\n".join(line for line in table.splitlines() if line.startswith("| `")))
-    assert len(commits) == 14
+    assert len(commits) == 16
     git = shutil.which("git")
     if git is None or not (HOME / ".git").exists() or (HOME / ".git/shallow").exists():
         pytest.skip("the history is not here")
@@ -831,12 +842,12 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
         assert f"But: {said}." in row
         (block,) = (block for block in blocks if re.match(rf" *{number} +\w", block))
         assert f"but   {said}" in block
-    assert "kernel that was replaced" in claims()[2].caveat_in_short
+    assert "belongs to a kernel" in claims()[2].caveat_in_short
     assert "measured with older code" in next(block for block in blocks if block.startswith(" 5 "))
     assert main(["explain", "rmsnorm"]) == 0
     printed = capsys.readouterr().out
     assert re.search(
-        r"2. norm kind: .*as claimed here \(267K parameters, python-stdlib 3.11.7; 1 of 1 comparison\).*kernel that was",
+        r"2. norm kind: .*as claimed here \(267K parameters, python-stdlib 3.11.7; 1 of 1 comparison\).*belongs to a",
         printed,
     )
     assert 'contradicted">the opposite found here' in page
