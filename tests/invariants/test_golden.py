@@ -62,7 +62,7 @@ def curve(
         # text with a pattern: each token is often the one before it plus 1
         windows = (draw.integers(0, 97, (4, 1)) + np.cumsum(draw.random((4, 65)) < 0.9, axis=1)) % 97
         batch = next_token(Windows(windows), 0 if train.document_mask else None)
-        result = update(model, optimizer, batch, train, step, device)
+        result = update(model, optimizer, batch, train, step, device, compiled=compiled)
         found += [result.loss, result.grad_norm]
     return found
 

@@ -22,6 +22,8 @@ from archlab.data.batch import HeldOut, next_token
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
+from archlab.infer import speed
+from archlab.infer.speed import rehearse
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
 from archlab.training import compiling, loss
@@ -136,7 +138,7 @@ def test_bfloat16_logits_are_scored_in_float32():
     assert torch.equal(objective(logits, targets, 0.1)[0], objective(logits.float(), targets, 0.1)[0])
 
 
-def one_update(micro, *overrides, world=ALONE):
+def one_update(micro, *overrides, world=ALONE, compiled=False):
     settings = resolve_train(config(*overrides, *([f"train.micro_batch_tokens={micro}"] if micro else [])))
     model = Decoder(config(*overrides).model).train()
     gradients = {}
@@ -146,7 +148,7 @@ def one_update(micro, *overrides, world=ALONE):
         gradients.update({n: p.grad.clone() for n, p in model.named_parameters()}),
         step(),
     )
-    result = update(model, optimizer, given(), settings, 3, CPU, world=world)
+    result = update(model, optimizer, given(), settings, 3, CPU, world=world, compiled=compiled)
     return result, gradients, model
 
 
@@ -159,6 +161,27 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(micro, overrides):
     assert pieces.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_compiled_losses_and_gradients_are_the_same(monkeypatch):
+    """The last chunk is shorter than the others."""
+    monkeypatch.setattr(loss, "rows_at_once", lambda vocab_size, device_type: 24)
+    plain, expected, _ = one_update(None, "train.z_loss=0.01")
+    fused, found, _ = one_update(None, "train.z_loss=0.01", compiled=True)
+    assert fused.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert fused.grad_norm == pytest.approx(plain.grad_norm, rel=1e-5)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_losses_are_compiled_with_the_layers(compiled, monkeypatch):
+    seen = []
+    monkeypatch.setattr(loss, "compiled_once", lambda function: seen.append(function) or function)
+    monkeypatch.setattr(speed, "compile_layers", lambda model: None)
+    rehearse(config(f"train.compile={str(compiled).lower()}")).step()
+    assert (objective in seen) == compiled
 
 
 def test_a_pass_reads_one_micro_batch(monkeypatch):

@@ -198,7 +198,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
         compile_layers(model)
 
     def step() -> None:
-        update(model, optimizer, batch, train, 0, device)
+        update(model, optimizer, batch, train, 0, device, compiled=compiled)
         if device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -1,8 +1,8 @@
 """Settings of torch.compile: functions to keep out of graphs, and the number of compiled versions of a function."""
 
 from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -33,6 +33,17 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
         return (disabled if torch.compiler.is_compiling() else function)(*args, **kwargs)
 
     return run
+
+
+def compiled_once(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function when it is first called. All callers share the compiled code."""
+    return _compiled(function)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    allow_forms()
+    return torch.compile(function)
 
 
 def check_compiler(setting: str) -> None:

@@ -7,7 +7,7 @@ Shapes: B batch (1 if all rows have the same mask), Q queries, S keys.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -17,7 +17,7 @@ from archlab.config.components import query_blocks
 from archlab.config.components.kernel_choice import MaskKind
 from archlab.config.components.query_blocks import QueryBlocks, SharedKeys
 from archlab.config.components.visibility import Visibility, visible
-from archlab.model.graphs import allow_forms
+from archlab.model.graphs import compiled_once
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -340,14 +340,8 @@ def _tiles(
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
-    create = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
+    create = create_block_mask if device.type == "cpu" else compiled_once(create_block_mask)
     return create(sees, n_rows, None, n_queries, n_keys, device=device.type)
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    allow_forms()
-    return torch.compile(function)
 
 
 def _row(x: Tensor, row: Tensor) -> Tensor:

@@ -167,6 +167,7 @@ class Training:
             self._world,
             self._skips_update,
             self._teacher,
+            compiled=self._setup.is_compiled,
         )
         speed = settings.batch_tokens / (time.perf_counter() - start)
         if not result.is_finite:

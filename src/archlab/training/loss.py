@@ -18,6 +18,7 @@ from archlab.config.schema import TrainConfig
 from archlab.model.context import Collected
 from archlab.model.contract import Result, check_tensor
 from archlab.model.decoder import Decoder
+from archlab.model.graphs import compiled_once
 from archlab.model.moe import MoE
 from archlab.model.router import Load, collected_loads
 from archlab.training.device import Device
@@ -57,20 +58,27 @@ def backward_through_head(
     share: float,
     device: Device,
     teacher_logits: Iterator[Tensor] | None = None,
+    *,
+    compiled: bool = False,
 ) -> tuple[Tensor, HeadLosses]:
     """Backpropagate `share` times the objective through the head, which accumulates gradients in its parameters.
 
     `teacher_logits` yields a teacher's logits of each chunk. The divergence from them is then added to the objective,
     with the weights of `train.teacher`. Return the gradient of the hidden states, [N, D], and the losses.
+
+    If `compiled` is true, the losses of a chunk are computed by compiled code, which reads and writes the logits fewer
+    times.
     """
+    losses_of = compiled_once(objective) if compiled else objective
+    divergence_of = compiled_once(kl_divergence) if compiled else kl_divergence
     gradients, teacher = list[Tensor](), train.teacher
     cross_entropy, divergence = (torch.zeros((), device=hidden_ND.device) for _ in range(2))
     for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
         weight = len(piece_N) / len(targets_N)
         of_objective = 1.0 if teacher is None else teacher.objective
-        minimized, plain = objective(logits_NV, piece_N, train.z_loss, train.objective, of_objective)
+        minimized, plain = losses_of(logits_NV, piece_N, train.z_loss, train.objective, of_objective)
         if teacher is not None and teacher_logits is not None:
-            from_teacher = kl_divergence(next(teacher_logits), logits_NV, teacher.temperature)
+            from_teacher = divergence_of(next(teacher_logits), logits_NV, teacher.temperature)
             minimized = minimized + teacher.logits * teacher.temperature**2 * from_teacher
             divergence += from_teacher.detach() * weight
         (minimized * (weight * share)).backward()

@@ -61,6 +61,8 @@ def update(
     world: World = ALONE,
     refuses: Callable[[float, float], bool] = lambda _loss, _grad_norm: False,
     teacher: Teacher | None = None,
+    *,
+    compiled: bool = False,
 ) -> StepResult:
     """Compute the clipped gradient over the batch, and make one update.
 
@@ -71,6 +73,9 @@ def update(
     by 1/n. With context parallelism, each process of a group computes its own tokens of the same windows.
 
     `teacher` is the model of `train.teacher`. It reads each micro-batch first, while no activations are stored.
+
+    `compiled` says whether the losses are computed by compiled code. The layers are compiled before
+    (`compile_layers`).
 
     Dropout has its own seed for each train.seed, step and micro-batch. A resumed run therefore drops the same
     activations as an uninterrupted one, with any number of processes.
@@ -90,7 +95,7 @@ def update(
         weight = share * world.averaged
         teacher_logits = from_teacher.logits(targets_N) if from_teacher else None
         gradient_ND, losses = backward_through_head(
-            model, hidden_ND, targets_N, train, weight / world.context, device, teacher_logits
+            model, hidden_ND, targets_N, train, weight / world.context, device, teacher_logits, compiled=compiled
         )
         # The gradient of `carrier` with respect to the hidden states is gradient_ND; router losses are added to it.
         carrier = (hidden_ND * gradient_ND).sum()

@@ -57,7 +57,8 @@ LIMITS = (
     "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Statements were "
     "narrowed on 29 November 2026, also with known results: those of claims 2, 3, 7 to 13, 15 to 17, 19, 20 and 22 "
     "to 24. The caveats say what is left out. Claims 2, 3, 4, 5, 6, 8, 9, 18 and 19 share five runs of one model, "
-    "and claims 13 and 16 share ten, so they are not independent evidence. Claims 23 and 24 begin with models that were trained on 2M tokens before."
+    "and claims 13 and 16 share ten, so they are not independent evidence. Claims 23 and 24 begin with models that "
+    "were trained on 2M tokens before."
 )
 """Note on what the corrections of the ledger do not cover (docs/claims.md)."""
 
