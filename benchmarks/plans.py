@@ -57,13 +57,16 @@ from archlab.training.world import joined
 
 SEQ_LEN, MICRO_BATCHES = 2048, 2
 
+DENSE = ("llama-3.2-1b", "model.n_layers=4", "model.head.tied=false")
 MODELS: dict[str, tuple[str, ...]] = {
-    "dense": ("llama-3.2-1b", "model.n_layers=4", "model.head.tied=false"),
+    "dense": DENSE,
     "mixture of experts": ("olmoe-1b-7b", "model.n_layers=3"),
     "hybrid": (
         "llama-3.2-1b", "model.n_layers=4", "model.layers={recurrent: {attention: none, mixer: {kind: mamba2, "
         "n_heads: 64, head_dim: 64, d_state: 128}}, full: {}, pattern: [recurrent, recurrent, recurrent, full]}",
     ),
+    "dense, Muon": (*DENSE, "train.optimizer=muon"),
+    "mixture of experts, Muon": ("olmoe-1b-7b", "model.n_layers=3", "train.optimizer=muon"),
 }  # fmt: skip
 """Presets with fewer layers. Their widths are whole."""
 
@@ -104,18 +107,18 @@ class Allocations(DispatchMode):
             return 1.0 if args[0].is_floating_point() else 1
         out = op(*args, **(kwargs or {}))
         if "c10d" in op.namespace and op is not torch.ops._c10d_functional.wait_tensor.default:
-            self._count(op, args)
+            self._count(op, args, out)
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
                 self._holds(x.untyped_storage())
         return out
 
-    def _count(self, op: Any, args: Any) -> None:
+    def _count(self, op: Any, args: Any, out: Any) -> None:
         # The group is an argument: itself, or its name.
         named = [_resolve_process_group(GroupName(x)) for x in args if isinstance(x, str) and x.isdecimal()]
         groups = [dist.ProcessGroup.unbox(x) for x in args if isinstance(x, torch.ScriptObject) and "Group" in str(x)]
         (group,) = (*groups, *named)
-        largest = max((x.nbytes for x in tree_leaves(args) if isinstance(x, Tensor)), default=0)
+        largest = max((x.nbytes for x in tree_leaves((args, out)) if isinstance(x, Tensor)), default=0)
         self.collectives.append((op.name(), group.size(), largest))
 
     def _holds(self, storage: torch.UntypedStorage) -> None:

@@ -1,6 +1,7 @@
 """Tests over a pairwise grid of all choices: visibility, kernels, packing, the cache, and counts made without
 a model."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -23,7 +24,7 @@ from archlab.model.kernels import KERNELS, prefer_products
 from archlab.model.roles import roles_of
 from archlab.model.state import Cache
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
-from archlab.pricing.params import parameters
+from archlab.pricing.params import matrix_shapes, parameters
 from schema_classes import without_a_row
 
 T = grid.SEQ_LEN
@@ -343,6 +344,11 @@ def test_parameters_are_counted_as_they_are_allocated(index: int) -> None:
     counts = parameters(grid.config(index).model)
     assert counts.total == sum(p.numel() for _, p, _, _ in roles)
     assert counts.matrices == sum(p.numel() for _, p, role, _ in roles if role.group == "matrix")
+    shapes = Counter[tuple[int, ...]]()
+    for _, p, role, _ in roles:
+        if role.group == "matrix":
+            shapes[tuple(p.shape[-2:])] += p.shape[:-2].numel()
+    assert matrix_shapes(grid.config(index).model) == shapes
 
 
 def test_a_cache_is_refused_if_later_tokens_change_earlier_ones() -> None:

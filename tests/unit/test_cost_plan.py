@@ -21,6 +21,9 @@ from archlab.pricing.units import seconds
 
 H100 = load_hardware("h100")
 N = 8_030_261_248
+LAYER = 218_112_000
+SMALL_VOCABULARY = ("llama-3-8b", "model.vocab_size=8192")
+"""Config with a small vocabulary, whose loss needs less memory than its layers."""
 
 
 def planned(parallel, *config, batch=128, tokens=8192, micro_batch=1, device=H100, **options):
@@ -46,8 +49,8 @@ def test_sharding_by_hand():
 def test_layers_keep_copies_of_their_weights_for_the_backward_pass(way):
     """Autograd keeps the bfloat16 weights of each product, even if the float32 weights are freed. A recomputed layer
     has none while it waits."""
-    assert planned(way).memory["bfloat16 weights"] == 2 * (N - 2 * 128_256 * 4096 - 4096)
-    assert planned(way, recompute=True).memory["bfloat16 weights"] == 0
+    assert planned(way, *SMALL_VOCABULARY).memory["bfloat16 weights"] == 2 * 32 * LAYER
+    assert planned(way, *SMALL_VOCABULARY, recompute=True).memory["bfloat16 weights"] == 0
 
 
 def test_a_pipeline_waits_and_sends_little():
@@ -142,22 +145,34 @@ def test_what_cannot_be_divided(parallel, message):
 
 
 def test_gathered_layers_are_those_in_use_and_what_stands_around_them():
-    """Llama 3 8B in the backward pass of its last layer, in float32: two layers, one layer's gradient, embedding, head
-    and final norm, and the gradient of the head."""
-    layer, ends, head = 218_112_000, 2 * 128_256 * 4096 + 4096, 128_256 * 4096
-    assert planned("shard=8").memory["gathered layers"] == 4 * (3 * layer + ends + head)
+    """Llama 3 8B with a small vocabulary, in the backward pass of its last layer, in float32: two layers, one layer's gradient,
+    embedding, head and final norm, and the gradient of the head."""
+    ends, head = 2 * 8192 * 4096 + 4096, 8192 * 4096
+    assert planned("shard=8", *SMALL_VOCABULARY).memory["gathered layers"] == 4 * (3 * LAYER + ends + head)
     # With recomputation, memory is largest one layer later: the gradient of the last layer is still being reduced.
-    assert planned("shard=8", recompute=True).memory["gathered layers"] == 4 * (4 * layer + ends + head)
+    recomputed = planned("shard=8", *SMALL_VOCABULARY, recompute=True)
+    assert recomputed.memory["gathered layers"] == 4 * (4 * LAYER + ends + head)
+
+
+def test_the_gradient_of_the_head_is_converted_beside_the_head():
+    """In the loss of Llama 3 8B, a device has the whole embedding, head and final norm in float32 and a copy of the head in
+    bfloat16. It has the gradient of a chunk of 523 tokens in both formats, the gradient of earlier chunks, and logits."""
+    head = 128_256 * 4096
+    plan = planned("shard=8")
+    assert plan.memory["gathered layers"] == 4 * (2 * head + 4096)
+    assert plan.memory["bfloat16 weights"] == 2 * (32 * LAYER + head)
+    assert plan.memory["logits"] == (2 + 4 + 4) * head + 2 * 523 * 128_256
 
 
 def test_the_fullest_moment_depends_on_the_shape():
-    """Large vocabularies need the most memory in the loss or, with short sequences, when the gradients of embedding and
-    head are complete. Then there are no activations."""
+    """Large vocabularies need the most memory in the loss. Many learned positions need the most when the gradients of
+    everything outside the layers are complete. Then there are no activations."""
     small = "llama-3-8b", "model.n_layers=1", "model.mlp.d_ff=1024"
-    short = planned("shard=8", *small, tokens=64)
-    assert short.memory["gathered layers"] == 2 * 4 * (2 * 128_256 * 4096 + 4096)
+    positions = "model.position=learned", "model.max_seq_len=131072", "model.vocab_size=1024"
+    short = planned("shard=8", *small, *positions, tokens=64)
+    assert short.memory["gathered layers"] == 2 * 4 * ((131_072 + 2 * 1024) * 4096 + 4096)
     assert short.memory["logits"] == short.memory["bfloat16 weights"] == 0
-    assert planned("shard=8", *small, tokens=1024).memory["logits"] > 0
+    assert planned("shard=8", *small, tokens=64).memory["logits"] > 0
 
 
 def test_recomputation_keeps_the_inputs_of_every_micro_batch_and_the_rest_of_one():

@@ -5,12 +5,16 @@ import pytest
 import torch
 from torch import nn
 from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, which takes five seconds
+from torch.utils.flop_counter import FlopCounterMode
 
 from accelerator import Accelerator
+from archlab.config.components.work import Pass, matrix_flops
 from archlab.config.optimizer import Muon as Config
 from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
+from archlab.pricing.params import matrix_shapes
+from archlab.pricing.work import orthogonalizing, training_step
 from archlab.training import optim
 from archlab.training.optim import Muon, make_optimizer, orthogonalized
 from tiny import config
@@ -53,6 +57,29 @@ def test_updates_of_one_matrix_are_equal_to_torchs(shape, settings, theirs, monk
             **{**usual, **theirs},
         )  # fmt: skip
     torch.testing.assert_close(stepped(start, gradients, Config(**settings)), reference, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mlp", ["{kind: gated}", "{kind: moe, experts: 4, shared: {}}"])
+def test_the_flops_of_its_products_are_counted(mlp):
+    """torch counts the products of one update."""
+    cfg = config(f"model.mlp={mlp}", "train.optimizer={kind: muon, steps: 3}")
+    model = Decoder(cfg.model)
+    optimizer = make_optimizer(model, cfg.train)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    work = orthogonalizing(cfg.train.optimizer, matrix_shapes(cfg.model), 4)
+    assert matrix_flops(work) == {"optimiser": counter.get_total_flops()}
+
+
+def test_a_step_with_muon_has_more_work_than_one_with_adamw():
+    cfg = config()
+    plain, muon = (
+        sum(o.flops for o in training_step(cfg.model, Pass(1, 8), optimizer=optimizer))
+        for optimizer in (None, Config())
+    )
+    assert muon - plain == sum(o.flops for o in orthogonalizing(Config(), matrix_shapes(cfg.model), 4)) > 0
 
 
 def test_bfloat16_is_another_rounding():

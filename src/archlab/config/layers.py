@@ -12,6 +12,7 @@ from archlab.config.components.component import (
     Absent,
     Attention,
     Component,
+    MatrixShape,
     Mixer,
     NoAttention,
     ProjectionShape,
@@ -149,6 +150,10 @@ class LayerConfig(Base):
             counts.update({row_of(name, part): n for part, n in own.items()})
         counts["norms"] += self._norms_around()
         return counts
+
+    def matrix_shapes(self) -> Counter[MatrixShape]:
+        """Return the number of weight matrices of each shape."""
+        return sum((component.matrix_shapes(site) for _, component, site in self._placed), Counter[MatrixShape]())
 
     def in_matrices(self) -> int:
         return sum(component.in_matrices(site) for _, component, site in self._placed)

@@ -4,9 +4,10 @@ The backward pass computes no gradients of frozen weights. It also computes no g
 trained matrix: those before the first changed projections of a stack.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from archlab.config.components.component import ProjectionShape
+from archlab.config.components.component import MatrixShape, ProjectionShape
 from archlab.config.components.work import Operation, Pass
 from archlab.config.layers import Branch, LayerConfig, distinct_layers, row_of, stacks
 from archlab.config.lora import Lora
@@ -17,10 +18,18 @@ _PART = "lora"
 
 def added_parameters(model: ModelConfig, lora: Lora | None) -> int:
     """Return the number of parameters that LoRA adds to the model. 0 without LoRA."""
-    if lora is None:
-        return 0
+    return 0 if lora is None else sum(n * d_out * d_in for (d_out, d_in), n in added_matrices(model, lora).items())
+
+
+def added_matrices(model: ModelConfig, lora: Lora) -> Counter[MatrixShape]:
+    """Return the number of matrices of each shape that LoRA adds to the model."""
     layers = [(layer, n) for stack in stacks(model) for layer, n in distinct_layers(stack).items()]
-    return sum(n * shape.added(lora.rank) for layer, n in layers for shape in _changed(layer, lora).values())
+    shapes = Counter[MatrixShape]()
+    for layer, n in layers:
+        for shape in _changed(layer, lora).values():
+            shapes[lora.rank, shape.d_in] += n
+            shapes[shape.d_out, lora.rank] += n
+    return shapes
 
 
 def added_work(layer: LayerConfig, model_pass: Pass, lora: Lora) -> Iterator[Operation]:

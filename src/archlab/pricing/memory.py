@@ -181,17 +181,18 @@ def step_memory(
     per_weight = model_pass.bytes_each if model_pass.bytes_each < FLOAT32_BYTES else 0
     largest = per_weight * max(layer.parameters_per_device(1) for layer, _, _ in layers)
     of_head, converted = per_weight * head_bytes(model) // FLOAT32_BYTES, per_weight * parameters(model).total
+    in_loss = max(logits, bytes_of_head_gradient(model, model_pass, device_type) - head) if per_weight else logits
     always_allocated = fixed.weights + fixed.optimizer
     # Cross-attention of all layers adds to the gradient of the encoder's output.
     of_source = model_pass.of_source.rows * model.d_model * FLOAT32_BYTES
     last_layer = gradients + inputs + rest + outer + of_source + largest
     first_layer = fixed.gradients + rest + outer + of_source + largest
-    recomputed_peak = max(gradients + logits + inputs + outer + of_head, last_layer, first_layer)
+    recomputed_peak = max(gradients + in_loss + inputs + outer + of_head, last_layer, first_layer)
     return StepMemory(
         activations=kept,
         recomputed_activations=inputs + rest + outer,
         logits=logits,
-        peak=max(always_allocated + converted + gradients + logits + kept, fixed.total),
+        peak=max(always_allocated + converted + gradients + in_loss + kept, fixed.total),
         recomputed_peak=max(always_allocated + recomputed_peak, fixed.total),
     )
 
@@ -206,6 +207,17 @@ def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str, head: i
     rows = min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
     kept = LOGITS_HELD + bool(model.head.softcap)  # tanh keeps its output for its gradient
     return kept * rows * model.vocab_size * FLOAT32_BYTES + (head if rows < model_pass.rows else 0)
+
+
+def bytes_of_head_gradient(model: ModelConfig, model_pass: Pass, device_type: str) -> int:
+    """Return the bytes in memory while the gradient of the head's matrix is converted from 16 bits to float32.
+
+    These are the logits of the chunk, the gradient in both formats and, if there are several chunks, the accumulated
+    gradient.
+    """
+    head, rows = head_bytes(model), min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
+    converted = (head // FLOAT32_BYTES + rows * model.vocab_size) * model_pass.bytes_each + head
+    return converted + (head if rows < model_pass.rows else 0)
 
 
 def head_bytes(model: ModelConfig) -> int:

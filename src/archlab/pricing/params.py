@@ -1,12 +1,14 @@
 """Parameter counts by part of the model, computed from resolved layers. They equal those of `archlab.Decoder`."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, computed_field
 
+from archlab.config.components.component import MatrixShape
 from archlab.config.core.base import Base
-from archlab.config.layers import COMPONENTS, distinct_layers, encoder_of, final_norm, stacks
+from archlab.config.layers import COMPONENTS, LayerConfig, distinct_layers, encoder_of, final_norm, stacks
 from archlab.config.model_schema import ModelConfig
 
 
@@ -95,6 +97,26 @@ def before_head(model: ModelConfig) -> DenseLayer | None:
     if not transform and not width:
         return None
     return DenseLayer(model.d_model, width or model.d_model, transform is not None and transform.bias)
+
+
+def matrix_shapes(model: ModelConfig) -> Counter[MatrixShape]:
+    """Return the number of weight matrices of each shape that Muon updates."""
+    shapes, widen, before = Counter[MatrixShape](), widening(model), before_head(model)
+    if widen:
+        shapes[widen.d_out, widen.d_in] += n_widenings(model)
+    if before and model.head.transform:  # otherwise it is part of the head's table
+        shapes[before.d_out, before.d_in] += 1
+    for stack in stacks(model):
+        shapes += matrix_shapes_of(distinct_layers(stack))
+    return shapes
+
+
+def matrix_shapes_of(layers: Mapping[LayerConfig, int]) -> Counter[MatrixShape]:
+    """Return the number of weight matrices of each shape in layers. `layers` maps distinct layers to their numbers."""
+    shapes = Counter[MatrixShape]()
+    for layer, n in layers.items():
+        shapes.update({shape: n * count for shape, count in layer.matrix_shapes().items()})
+    return shapes
 
 
 def parameters(model: ModelConfig) -> Parameters:

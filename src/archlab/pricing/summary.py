@@ -237,7 +237,7 @@ def _passes(config: Config, batch: int, context: int, source: int, dtype: Format
 def _operations(config: Config, name: PassName, model_pass: Pass) -> Iterator[Operation]:
     match name:
         case "training":
-            return training_step(config.model, model_pass, config.train.lora)
+            return training_step(config.model, model_pass, config.train.lora, config.train.optimizer)
         case "prefill":
             return forward(config.model, model_pass, logits="last" if model_pass.is_cached else "all")
         case "decoding":

@@ -16,6 +16,7 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import Base
 from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, layer_configs
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Muon, Optimizer
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.errors import UserError
@@ -26,16 +27,17 @@ from archlab.pricing.memory import (
     LayerPass,
     bytes_after,
     bytes_before,
+    bytes_of_head_gradient,
     bytes_saved_by_optimizer,
     head_bytes,
     layer_passes,
     logits_bytes,
     saved_bytes,
 )
-from archlab.pricing.params import outer_norms, parameters, shared_positions
+from archlab.pricing.params import matrix_shapes_of, outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
-from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss, update
+from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss, orthogonalizing, update
 
 BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
 """Bytes that a device stores for each of its parameters: weight, gradient and AdamW's two running means, in float32."""
@@ -119,8 +121,7 @@ class _Stage:
     included."""
     index: int
     n_stages: int
-    optimizer_saves: int
-    """Bytes that the optimizer saves compared with AdamW, per parameter in a weight matrix of a layer."""
+    optimizer: Optimizer
 
     @property
     def is_first(self) -> bool:
@@ -157,10 +158,17 @@ class _Stage:
             + self.outside_layers / tensor
         )
 
-    def in_matrices(self, tensor: int) -> float:
-        """Return the number of parameters in weight matrices of layers, on each device if `tensor` devices share this
-        stage."""
-        return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
+    @cached_property
+    def in_matrices(self) -> int:
+        """Number of parameters in weight matrices of layers."""
+        return sum(n * layer.in_matrices() for layer, n in self.layers.items())
+
+    def update(self, parallel: Parallel) -> Iterator[Operation]:
+        """Yield the operations of an update on one device. Muon needs whole matrices, so each device computes its
+        products for all matrices of the stage."""
+        yield update(self.parameters_per_device(parallel.tensor) / parallel.shard)
+        if isinstance(self.optimizer, Muon):
+            yield from orthogonalizing(self.optimizer, matrix_shapes_of(self.layers), BYTES_PER_WEIGHT)
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
         passes = 1 + BACKWARD
@@ -188,7 +196,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     batch, p = _batch(config, parallel), parallel.pipeline
     whole = Cut((range(model.n_layers),), (1.0,))
     pipeline = cut(model, batch.tokens, p) if model.encoder is None else whole
-    stages = _stages(model, pipeline, bytes_saved_by_optimizer(config.train.optimizer))
+    stages = _stages(model, pipeline, config.train.optimizer)
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.n_micro_batches + p - 1
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
@@ -244,7 +252,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
             branch.component.share(parallel.tensor)
 
 
-def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_Stage]:
+def _stages(model: ModelConfig, pipeline: Cut, optimizer: Optimizer) -> list[_Stage]:
     """Return the stages of the pipeline, without repetitions.
 
     Of several stages with the same layers, only the first is returned. It needs the most memory, because it stores the
@@ -256,7 +264,7 @@ def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_St
         own = Counter(layers[indices.start : indices.stop]) + (
             Counter(layer_configs(encoder)) if encoder else Counter()
         )
-        stage = _Stage(model, own, i, len(pipeline.layers), optimizer_saves)
+        stage = _Stage(model, own, i, len(pipeline.layers), optimizer)
         stages.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
     return list(stages.values())
 
@@ -298,7 +306,8 @@ def _moments(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) 
     ) -> dict[str, int]:
         return {
             "weights, gradients, averages": math.ceil(
-                (BYTES_PER_PARAMETER * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
+                (BYTES_PER_PARAMETER * own - bytes_saved_by_optimizer(stage.optimizer) * stage.in_matrices / t)
+                / parallel.shard
             ),
             "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * copied),
             "gathered layers": math.ceil(FLOAT32_BYTES * weights + gradient_bytes) if parallel.replicas > 1 else 0,
@@ -307,7 +316,8 @@ def _moments(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) 
         }
 
     in_layers = 0 if recompute else own - outside
-    logits = logits_bytes(stage.model, model_pass, "cuda") if stage.is_last else 0
+    in_loss = (logits_bytes, bytes_of_head_gradient)
+    logits = max(f(stage.model, model_pass, "cuda") for f in in_loss) if stage.is_last else 0
     yield moment(in_layers + head / FLOAT32_BYTES, outside, 0, kept, logits)
     n_layers, layer_bytes = stage.layers.total(), FLOAT32_BYTES * largest
     gathered = outside + min(2, n_layers) * largest
@@ -335,15 +345,12 @@ def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device
 def _seconds(
     stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool
 ) -> tuple[float, float]:
-    """Return the time in seconds of one micro-batch, and that of the update. Each device updates only the parameters of
-    its shard."""
+    """Return the time in seconds of one micro-batch, and that of the update."""
     t, model_pass = parallel.tensor, _micro_batch(batch)
     micro_batch = ideal(
         by_kind(stage.operations(model_pass, recompute=recompute)), device, PLAN_FORMAT, model_pass.rows
     )
-    updated = ideal(
-        by_kind([update(stage.parameters_per_device(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows
-    )
+    updated = ideal(by_kind(stage.update(parallel)), device, PLAN_FORMAT, model_pass.rows)
     return micro_batch.seconds / t, updated.seconds
 
 
@@ -353,7 +360,7 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
     - shard: The weights of a layer are gathered for each use (forward and backward pass) and freed after it. Weights
       outside the layers are gathered once and kept until their backward pass. Gradients are reduced after each
       micro-batch. All are sent in float32. Recomputation does not gather weights again, because the backward pass of
-      the layer needs them anyway.
+      the layer needs them anyway. Muon gathers the momentum of each matrix once per step.
     - replicate: Replicas average their gradients once per step.
     - tensor: Devices gather the residual stream before each group of branches and scatter it after the group: in the
       forward pass, in the backward pass, and in a recomputation.
@@ -362,12 +369,13 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.parameters_per_device(t) for stage in stages)
+    to_orthogonalize = max(stage.in_matrices * isinstance(stage.optimizer, Muon) for stage in stages) / t
     gathered = FLOAT32_BYTES * max(3 * stage.parameters_per_device(t) - stage.outside_layers / t for stage in stages)
     stream = batch.texts * batch.tokens * stages[0].model.d_model * BYTES_PER_WEIGHT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
         "replicate": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
-        "shard": round((s - 1) / s * gathered * batch.n_micro_batches),
+        "shard": round((s - 1) / s * (gathered * batch.n_micro_batches + FLOAT32_BYTES * to_orthogonalize)),
         # The stream is gathered before and scattered after each group of branches, forward and backward.
         "tensor": round((t - 1) / t * (4 + 2 * recompute) * groups * stream),
         "pipeline": min(p - 1, 2) * stream // t,

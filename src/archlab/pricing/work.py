@@ -1,5 +1,6 @@
 """Operations of a whole model in a pass or in a training step, with their FLOPs and bytes; and FLOPs per token."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -8,6 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ConfigDict, Field, computed_field
 
+from archlab.config.components.component import MatrixShape
 from archlab.config.components.norm import BlockNorm, NoNorm
 from archlab.config.components.position import Learned, Sinusoidal
 from archlab.config.components.work import (
@@ -24,12 +26,13 @@ from archlab.config.core.base import Base
 from archlab.config.layers import distinct_layers, encoder_of, final_norm, layer_configs
 from archlab.config.lora import Lora
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Muon, Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.machine import LARGEST_KEPT
-from archlab.pricing.lora import added_parameters, frozen, layers_with_lora
-from archlab.pricing.params import before_head, parameters, positions_of_stack, widening
+from archlab.pricing.lora import added_matrices, added_parameters, frozen, layers_with_lora
+from archlab.pricing.params import before_head, matrix_shapes, parameters, positions_of_stack, widening
 from archlab.pricing.source import source_tokens, stack_passes
 
 _Key = TypeVar("_Key")
@@ -202,11 +205,19 @@ def after_layers(model: ModelConfig, model_pass: Pass, rows: float) -> Iterator[
         yield Operation("element-wise", "head", scaled * rows * vocab, moved=moved, made=made, times=pieces)
 
 
-def training_step(model: ModelConfig, model_pass: Pass, lora: Lora | None = None) -> Iterator[Operation]:
-    """Yield the operations of a training step: forward pass, loss, backward pass and update, without recomputation."""
+def training_step(
+    model: ModelConfig, model_pass: Pass, lora: Lora | None = None, optimizer: Optimizer | None = None
+) -> Iterator[Operation]:
+    """Yield the operations of a training step: forward pass, loss, backward pass and update, without recomputation.
+
+    If `optimizer` is None, it is AdamW.
+    """
     yield from forward_and_backward(model, model_pass, lora)
     yield loss(model, model_pass)
     yield update(added_parameters(model, lora) or parameters(model).total)
+    if isinstance(optimizer, Muon):
+        shapes = added_matrices(model, lora) if lora else matrix_shapes(model)
+        yield from orthogonalizing(optimizer, shapes, model_pass.bytes_each)
 
 
 def forward_and_backward(model: ModelConfig, model_pass: Pass, lora: Lora | None = None) -> Iterator[Operation]:
@@ -230,6 +241,22 @@ def loss(model: ModelConfig, model_pass: Pass) -> Operation:
 def update(n_parameters: float) -> Operation:
     moved = OPTIMIZER_NUMBERS * n_parameters * FLOAT32_BYTES
     return Operation("optimiser", "optimiser", OPTIMIZER_FLOPS * n_parameters, moved=moved)
+
+
+def orthogonalizing(muon: Muon, shapes: Counter[MatrixShape], bytes_each: int) -> Iterator[Operation]:
+    """Yield the Newton-Schulz steps of Muon, for matrices with `bytes_each` bytes per number.
+
+    A step has three products. With m rows and n columns, and m <= n, they have 2 m^2 n, 2 m^3 and 2 m^2 n FLOPs.
+    """
+    for shape, count in shapes.items():
+        m, n = sorted(shape)
+        products = Operation(
+            "products", "optimiser", 4 * m * m * n + 2 * m**3, moved=(4 * m * n + 5 * m * m) * bytes_each, times=3
+        )
+        sums = Operation(
+            "element-wise", "optimiser", 2 * m * n + 3 * m * m, moved=(5 * m * n + 7 * m * m) * bytes_each, times=5
+        )
+        yield from (operation.repeated(count * muon.steps) for operation in (products, sums))
 
 
 def matrix_flops_per_byte(pass_work: Iterable[Work]) -> float:

@@ -75,6 +75,10 @@ class ProjectionShape(NamedTuple):
         return rank * (self.d_in + self.d_out)
 
 
+MatrixShape = tuple[int, int]
+"""Shape of a weight matrix, [d_out, d_in]."""
+
+
 def divide_evenly(n: int, tensor: int, what: str) -> int:
     """Return `n` divided by `tensor`, a number of devices. Raise a UserError that names `what` if there is a
     remainder."""
@@ -148,6 +152,20 @@ class Component(Registered):
         from other parameters."""
         parts = self.parameters(site)
         return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
+
+    def matrix_shapes(self, site: Site) -> Counter[MatrixShape]:
+        """Return the number of weight matrices of each shape. Each expert's matrix counts separately."""
+        shapes = ((shape.d_out, shape.d_in) for shape in self.projections(site).values())
+        return Counter(shapes) + self.other_matrices(site)
+
+    def other_matrices(self, site: Site) -> Counter[MatrixShape]:
+        """Return the number of weight matrices of each shape that are not in `projections`.
+
+        By default, all their parameters count as one matrix that reads d_model features.
+        """
+        in_projections = sum(shape.d_out * shape.d_in for shape in self.projections(site).values())
+        left = self.in_matrices(site) - in_projections
+        return Counter({(left // site.d_model, site.d_model): 1} if left else ())
 
     def active_parameters(self, site: Site) -> int:
         """Return the number of parameters that one token uses."""

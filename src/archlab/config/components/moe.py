@@ -1,6 +1,7 @@
 """Mixture of experts: a router sends each token through a few of many MLPs (Shazeer 2017)."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
@@ -8,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archlab.config.components.activation import ActivationName, activation_named
-from archlab.config.components.component import MLP, ProjectionShape, RoleName, Site, divide_evenly
+from archlab.config.components.component import MLP, MatrixShape, ProjectionShape, RoleName, Site, divide_evenly
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
@@ -166,6 +167,12 @@ class MoE(MLP):
         shared = self.shared_mlp.projections(site) if self.shared_mlp else {}
         gate = {"shared_gate": ProjectionShape(site.d_model, 1)} if self.shared and self.shared.gate else {}
         return {**{f"shared.{name}": shape for name, shape in shared.items()}, **gate}
+
+    def other_matrices(self, site: Site) -> Counter[MatrixShape]:
+        shapes = Counter({(self.experts, site.d_model): 1})  # the router
+        for shape in self.expert_mlp.projections(site).values():
+            shapes[shape.d_out, shape.d_in] += self.experts
+        return shapes
 
     def vectors(self, site: Site) -> int:
         per_activation = activation_named(self.activation).n_parameters

@@ -1,10 +1,19 @@
 """Real-gated linear recurrent unit (RG-LRU)."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, ProjectionShape, RoleName, Site, StateTensor, divide_evenly
+from archlab.config.components.component import (
+    MatrixShape,
+    Mixer,
+    ProjectionShape,
+    RoleName,
+    Site,
+    StateTensor,
+    divide_evenly,
+)
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Width
@@ -47,6 +56,10 @@ class RGLRU(Mixer):
     def projections(self, site: Site) -> dict[str, ProjectionShape]:
         inputs = {name: ProjectionShape(site.d_model, self.lru_width) for name in ("gate", "x")}
         return {**inputs, "out": ProjectionShape(self.lru_width, site.d_model, "mixed")}
+
+    def other_matrices(self, site: Site) -> Counter[MatrixShape]:
+        width = self.lru_width // self.n_heads
+        return Counter({(width, width): 2 * self.n_heads})  # the blocks of both gates
 
     def vectors(self, site: Site) -> int:
         return self.lru_width * (self.taps + 6) + site.d_model
