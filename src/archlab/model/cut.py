@@ -1,6 +1,12 @@
 """Tensors that are sharded over several processes (torch's DTensor)."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement
 
 
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
@@ -39,3 +45,55 @@ def whole(x: Tensor) -> Tensor:
 
     assert isinstance(x, DTensor)
     return x.full_tensor()
+
+
+def placements(x: Tensor) -> object:
+    """Return how a tensor is sharded, as a value that can be compared; None if it is not sharded."""
+    return getattr(x, "placements", None)
+
+
+def n_processes(x: Tensor) -> int:
+    """Return the number of processes that a tensor is sharded over; 1 if it is not sharded."""
+    if not is_cut(x):
+        return 1
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(x, DTensor)
+    return x.device_mesh.size()
+
+
+def dealt(stack: Tensor) -> Tensor:
+    """Return this process's entries of the first axis, each of them whole. The processes together have each entry once.
+
+    If the stack is not sharded, return all entries. Each process that has a part of the stack must call this function.
+    """
+    if not is_cut(stack):
+        return stack
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(stack, DTensor)
+    return stack.redistribute(placements=_dealt_placements(stack)).to_local()
+
+
+def collected(entries: Tensor, like: Tensor) -> Tensor:
+    """Return the stack of the entries that the processes have after `dealt`, sharded in the same way as `like`."""
+    if not is_cut(like):
+        return entries
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(like, DTensor)
+    stack = DTensor.from_local(
+        entries, like.device_mesh, _dealt_placements(like), run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return stack.redistribute(placements=like.placements)
+
+
+def _dealt_placements(stack: "DTensor") -> "Sequence[Placement]":
+    """Return placements in which each process has whole entries of the first axis."""
+    from torch.distributed.tensor import Shard
+
+    # Along one axis, torch shards experts first over `within` and then over `shard`. These entries are whole already.
+    # torch 2.13 would confuse their order on the way to the usual placements.
+    if [getattr(placement, "dim", None) for placement in stack.placements].count(0) > 1:
+        return stack.placements
+    return [Shard(0)] * stack.device_mesh.ndim

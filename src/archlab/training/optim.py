@@ -1,7 +1,8 @@
 """Optimizers and their parameter groups. The role of a parameter determines its group."""
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
 from archlab.config.schema import TrainConfig
 from archlab.model.contract import check_arguments
-from archlab.model.cut import part_of, whole
+from archlab.model.cut import collected, dealt, n_processes, placements
 from archlab.model.decoder import Decoder
 from archlab.model.roles import Role, roles_of
 
@@ -166,25 +167,43 @@ class Muon(LightAdamW):
         all_groups = self.param_groups
         for group in all_groups:
             if group["group"] == "matrix":
-                for matrix in group["params"]:
-                    self._update(matrix, group["lr"], group["weight_decay"])
+                for matrices in _dealt_together(group["params"]):
+                    self._update(matrices, group["lr"], group["weight_decay"])
         self.param_groups = [group for group in all_groups if group["group"] != "matrix"]
         super().step()
         self.param_groups = all_groups
 
-    def _update(self, matrix: Tensor, lr: float, weight_decay: float) -> None:
+    def _update(self, matrices: Sequence[Tensor], lr: float, weight_decay: float) -> None:
+        """Update matrices of one shape. Each process orthogonalizes some of them, and sends the parts to the others."""
+        config, first = self._config, matrices[0]
+        directions = [self._direction(matrix) for matrix in matrices]
+        stack = directions[0] if first.ndim > 2 else torch.stack(directions)
+        orthogonal = orthogonalized(dealt(stack), config.steps, _product_dtype(config, first.device))
+        updates = collected(orthogonal, stack)
+        scale = _SCALES[config.scale](*first.shape[-2:])
+        for matrix, update in zip(matrices, (updates,) if first.ndim > 2 else updates.unbind(), strict=True):
+            matrix.mul_(1 - lr * weight_decay)
+            matrix.add_(update.to(matrix.dtype), alpha=-lr * scale)
+
+    def _direction(self, matrix: Tensor) -> Tensor:
         config, state, gradient = self._config, self.state[matrix], matrix.grad
-        if gradient is None:
-            return
+        assert gradient is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(matrix)
         mean = state["momentum"].lerp_(gradient, 1 - config.momentum)
-        direction = gradient.lerp(mean, config.momentum) if config.nesterov else mean
-        # An update depends on the whole matrix, so each process that has a part of it computes the whole update.
-        orthogonal = orthogonalized(whole(direction), config.steps, _product_dtype(config, matrix.device))
-        scale = _SCALES[config.scale](*matrix.shape[-2:])
-        matrix.mul_(1 - lr * weight_decay)
-        matrix.add_(part_of(orthogonal.to(matrix.dtype), matrix), alpha=-lr * scale)
+        return gradient.lerp(mean, config.momentum) if config.nesterov else mean
+
+
+def _dealt_together(matrices: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield lists of matrices with gradients, of the same shape and sharding. Each list has one matrix per process, or
+    less. A parameter that stacks several matrices is a list of its own."""
+    alike = defaultdict[object, list[Tensor]](list)
+    for matrix in matrices:
+        if matrix.grad is not None:
+            alike[matrix.shape, placements(matrix)].append(matrix)
+    for found in alike.values():
+        n = n_processes(found[0]) if found[0].ndim == 2 else 1
+        yield from (found[i : i + n] for i in range(0, len(found), n))
 
 
 def _product_dtype(config: MuonConfig, device: torch.device) -> torch.dtype:
