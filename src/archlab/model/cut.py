@@ -52,7 +52,7 @@ def placements(x: Tensor) -> object:
     return getattr(x, "placements", None)
 
 
-def n_processes(x: Tensor) -> int:
+def n_sharing(x: Tensor) -> int:
     """Return the number of processes that a tensor is sharded over; 1 if it is not sharded."""
     if not is_cut(x):
         return 1
@@ -63,37 +63,38 @@ def n_processes(x: Tensor) -> int:
 
 
 def dealt(stack: Tensor) -> Tensor:
-    """Return this process's entries of the first axis, each of them whole. The processes together have each entry once.
+    """Return this process's entries of the first axis of a stack, each of them whole.
 
-    If the stack is not sharded, return all entries. Each process that has a part of the stack must call this function.
+    The processes have different entries. If they cannot divide the entries evenly, each process has all of them. Each
+    process that has a part of the stack must call this function.
     """
     if not is_cut(stack):
         return stack
     from torch.distributed.tensor import DTensor
 
     assert isinstance(stack, DTensor)
-    return stack.redistribute(placements=_dealt_placements(stack)).to_local()
+    return stack.redistribute(placements=_of_whole_entries(stack)).to_local()
 
 
 def collected(entries: Tensor, like: Tensor) -> Tensor:
-    """Return the stack of the entries that the processes have after `dealt`, sharded in the same way as `like`."""
+    """Return the stack of the entries that the processes have after `dealt(like)`, sharded in the same way as `like`."""
     if not is_cut(like):
         return entries
     from torch.distributed.tensor import DTensor
 
     assert isinstance(like, DTensor)
-    stack = DTensor.from_local(
-        entries, like.device_mesh, _dealt_placements(like), run_check=False, shape=like.shape, stride=like.stride()
-    )
+    before, shape, stride = _of_whole_entries(like), like.shape, like.stride()
+    stack = DTensor.from_local(entries, like.device_mesh, before, run_check=False, shape=shape, stride=stride)
     return stack.redistribute(placements=like.placements)
 
 
-def _dealt_placements(stack: "DTensor") -> "Sequence[Placement]":
+def _of_whole_entries(stack: "DTensor") -> "Sequence[Placement]":
     """Return placements in which each process has whole entries of the first axis."""
-    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import Replicate, Shard
 
-    # Along one axis, torch shards experts first over `within` and then over `shard`. These entries are whole already.
-    # torch 2.13 would confuse their order on the way to the usual placements.
+    # Experts are sharded over `within` and then over `shard`, both along the first axis. These entries are whole
+    # already, and torch 2.13 would confuse their order on the way to the usual placements.
     if [getattr(placement, "dim", None) for placement in stack.placements].count(0) > 1:
         return stack.placements
-    return [Shard(0)] * stack.device_mesh.ndim
+    divides = len(stack) % stack.device_mesh.size() == 0
+    return [Shard(0) if divides else Replicate()] * stack.device_mesh.ndim

@@ -17,7 +17,7 @@ from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
 from archlab.config.schema import TrainConfig
 from archlab.model.contract import check_arguments
-from archlab.model.cut import collected, dealt, n_processes, placements
+from archlab.model.cut import collected, dealt, n_sharing, placements
 from archlab.model.decoder import Decoder
 from archlab.model.roles import Role, roles_of
 
@@ -174,7 +174,7 @@ class Muon(LightAdamW):
         self.param_groups = all_groups
 
     def _update(self, matrices: Sequence[Tensor], lr: float, weight_decay: float) -> None:
-        """Update matrices of one shape. Each process orthogonalizes some of them, and sends the parts to the others."""
+        """Update matrices of one shape. If there are enough, each process orthogonalizes its share of them."""
         config, first = self._config, matrices[0]
         directions = [self._direction(matrix) for matrix in matrices]
         stack = directions[0] if first.ndim > 2 else torch.stack(directions)
@@ -195,15 +195,20 @@ class Muon(LightAdamW):
 
 
 def _dealt_together(matrices: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield lists of matrices with gradients, of the same shape and sharding. Each list has one matrix per process, or
-    less. A parameter that stacks several matrices is a list of its own."""
+    """Yield lists of matrices with gradients, of the same shape and sharding.
+
+    A list has one matrix for each process that shares it, if there are that many, and otherwise one matrix. A parameter
+    that stacks several matrices is a list of its own.
+    """
     alike = defaultdict[object, list[Tensor]](list)
     for matrix in matrices:
         if matrix.grad is not None:
             alike[matrix.shape, placements(matrix)].append(matrix)
     for found in alike.values():
-        n = n_processes(found[0]) if found[0].ndim == 2 else 1
-        yield from (found[i : i + n] for i in range(0, len(found), n))
+        n = n_sharing(found[0]) if found[0].ndim == 2 else 1
+        whole = len(found) // n * n
+        yield from (found[i : i + n] for i in range(0, whole, n))
+        yield from ([matrix] for matrix in found[whole:])
 
 
 def _product_dtype(config: MuonConfig, device: torch.device) -> torch.dtype:
