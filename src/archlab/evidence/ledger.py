@@ -127,10 +127,15 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
 
     A comparison is about a topic if the topic's `measured` field lists it, or if the topic explains what its arm
     changes. Outcomes that are computed from the config, such as the size of a cache, are left out. Listed comparisons
-    come first. Within each group, primary outcomes come before other outcomes.
+    come first. Within each group, primary outcomes come before other outcomes. A comparison that several claims predict
+    appears once, as the first of them judges it.
     """
     keys = dict(topics())[name].measured
-    about_topic = [found for found in _compared(entries) if _key(found) in keys or name in _topics_of(found)]
+    by_content = dict[object, Compared]()
+    for found in _compared(entries):
+        if _key(found) in keys or name in _topics_of(found):
+            by_content.setdefault((_key(found), found.against, found.outcome), found)
+    about_topic = by_content.values()
     yield from sorted(about_topic, key=lambda found: (_key(found) not in keys, not _is_answer(found)))
 
 
