@@ -3,8 +3,6 @@
 Axes are as in gated_delta.py; in addition, p pair of neighboring blocks of tokens.
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,10 +12,69 @@ from archlab.config.components.kimi_delta import KimiDelta as KimiDeltaConfig
 from archlab.config.components.kimi_delta import padded_chunk
 from archlab.config.components.recurrent import GatedRMSNorm
 from archlab.config.core.registry import implements
-from archlab.model.arithmetic import at_least_float32
-from archlab.model.gated_delta import Comparison, GatedDelta
+from archlab.model.activations import make_activation
+from archlab.model.arithmetic import at_least_float32, without_autocast
+from archlab.model.context import Context
+from archlab.model.gated_delta import Comparison, chunk_by_chunk, in_heads, step
 from archlab.model.projection import Projection
-from archlab.model.recurrent import GatedNorm, initial_decay, seen_in_chunks
+from archlab.model.recurrent import CausalConv, GatedNorm, chunked, initial_decay, starts_in_chunks
+from archlab.model.state import State, is_step
+
+
+@implements(KimiDeltaConfig)
+class KimiDelta(nn.Module):
+    """Gated delta rule with a vector a of decays: S <- diag(a) S; S <- S + k (beta (v - S^T k))^T; o = S^T q.
+
+    The output gate is a sigmoid.
+    """
+
+    timed_as = "scans"
+
+    def __init__(self, config: KimiDeltaConfig, site: Site) -> None:
+        super().__init__()
+        self.config = config
+        self.q = Projection(site.d_model, config.key_width, bias=False, role="input")
+        self.k = Projection(site.d_model, config.key_width, bias=False, role="input")
+        self.v = Projection(site.d_model, config.value_width, bias=False, role="input")
+        self.gate = from_input(config, site, config.value_width)
+        self.beta = Projection(site.d_model, config.n_value_heads, bias=False, role="input")
+        self.decay = from_input(config, site, config.decay_width)
+        self.conv = CausalConv(config.conv_widths, config.taps, bias=False, activation=make_activation("silu"))
+        self.A_log = nn.Parameter(torch.empty(config.n_value_heads))
+        self.dt_bias = nn.Parameter(torch.empty(config.decay_width))
+        A_log = initial_decay(config.n_value_heads, 1, 16)["A_log"]
+        self.constants = {**initial_decay(config.decay_width, 1, 16), "A_log": A_log}
+        norm = GatedRMSNorm(eps=config.norm_eps, gate="after")
+        self.norm = GatedNorm(norm, config.value_dim, activation="sigmoid")
+        self.out = Projection(config.value_width, site.d_model, bias=False, role="output")
+
+    def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+        """Apply the mixer: [B, T, D] -> [B, T, D]."""
+        qkv = self.conv(torch.cat((self.q(u_BTD), self.k(u_BTD), self.v(u_BTD)), -1), context, state)
+        q_BTXK, k_BTXK, v_BTHV = in_heads(self.config, qkv)
+        beta_BTH = torch.sigmoid(at_least_float32(self.beta(u_BTD))) * (2 if self.config.negative_eigenvalues else 1)
+        x_BTHK = (at_least_float32(self.decay(u_BTD)) + self.dt_bias).unflatten(-1, (self.config.n_value_heads, -1))
+        A_H1 = at_least_float32(self.A_log).exp()[:, None]
+        if self.config.lower_bound is None:
+            log_decay_BTHK = -F.softplus(x_BTHK, threshold=40) * A_H1
+        else:
+            log_decay_BTHK = self.config.lower_bound * torch.sigmoid(A_H1 * x_BTHK)
+        with without_autocast(u_BTD):
+            if state is not None and is_step(u_BTD.shape[1]):
+                o_BTHV, S_BHKV = step(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTHK, state["scan"])
+            else:
+                initial = None if state is None else state["scan"].clone()  # autograd saves it; it is overwritten below
+                o_BTHV, S_BHKV = scan(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTHK, initial, context.starts_BT)
+        if state is not None:
+            state["scan"].copy_(S_BHKV.detach())
+        return self.out(self.norm(o_BTHV.flatten(-2), self.gate(u_BTD)).to(u_BTD.dtype))
+
+
+def from_input(config: KimiDeltaConfig, site: Site, d_out: int) -> nn.Module:
+    """Return the module that computes the decays or the gate."""
+    if config.low_rank:
+        return LowRank(site.d_model, config.value_dim, d_out)
+    return Projection(site.d_model, d_out, bias=False, role="input")
 
 
 class LowRank(nn.Module):
@@ -33,100 +90,63 @@ class LowRank(nn.Module):
         return self.up(self.down(x))
 
 
-@implements(KimiDeltaConfig)
-class KimiDelta(GatedDelta):
-    """Gated delta rule S <- diag(a) S; S <- S + k (beta (v - S^T k))^T; o = S^T q, where a is a vector.
+def scan(
+    q_BTXK: Tensor,
+    k_BTXK: Tensor,
+    v_BTHV: Tensor,
+    beta_BTH: Tensor,
+    log_decay_BTHK: Tensor,
+    S_BHKV: Tensor | None = None,
+    starts_BT: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Process all tokens chunk by chunk, from a state (None means zeros). Return their outputs and the new state."""
+    groups = (q_BTXK.shape[2], -1)
+    q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))
+    log_bcgrqk = chunked(log_decay_BTHK).unflatten(3, groups).movedim(2, 4)
+    met_bcgrqs, weights_bcgrqs = decayed_products(q_bcgqk[:, :, :, None], k_bcgqk[:, :, :, None], log_bcgrqk)
+    since_bcgrqk, until_bcgrsk = log_bcgrqk.cumsum(-2).exp(), sum_of_later(log_bcgrqk).exp()
+    if starts_BT is not None:
+        starts_bc11q = starts_in_chunks(starts_BT)[:, :, None]
+        hidden_bc11qs = starts_bc11q[..., None] > torch.arange(met_bcgrqs.shape[-1], device=starts_BT.device)
+        met_bcgrqs, weights_bcgrqs = (x.masked_fill(hidden_bc11qs, 0) for x in (met_bcgrqs, weights_bcgrqs))
+        since_bcgrqk = since_bcgrqk.masked_fill(starts_bc11q[..., None] >= 0, 0)
+        until_bcgrsk = until_bcgrsk.masked_fill(hidden_bc11qs[..., -1, :, None], 0)
+    compared = Comparison(met_bcgrqs, weights_bcgrqs, since_bcgrqk, until_bcgrsk)
+    return chunk_by_chunk(compared, q_bcgqk, k_bcgqk, v_BTHV, beta_BTH, S_BHKV)
 
-    The output gate is a sigmoid.
+
+def decayed_products(q_qk: Tensor, k_qk: Tensor, log_decay_qk: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the products of each key with the keys of the same and of earlier tokens, [..., q, s], and the products of
+    each query with them. Entries with s > q are 0. All tensors may have further axes at the front.
+
+    Each component of a product is scaled by its decay from s to q. The tokens form blocks, of one token at first. Two
+    neighboring blocks are a pair, which is the next block. In a pair, the decay from s to q is the decay from s to the
+    end of the first block, times the decay from there to q. Both factors are at most 1, so that nothing overflows,
+    however strong the decays are.
     """
-
-    def __init__(self, config: KimiDeltaConfig, site: Site) -> None:
-        super().__init__(config, site)
-        self.lower_bound = config.lower_bound
-        self.gate = self._from_input(config, site, config.value_width)
-        self.decay = self._from_input(config, site, config.decay_width)
-        self.dt_bias = nn.Parameter(torch.empty(config.decay_width))
-        A_log = initial_decay(config.n_value_heads, 1, 16)["A_log"]
-        self.constants = {**initial_decay(config.decay_width, 1, 16), "A_log": A_log}
-        norm = GatedRMSNorm(eps=config.norm_eps, gate="after")
-        self.norm = GatedNorm(norm, config.value_dim, activation=torch.sigmoid)
-
-    @staticmethod
-    def _from_input(config: KimiDeltaConfig, site: Site, d_out: int) -> nn.Module:
-        if config.low_rank:
-            return LowRank(site.d_model, config.value_dim, d_out)
-        return Projection(site.d_model, d_out, bias=False, role="input")
-
-    def log_decay(self, u_BTD: Tensor) -> Tensor:
-        if self.lower_bound is None:
-            return super().log_decay(u_BTD)
-        rates_H1 = at_least_float32(self.A_log).exp()[:, None]
-        return self.lower_bound * torch.sigmoid(rates_H1 * self.step_inputs(u_BTD))
-
-    @staticmethod
-    def compare(q_bcgqk: Tensor, k_bcgqk: Tensor, log_decay_bcqgry: Tensor, starts_BT: Tensor | None) -> Comparison:
-        """Compare the tokens of each chunk. Each component of a product has its own decay."""
-        seen, begins = seen_in_chunks(log_decay_bcqgry, starts_BT)
-        log_bcgrqk = log_decay_bcqgry.movedim(2, 4)
-        q_bcg1qk, k_bcg1qk = (padded(x)[:, :, :, None] for x in (q_bcgqk, k_bcgqk))
-        levels = halves(k_bcg1qk, padded(log_bcgrqk))
-        size = log_bcgrqk.shape[-2]
-        met_bcgrqs, weights_bcgrqs = (
-            decayed_products(x, k_bcg1qk, levels)[..., :size, :size] for x in (k_bcg1qk, q_bcg1qk)
-        )
-        since_bcgrqk, until_bcgrsk = log_bcgrqk.cumsum(-2).exp(), sum_of_later(log_bcgrqk).exp()
-        if begins is not None:
-            seen_bc11qs, begins_bc11q = seen[:, :, None], begins[:, :, None]
-            met_bcgrqs, weights_bcgrqs = (x.masked_fill(~seen_bc11qs, 0) for x in (met_bcgrqs, weights_bcgrqs))
-            since_bcgrqk = since_bcgrqk.masked_fill(begins_bc11q[..., None], 0)
-            until_bcgrsk = until_bcgrsk.masked_fill(~seen_bc11qs[..., -1, :, None], 0)
-        return Comparison(met_bcgrqs, weights_bcgrqs, since_bcgrqk, until_bcgrsk)
+    size = k_qk.shape[-2]
+    more = padded_chunk(size) - size
+    # If the padded tensors were not contiguous, every product would copy their rows.
+    q_qk, k_qk, log_decay_qk = (F.pad(x, (0, 0, 0, more)).contiguous() for x in (q_qk, k_qk, log_decay_qk))
+    shape = (*log_decay_qk.shape[:-1], 1, 1)
+    met_pqs, weights_pqs = ((x * k_qk).sum(-1)[..., None, None].expand(shape) for x in (k_qk, q_qk))
+    while met_pqs.shape[-3] > 1:
+        blocks = (-1, 2, met_pqs.shape[-1])
+        first_psk, second_pqk = log_decay_qk.unflatten(-2, blocks).unbind(-3)
+        decays_pqk = second_pqk.cumsum(-2).exp()
+        k_psk, k_pqk = k_qk.unflatten(-2, blocks).unbind(-3)
+        q_pqk = q_qk.unflatten(-2, blocks)[..., 1, :, :]
+        k_psk = k_psk * sum_of_later(first_psk).exp()
+        met_pqs = paired(met_pqs, (k_pqk * decays_pqk) @ k_psk.mT)
+        weights_pqs = paired(weights_pqs, (q_pqk * decays_pqk) @ k_psk.mT)
+    return met_pqs[..., 0, :size, :size], weights_pqs[..., 0, :size, :size]
 
 
-class Level(NamedTuple):
-    """Blocks of neighboring tokens in pairs. The pairs of a level are twice as long as those of the level before."""
-
-    decays_pqk: Tensor
-    """Decays from the end of the first block of each pair to token q of the second block."""
-    keys_psk: Tensor
-    """Keys of the first block, scaled by the decays from their token to the end of the block."""
-
-
-def halves(k_qk: Tensor, log_decay_qk: Tensor) -> list[Level]:
-    """Return levels from pairs of two tokens to one pair, the whole chunk. All tensors may have further axes before
-    these.
-
-    Any two tokens are in different blocks of the same pair at exactly one level. The decay between them is the product
-    of two decays of this level. Both are at most 1, so that no product overflows, however strong the decays are.
-    """
-    levels: list[Level] = []
-    size = 1
-    while size < k_qk.shape[-2]:
-        first, second = log_decay_qk.unflatten(-2, (-1, 2, size)).unbind(-3)
-        keys = k_qk.unflatten(-2, (-1, 2, size))[..., 0, :, :]
-        levels.append(Level(second.cumsum(-2).exp(), keys * sum_of_later(first).exp()))
-        size *= 2
-    return levels
-
-
-def decayed_products(x_qk: Tensor, k_qk: Tensor, levels: list[Level]) -> Tensor:
-    """Return the products of each x and the keys of the same token and of earlier ones, [..., q, s]. Each component of
-    a key is scaled by its decay from token s to token q. Entries with s > q are 0."""
-    products_pqs = (x_qk * k_qk).sum(-1)[..., None, None]
-    for decays_pqk, keys_psk in levels:
-        size = keys_psk.shape[-2]
-        x_pqk = x_qk.unflatten(-2, (-1, 2, size))[..., 1, :, :]
-        across_pqs = (x_pqk * decays_pqk) @ keys_psk.mT
-        products_pqs = products_pqs.expand(*across_pqs.shape[:-3], -1, -1, -1)
-        first_pqs, second_pqs = products_pqs.unflatten(-3, (-1, 2)).unbind(-3)
-        products_pqs = torch.cat((F.pad(first_pqs, (0, size)), torch.cat((across_pqs, second_pqs), -1)), -2)
-    return products_pqs[..., 0, :, :]
-
-
-def padded(x_qk: Tensor) -> Tensor:
-    """Pad the tokens of a chunk with 0, so that their number is a power of two."""
-    size = x_qk.shape[-2]
-    return F.pad(x_qk, (0, 0, 0, padded_chunk(size) - size)).contiguous()  # otherwise, every product copies its rows
+def paired(blocks_pqs: Tensor, across_pqs: Tensor) -> Tensor:
+    """Join pairs of blocks. `across` holds the entries in the rows of the second block and the columns of the first."""
+    first_pqs, second_pqs = blocks_pqs.unflatten(-3, (-1, 2)).unbind(-3)
+    above_pqs = F.pad(first_pqs, (0, first_pqs.shape[-1]))
+    return torch.cat((above_pqs, torch.cat((across_pqs, second_pqs), -1)), -2)
 
 
 def sum_of_later(x_qk: Tensor) -> Tensor:

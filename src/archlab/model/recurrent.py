@@ -8,14 +8,14 @@ Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs kept as s
 batch, c chunk, q token of a chunk, s earlier token of the same chunk, h head.
 """
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.activation import ActivationName
 from archlab.config.components.component import RoleName
 from archlab.config.components.recurrent import GatedRMSNorm, chunking
+from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
 from archlab.model.norms import rms_norm
@@ -97,32 +97,25 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
     size = log_decay_bcqh.shape[2]
-    earlier_qs = torch.ones(size, size, dtype=torch.bool, device=log_decay_bcqh.device).tril(-1)
+    causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_bchq.device).tril()
     # Sum over the tokens between s and q. Subtracting sums from the chunk's start would lose precision.
-    between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~earlier_qs, 0).cumsum(-2)
+    between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0).cumsum(-2)
     since_bchq = log_bchq.cumsum(-1)
-    seen, begins = seen_in_chunks(log_decay_bcqh, starts_bt)
-    if begins is not None:
-        since_bchq = since_bchq.masked_fill(begins, -torch.inf)
+    seen = causal_qs
+    if starts_bt is not None:
+        starts_bc1q = starts_in_chunks(starts_bt)
+        seen = causal_qs & (starts_bc1q[..., None] <= torch.arange(size, device=starts_bt.device))
+        since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
     # Mask before exp, so that hidden entries and their gradients are 0.
     return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp(), since_bchq[..., -1]
 
 
-def seen_in_chunks(x_bcq: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return two masks for chunks like those of `x`.
-
-    The first tells whether token s of a chunk is part of the text before token q, or is q itself: [q, s], or [b, c, 1,
-    q, s] with packed documents. The second, [b, c, 1, q], tells whether the document of q starts in the chunk. It is
-    None without packed documents.
-    """
-    n, size = x_bcq.shape[1:3]
-    causal_qs = torch.ones(size, size, dtype=torch.bool, device=x_bcq.device).tril()
-    if starts_bt is None:
-        return causal_qs, None
-    index_s = torch.arange(size, device=starts_bt.device)
+def starts_in_chunks(starts_bt: Tensor) -> Tensor:
+    """Return the start of the document of each token, [b, c, 1, q], counted from the first token of the chunk."""
+    starts_bcq = chunked(starts_bt)
+    n, size = starts_bcq.shape[1:]
     first_c1 = size * torch.arange(n, device=starts_bt.device)[:, None]
-    starts_bc1q = (chunked(starts_bt) - first_c1)[:, :, None]
-    return causal_qs & (starts_bc1q[..., None] <= index_s), starts_bc1q >= 0
+    return (starts_bcq - first_c1)[:, :, None]
 
 
 def carried(added_bch: Tensor, log_decay_bch: Tensor, S_bh: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,15 +155,13 @@ class GatedNorm(nn.Module):
     """RMSNorm and gate of a mixer's output.
 
     If the gate comes before the norm, the output is rms(x silu(z)) w; otherwise it is rms(x) w silu(z). Here rms
-    divides each group of `width` features by its own root mean square. `activation` replaces silu.
+    divides each group of `width` features by its own root mean square. The activation can be another one than silu.
     """
 
-    def __init__(
-        self, config: GatedRMSNorm, width: int, groups: int = 1, activation: Callable[[Tensor], Tensor] = F.silu
-    ) -> None:
+    def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1, activation: ActivationName = "silu") -> None:
         super().__init__()
+        self.activation = make_activation(activation)
         self.width, self.eps, self.gate_first = width, config.eps, config.gate == "before"
-        self.activation = activation
         self.weight = nn.Parameter(torch.empty(groups * width))
         self.constants = {"weight": 1.0}
 

@@ -14,7 +14,7 @@ from archlab.config.core.base import DERIVED, Derived, Width
 
 def padded_chunk(size: int) -> int:
     """Return the smallest power of two that is at least `size`, a number of tokens."""
-    return 1 << (size - 1).bit_length()
+    return 2 ** (size - 1).bit_length()
 
 
 class KimiDelta(GatedDelta):
