@@ -69,6 +69,17 @@ LAYERS = MixerLayers(
 A_LOG = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None, None, :, None])
 """Conversion for one number per head, in a tensor [1, 1, heads, 1]."""
 
+
+def decay_rows(module: str) -> list[Row]:
+    """Return the rows for the parameters from which the decays are computed."""
+    return [
+        *linear(f"{module}.f_a_proj", "layers.{i}.mixer.decay.down"),
+        *linear(f"{module}.f_b_proj", "layers.{i}.mixer.decay.up"),
+        Row(f"{module}.A_log", "layers.{i}.mixer.A_log", A_LOG),
+        Row(f"{module}.dt_bias", "layers.{i}.mixer.dt_bias"),
+    ]
+
+
 MOE = f"{LAYER}.block_sparse_moe"
 
 FAMILY = Family(
@@ -106,14 +117,12 @@ FAMILY = Family(
         *(
             row
             for theirs, ours in (
-                ("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("b_proj", "beta"),
-                ("f_a_proj", "decay.down"), ("f_b_proj", "decay.up"), ("g_a_proj", "gate.down"),
+                ("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("b_proj", "beta"), ("g_a_proj", "gate.down"),
                 ("g_b_proj", "gate.up"), ("o_norm", "norm"), ("o_proj", "out"),
             )
             for row in linear(f"{MIXER}.{theirs}", f"layers.{{i}}.mixer.{ours}")
         ),
-        Row(f"{MIXER}.A_log", "layers.{i}.mixer.A_log", A_LOG),
-        Row(f"{MIXER}.dt_bias", "layers.{i}.mixer.dt_bias"),
+        *decay_rows(MIXER),
         conv_in_parts(MIXER),
         *linear(f"{LAYER}.input_layernorm", "layers.{i}.mixer_norms.before"),
         *EXPERTS,
@@ -124,11 +133,14 @@ FAMILY = Family(
         *AROUND,
     ],
     alternatives=[
+        # transformers saves the dense MLP, too, under the name of the mixtures.
+        *(row for part in ("gate", "up", "down") for row in linear(f"{MOE}.{part}_proj", f"layers.{{i}}.mlp.{part}")),
+        # names of transformers in memory
+        *decay_rows(f"{MIXER}.forget_gate"),
+        *linear(f"{MIXER}.conv1d", "layers.{i}.mixer.conv"),
         *FUSED_EXPERTS,
         Row(f"{LAYER}.mlp.gate.e_score_correction_bias", CORRECTION),
         *shared_expert(f"{LAYER}.mlp.shared_experts"),
-        # transformers saves the dense MLP, too, under the name of the mixtures.
-        *(row for part in ("gate", "up", "down") for row in linear(f"{MOE}.{part}_proj", f"layers.{{i}}.mlp.{part}")),
     ],
     has_mtp_layers=True,
     prefix="model.",

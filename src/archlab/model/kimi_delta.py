@@ -131,11 +131,11 @@ def decayed_products(q_qk: Tensor, k_qk: Tensor, log_decay_qk: Tensor) -> tuple[
     shape = (*log_decay_qk.shape[:-1], 1, 1)
     met_pqs, weights_pqs = ((x * k_qk).sum(-1)[..., None, None].expand(shape) for x in (k_qk, q_qk))
     while met_pqs.shape[-3] > 1:
-        blocks = (-1, 2, met_pqs.shape[-1])
-        first_psk, second_pqk = log_decay_qk.unflatten(-2, blocks).unbind(-3)
+        n = met_pqs.shape[-1]
+        first_psk, second_pqk = log_decay_qk.unflatten(-2, (-1, 2, n)).unbind(-3)
         decays_pqk = second_pqk.cumsum(-2).exp()
-        k_psk, k_pqk = k_qk.unflatten(-2, blocks).unbind(-3)
-        q_pqk = q_qk.unflatten(-2, blocks)[..., 1, :, :]
+        k_psk, k_pqk = k_qk.unflatten(-2, (-1, 2, n)).unbind(-3)
+        q_pqk = q_qk.unflatten(-2, (-1, 2, n))[..., 1, :, :]
         k_psk = k_psk * sum_of_later(first_psk).exp()
         met_pqs = paired(met_pqs, (k_pqk * decays_pqk) @ k_psk.mT)
         weights_pqs = paired(weights_pqs, (q_pqk * decays_pqk) @ k_psk.mT)

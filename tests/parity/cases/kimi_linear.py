@@ -28,7 +28,8 @@ CASES = [
             "full_attn_layers": [3, 5], "kda_layers": [1, 2, 4], "head_dim": 6, "num_heads": 2,
             "short_conv_kernel_size": 4,
         },
-        "first_k_dense_replace": 2, "moe_renormalize": False, "head_dim": 8,
+        # All experts are active, so that bfloat16 does not have to choose between nearly equal scores.
+        "first_k_dense_replace": 2, "moe_renormalize": False, "head_dim": 8, "num_experts_per_tok": 8,
     }, (
         "model.mlp.router.normalise=true", "model.mlp.active=2",
     )),
