@@ -286,7 +286,11 @@ def test_list_as_json(capsys):
         (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
         (["norm!=RMSNorm", "year=2025"], None, ["command-a-111b"]),
         (["n_heads=null"], None, ["mamba-2.8b", "falcon-mamba-7b", "mamba-2-2.7b"]),
-        (["heads=MQA|MLA", "year=2019|2025"], None, ["gemma-3-1b", "gemma-3-270m", "kimi-k2", "moonlight-16b-a3b"]),
+        (
+            ["heads=MQA|MLA", "year=2019|2025"],
+            None,
+            ["gemma-3-1b", "gemma-3-270m", "kimi-k2", "kimi-linear-48b-a3b", "moonlight-16b-a3b"],
+        ),
         (
             ["reach=local", "reach!=local+full|local+both sides"],
             None,

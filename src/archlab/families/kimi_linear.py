@@ -22,12 +22,22 @@ from archlab.hf.weight_map import Conversion, Row, linear
 MIXER = f"{LAYER}.self_attn"
 NESTED = "linear_attn_config"
 """Key of the published files that contains the layers and sizes of Kimi delta attention."""
+KNOWN = ("full_attn_layers", "kda_layers", "num_heads", "head_dim", "short_conv_kernel_size")
+
+
+def nested_of(hf: ConfigReader) -> Raw:
+    """Return the values inside `linear_attn_config`. Raise UserError if there are unknown ones, because they belong to
+    later models of another architecture."""
+    nested: Raw = hf.get(NESTED, {})
+    if unknown := sorted(nested.keys() - {*KNOWN}):
+        raise hf.refuse(f"{NESTED}.{unknown[0]}", nested[unknown[0]], f"the keys {', '.join(KNOWN)}")
+    return nested
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
     """Return the type of each layer. The published files list the layers of both types, counted from 1. Without lists,
     every fourth layer after the first has attention."""
-    nested: Raw = hf.get(NESTED, {})
+    nested = nested_of(hf)
     if "full_attn_layers" not in nested or "kda_layers" not in nested:
         return [FULL if i and i % 4 == 0 else LINEAR for i in range(n_layers)]
     full, recurrent = (nested[key] for key in ("full_attn_layers", "kda_layers"))
@@ -48,7 +58,7 @@ class DeltaSizes:
     }  # fmt: skip
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        nested: Raw = hf.get(NESTED, {})
+        nested = nested_of(hf)
         heads = nested.get("num_heads", hf.get("linear_num_heads", 32))
         width = nested.get("head_dim", hf.get("linear_head_dim", 128))
         ours |= {"mixer.n_key_heads": heads, "mixer.n_value_heads": heads}
