@@ -34,7 +34,7 @@ TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1
 SOURCE = torch.randint(3, 23, (2, 31), generator=torch.Generator().manual_seed(2))
 """Source text of models with an encoder."""
 LONG, LONGEST = (
-    "afmoe", "axk1", "bamba", "cohere2_moe", "exaone_moe", "flint", "granitemoe_swa", "granitemoehybrid", "jamba", "laguna",
+    "afmoe", "axk1", "bamba", "cohere2_moe", "exaone_moe", "flint", "granitemoe_swa", "granitemoehybrid", "jamba", "kimi_linear", "laguna",
     "llama4_text", "mimo_v2_flash", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ), 1000  # fmt: skip
 """Families whose layers differ so much that the file is longer than usually allowed. It is correct nevertheless."""

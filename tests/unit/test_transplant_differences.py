@@ -17,6 +17,7 @@ MOE = "mlp.kind=moe mlp.experts=4 mlp.d_ff=16"
 GROUPS = f"{MOE} mlp.router.groups.n=2 mlp.router.groups.kept=1"
 LATENT = "attention.kind=latent attention.kv_rank=8 attention.nope_dim=8 attention.rope_dim=4"
 DELTA = "mixer.kind=gated_delta mixer.n_key_heads=2 mixer.n_value_heads=4 mixer.key_dim=8 mixer.value_dim=8"
+KIMI = DELTA.replace("gated_delta", "kimi_delta")
 MAMBA_1 = "mixer.kind=mamba mixer.inner_width=32 mixer.d_state=8 mixer.dt_rank=4"
 INNER_NORM = f"{MAMBA_1} mixer.inner_norm.kind=rmsnorm"
 MAMBA = "mixer.kind=mamba2 mixer.n_heads=4 mixer.head_dim=8 mixer.d_state=8 mixer.n_groups=2"
@@ -121,6 +122,8 @@ ROWS = {
     "mixer.inner_width": (MAMBA_1, "mixer.inner_width=16", "refused"),
     "mixer.key_dim": (DELTA, "mixer.key_dim=16 mixer.n_key_heads=1", "refused"),
     "mixer.kind": ("", DELTA, "new"),
+    "mixer.low_rank": (KIMI, "mixer.low_rank=false", "new"),
+    "mixer.lower_bound": (KIMI, "mixer.lower_bound=-2", "approximate"),
     "mixer.lru_width": ("mixer.kind=rglru", "mixer.lru_width=16", "refused"),
     "mixer.n_groups": (MAMBA, "mixer.n_groups=1 mixer.d_state=16", "refused"),
     "mixer.n_heads": ("mixer.kind=rglru", "mixer.n_heads=2", "refused"),

@@ -64,6 +64,8 @@ SOURCES = {
     "latent": [*LATENT, *NO_BIAS, "model.attention.qkv_bias=true"],
     "latent with narrow queries": [*LATENT, "model.attention.q_rank=12", *LAYERNORM, "model.attention.qkv_bias=true"],
     "gated delta": ["model.mixer.kind=gated_delta", "model.mixer.key_dim=8", *NO_BIAS],
+    "kimi delta": ["model.mixer.kind=kimi_delta", "model.mixer.key_dim=8", *NO_BIAS],
+    "kimi delta of full rank": ["model.mixer={kind: kimi_delta, key_dim: 8, low_rank: false}", *NO_BIAS],
     "mamba": ["model.mixer.kind=mamba", "model.mixer.d_state=4", "model.mixer.in_bias=true", *LAYERNORM],
     "mamba2": ["model.mixer.kind=mamba2", "model.mixer.head_dim=16", "model.mixer.d_state=8", "model.mixer.in_bias=true", *LAYERNORM],
     "rglru only": ["model.mixer.kind=rglru", "model.attention.kind=none", "model.position.kind=none", "model.mlp.bias=true", *LAYERNORM],

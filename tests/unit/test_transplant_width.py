@@ -17,6 +17,7 @@ LATENT = (
 NO_ATTENTION = ("model.attention.kind=none", "model.position.kind=none")
 MAMBA = (*NO_ATTENTION, "model.mixer={kind: mamba2, head_dim: 4, d_state: 8, in_bias: true, out_bias: true}")
 DELTA = (*NO_ATTENTION, "model.mixer={kind: gated_delta, key_dim: 4, value_dim: 6}")
+KIMI = (*NO_ATTENTION, "model.mixer={kind: kimi_delta, key_dim: 4, value_dim: 6}")
 RGLRU = (*NO_ATTENTION, "model.mixer.kind=rglru", "model.mixer.lru_width=24", "model.mixer.n_heads=2")
 HYBRID = (
     "model.layers.mix={attention.kind: none, mixer: {kind: mamba2, head_dim: 8, n_heads: 4}}",
@@ -100,6 +101,14 @@ OTHERS = {
     "more value heads": (
         (*DELTA, "model.mixer.n_key_heads=2", "model.mixer.n_value_heads=4"),
         ("model.mixer.n_value_heads=12",),
+    ),
+    "kimi delta": (
+        (*KIMI, "model.mixer.n_key_heads=2", "model.mixer.n_value_heads=4"),
+        (*D_MODEL, "model.mixer.n_key_heads=4", "model.mixer.n_value_heads=8"),
+    ),
+    "kimi delta of full rank": (
+        (*KIMI, "model.mixer.n_key_heads=2", "model.mixer.low_rank=false"),
+        (*D_MODEL, "model.mixer.n_key_heads=6", "model.mixer.n_value_heads=6"),
     ),
     "rglru": (RGLRU, (*D_MODEL, "model.mixer.lru_width=48")),
     "rglru with groups": (RGLRU, (*D_MODEL, "model.mixer.lru_width=72", "model.mixer.n_heads=6")),

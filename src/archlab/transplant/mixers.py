@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from archlab.config.components.component import NoAttention, NoMixer
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import ON_ATTENTION
@@ -22,8 +23,10 @@ from archlab.transplant.kv_heads import with_copied_heads
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered
 
+_DELTA = {"q": "q", "k": "k", "v": "v", "out": "out"}
 _SOURCES: Mapping[type, Mapping[str, str]] = {
-    GatedDelta: {"q": "q", "k": "k", "v": "v", "out": "out"},
+    GatedDelta: _DELTA,
+    KimiDelta: _DELTA,
     Mamba2: {"C": "q", "B": "k", "x": "v", "out": "out"},
 }
 """For each kind of mixer: its modules, and the modules of attention from which they begin."""

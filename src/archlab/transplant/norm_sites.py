@@ -7,6 +7,7 @@ from typing import NamedTuple
 from archlab.config.components.component import Component
 from archlab.config.components.dense import GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
@@ -27,6 +28,7 @@ INPUTS: Mapping[type[Component], tuple[str, ...]] = {
     GatedMLP: ("up", "gate"),
     MoE: ("router", "experts.up", "experts.gate", "shared.up", "shared.gate", "shared_gate"),
     GatedDelta: ("q", "k", "v", "gate", "beta", "decay"),
+    KimiDelta: ("q", "k", "v", "gate", "beta", "decay", "gate.down", "decay.down"),
     Mamba: ("gate", "x"),
     Mamba2: ("gate", "x", "B", "C", "dt"),
     RGLRU: ("gate", "x"),

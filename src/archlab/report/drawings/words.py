@@ -16,6 +16,7 @@ from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
@@ -214,6 +215,7 @@ _DESCRIBED: Mapping[type[Base], tuple[str, ...]] = {
     Mamba: ("inner_width", "d_state", "dt_rank"),
     Mamba2: ("n_heads", "head_dim", "d_state"),
     GatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
+    KimiDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
     RGLRU: ("lru_width", "n_heads"),
     ShortConv: ("taps",),
 }
@@ -243,6 +245,8 @@ _PHRASES: Phrases = {
     "norm": lambda norm: f"norm: {norm.display_name}",
     "inner_norm": lambda norm: ", ".join(("norms of dt, B and C", *norm_words(norm).lines)),
     "n_groups": "{} groups of B and C",
+    "low_rank": "decays and gate of full rank",
+    "lower_bound": "decays of at least exp({:g})",
     "dt_min": "steps of at least {:g}",
 }
 _ROUTER_PHRASES: Phrases = {
