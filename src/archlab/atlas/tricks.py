@@ -67,6 +67,8 @@ def _block(layers: Layers) -> Iterator[Trick]:
     if changed := [name for name, multiplier in multipliers.items() if multiplier != 1]:
         factors = "/".join(dict.fromkeys(f"{multiplier:g}" for multiplier in multipliers.values()))
         yield f"branches ×{factors}", f"block.{changed[0]}_multiplier"
+    if any(layer.block.stream_scale for layer in layers):
+        yield "scaled stream", "block.stream_scale"
     if biases(layers) == "all":
         yield "biases", "attention.qkv_bias"
         return
@@ -141,6 +143,10 @@ def _attention(config: Config, layers: Layers) -> Iterator[Trick]:
         yield pattern, "attention.window"
     if any(not isinstance(heads.qk_norm, NoNorm) for heads in multi_head):
         yield "QK-norm", "attention.qk_norm"
+    if any(heads.v_norm for heads in multi_head):
+        yield "value norm", "attention.v_norm"
+    if any(heads.keys_as_values for heads in multi_head):
+        yield "keys as values", "attention.keys_as_values"
     if any(heads.sinks for heads in multi_head):
         yield "sinks", "attention.sinks"
     for per in dict.fromkeys(heads.gate.per for heads in multi_head if heads.gate):

@@ -182,6 +182,8 @@ class LayerConfig(Base):
             added = model_pass.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
             dropped = model_pass.rows * self.d_model * model_pass.bytes_each if self.dropout.branch else 0.0
             yield added._replace(saved=dropped)
+        if self.block.stream_scale:
+            yield model_pass.in_stream("element-wise", "stream", self.d_model, flops=1)
 
     def _norms_around(self) -> int:
         return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)

@@ -58,6 +58,13 @@ class OutputGate(Settings):
     """Whether the projection that computes the factors has a bias."""
 
 
+class ValueNorm(Settings):
+    """RMS norm of each value, without a weight (Gemma 4)."""
+
+    eps: Positive = 1e-6
+    """Small number added to the mean square before the square root."""
+
+
 class Temperature(Settings):
     """Factor on queries that grows with their position: 1 + beta ln(1 + floor((position + offset) / length)) (Llama
     4)."""
@@ -91,6 +98,11 @@ class MultiHead(AnyAttention, _Shape):
     """Whether the output projection has a bias."""
     qk_norm: QKNorm = NoNorm()
     """Norm of queries and of keys before their product (Henry 2020)."""
+    v_norm: ValueNorm | None = None
+    """Norm of each value: v / sqrt(mean(v^2) + eps), without a weight (Gemma 4). null: no norm."""
+    keys_as_values: bool = False
+    """Whether the values are the projected keys, before the norm and the rotation of keys (Gemma 4's layers without a
+    window). Attention then has no projection to values."""
     clip_qkv: Positive | None = None
     """Limit c: queries, keys and values are clamped to [-c, c] right after their projection (OLMo, MPT). null: no
     limit."""
@@ -134,7 +146,12 @@ class MultiHead(AnyAttention, _Shape):
 
     @property
     def qkv_width(self) -> int:
-        return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
+        values = 0 if self.keys_as_values else self.n_kv_heads * self.v_dim
+        return (self.n_heads + self.n_kv_heads) * self.head_dim + values
+
+    @property
+    def value_norm(self) -> AnyRMSNorm | NoNorm:
+        return NoNorm() if self.v_norm is None else AnyRMSNorm(weight=False, eps=self.v_norm.eps)
 
     def describe(self) -> dict[str, str]:
         """Return the number and width of heads, and the window, for the table of layers."""
@@ -154,10 +171,11 @@ class MultiHead(AnyAttention, _Shape):
         cross-attention come from the encoder's output."""
         d, K, of_keys = site.d_model, self.n_kv_heads, "source" if site.reads_source else "input"
         gate = {} if self.gate is None else {"gate": ProjectionShape(d, self.gate_width)}
+        values = {} if self.keys_as_values else {"v": ProjectionShape(d, K * self.v_dim, of_keys)}
         return {
             "q": ProjectionShape(d, self.n_heads * self.head_dim),
             "k": ProjectionShape(d, K * self.head_dim, of_keys),
-            "v": ProjectionShape(d, K * self.v_dim, of_keys),
+            **values,
             **gate,
             "out": ProjectionShape(self.out_width, d, "mixed"),
         }
@@ -192,6 +210,8 @@ class MultiHead(AnyAttention, _Shape):
             yield from self._inputs_of_cross(site, model_pass)
         else:
             yield from self._inputs(d, model_pass, self.qkv_width, self.n_heads + self.n_kv_heads, self._qk_norms())
+        rows_of_keys = model_pass.of_source if site.reads_source else model_pass
+        yield from rows_of_keys.norm(self.value_norm, self.n_kv_heads * self.v_dim)
         yield from self.rotating(site, model_pass, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
             yield model_pass.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)

@@ -89,6 +89,13 @@ def _each_head_has_weights(a: MultiHead, _m: ModelConfig) -> str | None:
     return "each_head gives each head its own weights, but this norm has no weights; allowed: head, width"
 
 
+def _keys_are_as_wide_as_values(a: MultiHead, m: ModelConfig) -> str | None:
+    heads = a.resolve(m.d_model)
+    if not a.keys_as_values or heads.v_dim == heads.head_dim:
+        return None
+    return f"true, but a value has {heads.v_dim} dimensions and a key {heads.head_dim}; allowed: false, or equal widths"
+
+
 def _groups_divide_heads(x: Mamba2, m: ModelConfig) -> str | None:
     heads = x.resolve(m.d_model).n_heads
     if heads % x.n_groups == 0:
@@ -212,6 +219,11 @@ COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
     ),
     Rule("attention.visibility", ("attention",), _rule_for("attention", AnyAttention, _there_is_more_to_see)),
     Rule("attention.blocks.summary", ("attention.blocks",), _rule_for("attention", AnyAttention, _summary_fits_block)),
+    Rule(
+        "attention.keys_as_values",
+        ("attention.keys_as_values", "attention.v_dim", *HEAD_WIDTH),
+        _rule_for("attention", MultiHead, _keys_are_as_wide_as_values),
+    ),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), offset_has_a_weight(qk_norm)),
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _rule_for("attention", MultiHead, _each_head_has_weights)),
