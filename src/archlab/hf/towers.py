@@ -54,8 +54,8 @@ _IMAGE_IDS = frozenset(
 )
 _GEMMA_4: Any = {
     "no_effect": frozenset(
-        {"audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_id", "eoa_token_index",
-         "eoi_token_id", "image_token_id", "video_token_id", "vision_soft_tokens_per_image"}
+        {"audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_index", "eoi_token_id",
+         "image_token_id", "video_token_id"}
     ),
     "towers": ("vision_tower", "audio_tower", "vision_embedder", "embed_vision", "embed_audio"),
 }  # fmt: skip
