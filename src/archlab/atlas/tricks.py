@@ -106,6 +106,12 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
         yield f"{groups.kept} of {groups.n} groups", "mlp.router.groups"
     for factor in sorted({router.factor for router in routers} - {1.0}):
         yield f"experts ×{factor:g}", "mlp.router.factor"
+    if any(router.expert_scale for router in routers):
+        yield "scale per expert", "mlp.router.expert_scale"
+    if any(mixture.own_norms for mixture in mixtures_of_layers):
+        yield "norms of experts", "mlp.own_norms"
+    elif any(router.norm for router in routers):
+        yield "norm before the router", "mlp.router.norm"
     if any(layer.block.mlp_output_norm for layer in layers):
         yield "norm on MLP output", "block.mlp_output_norm"
     if not all(router.normalise for router in routers):

@@ -21,6 +21,7 @@ from archlab.config.components.component import (
 )
 from archlab.config.components.dense import Dense
 from archlab.config.components.dropout import Dropout
+from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import BlockNorm, NoNorm
 from archlab.config.components.position import NoPosition, Position
@@ -113,6 +114,8 @@ class LayerConfig(Base):
             missing = {"before"} if shares else set[str]()
             missing |= set() if is_first else {"stream"}
             slots = tuple(slot for slot in filled if slot not in missing)
+            if name == "mlp" and isinstance(self.mlp, MoE) and self.mlp.own_norms:
+                slots = tuple(slot for slot in slots if slot != "before")
             if name == "mlp" and self.block.mlp_output_norm:
                 slots += ("after",)
             multiplier = getattr(self.block, f"{'attention' if name == 'cross' else name}_multiplier")

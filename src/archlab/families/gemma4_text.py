@@ -4,6 +4,7 @@ have heads of another width, and their values can be the projected keys.
 
 from dataclasses import dataclass
 
+from archlab.config.components.moe import MoE
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
@@ -14,12 +15,19 @@ from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key, Only
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key, lookup
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
-from archlab.hf.weight_map import Row
+from archlab.hf.mixture import all_experts, is_mixture
+from archlab.hf.weight_map import Row, linear
 
 OF_LAYER = {"head_dim": "attention.head_dim", "num_key_value_heads": "attention.n_kv_heads"}
 """Mapping from the keys of one layer in `per_layer_config` to archlab's fields."""
+
+
+SIZES_OF_EXPERTS = {
+    "mlp.experts": "num_experts", "mlp.active": "top_k_experts", "mlp.d_ff": "moe_intermediate_size",
+}  # fmt: skip
+"""Mapping from archlab's fields to the keys that a mixture of experts needs."""
 
 
 def types_of(_hf: ConfigReader, n_layers: int) -> list[str]:
@@ -106,6 +114,27 @@ class SeesBack:
         """Write no key."""
 
 
+class Experts:
+    """Keys of the mixtures of experts. The dense MLP of each layer is then the shared expert. The fields of the dense
+    MLP must already have been read."""
+
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
+        is_on = hf.get("enable_moe_block", False)
+        if not is_on:
+            return
+        ours |= {
+            "mlp.kind": "moe", "mlp.shared.d_ff": ours["mlp.d_ff"], "mlp.own_norms": True,
+            "mlp.router.norm": True, "mlp.router.expert_scale": True,
+            **{field: hf.need(key) for field, key in SIZES_OF_EXPERTS.items()},
+        }  # fmt: skip
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        hf["enable_moe_block"] = isinstance(model.mlp, MoE)
+        if isinstance(model.mlp, MoE):
+            hf |= {key: lookup(model, field) for field, key in SIZES_OF_EXPERTS.items()}
+            hf["intermediate_size"] = model.mlp.shared and model.mlp.shared.d_ff
+
+
 def fields(window: int) -> list[Field]:
     """Return the fields of a family of Gemma 4. `window` is the default of its key."""
     return [
@@ -143,15 +172,29 @@ WEIGHTS = [
     *AROUND,
 ]
 
+_LAYER, _MLP = "model.layers.{i}", "layers.{i}.mlp"
+
+EXPERTS = [
+    Row(f"{_LAYER}.router.scale", f"{_MLP}.router.norm.weight"),
+    Row(f"{_LAYER}.router.per_expert_scale", f"{_MLP}.router.expert_scale"),
+    Row(f"{_LAYER}.router.proj.weight", f"{_MLP}.router.weight"),
+    *all_experts(f"{_LAYER}.experts.gate_up_proj", f"{_LAYER}.experts.down_proj"),
+    *(row for x in ("gate", "up", "down") for row in linear(f"{_LAYER}.mlp.{x}_proj", f"{_MLP}.shared.{x}")),
+    *linear(f"{_LAYER}.pre_feedforward_layernorm", f"{_MLP}.shared_before", when=is_mixture),
+    *linear(f"{_LAYER}.post_feedforward_layernorm_1", f"{_MLP}.shared_after"),
+    *linear(f"{_LAYER}.pre_feedforward_layernorm_2", f"{_MLP}.experts_before"),
+    *linear(f"{_LAYER}.post_feedforward_layernorm_2", f"{_MLP}.experts_after"),
+]
+
 FAMILY = Family(
     model_type="gemma4_text",
     architecture="Gemma4ForCausalLM",
     fields=[
         *fields(window=512),
         NotBuilt("hidden_size_per_layer_input", 256, "archlab has no embeddings per layer"),
-        Only("enable_moe_block", False),
+        Experts(),
     ],
-    weights=WEIGHTS,
+    weights=[*WEIGHTS, *EXPERTS],
     prefix="model.",
     # The MLP of layers that share keys and values can be twice as wide.
     no_effect=frozenset({"use_double_wide_mlp", "vocab_size_per_layer_input", "hidden_act"}),

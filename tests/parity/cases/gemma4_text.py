@@ -3,6 +3,7 @@
 from tests.parity.tiny import SMALL, Case
 
 TEXT = {**SMALL, "hidden_size_per_layer_input": 0, "head_dim": 8, "global_head_dim": 12}
+MIXED = {**TEXT, "enable_moe_block": True}
 
 CASES = [
     Case("gemma4_text", "keys as values", {
@@ -32,4 +33,15 @@ CASES = [
         "layer_types": ["full_attention"] * 3,
         "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0}},
     }, ("model.position.scaling=none", "model.attention.v_norm=null")),
+    Case("gemma4_text", "experts", {
+        **MIXED, "sliding_window": 7, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "rms_norm_eps": 1e-2,
+        "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 24,
+    }, (
+        "model.mlp.own_norms=false", "model.mlp.active=2", "model.norm.eps=1e-6",
+        "model.mlp.router.expert_scale=false", "model.mlp.router.normalise=false", "model.mlp.activation=silu",
+    )),
+    Case("gemma4_text", "one expert of four, values of their own", {
+        **MIXED, "num_experts": 4, "top_k_experts": 1, "moe_intermediate_size": 16, "hidden_activation": "silu",
+        "tie_word_embeddings": False, "attention_bias": True,
+    }),
 ]  # fmt: skip
