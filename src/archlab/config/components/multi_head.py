@@ -9,8 +9,9 @@ from pydantic import Field
 from archlab.config.components.any_attention import AnyAttention, QueryHeads
 from archlab.config.components.component import ProjectionShape, Site, StateTensor, divide_evenly
 from archlab.config.components.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
+from archlab.config.components.position import Rope
 from archlab.config.components.visibility import keys_kept
-from archlab.config.components.work import Operation, Pass
+from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Index, Length, Positive, Settings, Width
 from archlab.errors import UserError
 
@@ -211,7 +212,11 @@ class MultiHead(AnyAttention, _Shape):
         else:
             yield from self._inputs(d, model_pass, self.qkv_width, self.n_heads + self.n_kv_heads, self._qk_norms())
         rows_of_keys = model_pass.of_source if site.reads_source else model_pass
-        yield from rows_of_keys.norm(self.value_norm, self.n_kv_heads * self.v_dim)
+        # In float32, the norms of keys and values store one tensor. From 16 bits, each converts the projected keys.
+        is_shared = (
+            self.keys_as_values and self._norm_of_keys_is_first(site) and rows_of_keys.bytes_each == FLOAT32_BYTES
+        )
+        yield from rows_of_keys.norm(self.value_norm, self.n_kv_heads * self.v_dim, shares_input=is_shared)
         yield from self.rotating(site, model_pass, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
             yield model_pass.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
@@ -253,6 +258,15 @@ class MultiHead(AnyAttention, _Shape):
             of_source, kv_width = model_pass.of_source, self.qkv_width - query_width
             is_shared = of_source.bytes_each == of_source.stream_bytes
             yield from self._inputs(d, of_source, kv_width, self.n_kv_heads, norms_of_keys, shares_input=is_shared)
+
+    def _norm_of_keys_is_first(self, site: Site) -> bool:
+        """Return whether the projected keys have a norm, which a rotation does not precede."""
+        is_rotated_first = isinstance(site.position, Rope) and site.position.order == "before_qk_norm"
+        return not isinstance(self.qk_norm, NoNorm) and not is_rotated_first
+
+    def _values_are_keys(self, site: Site) -> bool:
+        is_changed = not isinstance(self.qk_norm, NoNorm) or self.v_norm is not None
+        return self.keys_as_values and not is_changed and site.position.acts_on != "queries"
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         """Return whether the queries are stored head by head in memory. A partial rotation causes this layout."""
