@@ -31,7 +31,7 @@ _SOURCES: Mapping[type, Mapping[str, str]] = {
 }
 """For each kind of mixer: its modules, and the modules of attention from which they begin."""
 
-_DROPPED = ("clip_qkv", "softcap", "temperature", "sinks", "sub_norm", "gate", "window")
+_DROPPED = ("clip_qkv", "softcap", "temperature", "sinks", "sub_norm", "gate", "window", "v_norm")
 """Features of attention that a mixer lacks."""
 
 
@@ -85,7 +85,8 @@ def _mapped(
     new = dict[str, LazyTensor]()
     for module, source in _SOURCES[type(mixer)].items():
         for part in ("weight", "bias") if _has_bias(mixer, module) else ("weight",):
-            if (tensor := tensors.get(f"{source}.{part}")) is None:
+            is_value_of_key = source == "v" and attention.keys_as_values
+            if (tensor := tensors.get(f"{'k' if is_value_of_key else source}.{part}")) is None:
                 continue
             if source in ("k", "v"):
                 new[f"{module}.{part}"] = with_copied_heads(tensor, TO_MIXER.name, n_kv_heads, n_heads)
