@@ -99,7 +99,7 @@ FACTORS: dict[str, list[Any]] = {
                 "negative_eigenvalues: true, norm_eps: 0.01",
                 "kind: kimi_delta, key_dim: 6",
                 "kind: kimi_delta, n_key_heads: 2, n_value_heads: 4, key_dim: 5, value_dim: 4, taps: 3, "
-                "negative_eigenvalues: true, norm_eps: 0.01, low_rank: false, lower_bound: -1",
+                "negative_eigenvalues: true, norm_eps: 0.01, low_rank: false, decay_bound: 1",
                 "kind: rglru",
                 "kind: rglru, lru_width: 30, n_heads: 5, taps: 2",
                 "kind: short_conv",

@@ -29,7 +29,7 @@ def kimi_delta(
     value_dim: int,
     negative_eigenvalues: bool,
     norm_eps: float,
-    lower_bound: float | None,
+    decay_bound: float | None,
 ) -> Array:
     """Map one sequence: [T, D] -> [T, D]."""
     Hk, Hv, K, V = n_key_heads, n_value_heads, key_dim, value_dim
@@ -43,7 +43,7 @@ def kimi_delta(
         beta_H = sigmoid(linear(params, "beta", u)) * (2 if negative_eigenvalues else 1)
         x_HK = (from_input(params, "decay", u) + params["dt_bias"]).reshape(Hv, K)
         A_H1 = np.exp(params["A_log"])[:, None]
-        decay_HK = np.exp(-A_H1 * softplus(x_HK) if lower_bound is None else lower_bound * sigmoid(A_H1 * x_HK))
+        decay_HK = np.exp(-A_H1 * softplus(x_HK) if decay_bound is None else -decay_bound * sigmoid(A_H1 * x_HK))
         o_HV = np.empty((Hv, V))
         for h in range(Hv):
             q = unit(q_HK[h // (Hv // Hk)]) / np.sqrt(K)

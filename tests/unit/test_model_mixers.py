@@ -56,7 +56,7 @@ CONFIGS = {
     "kimi_delta in groups": KimiDeltaConfig(
         n_key_heads=2, n_value_heads=4, key_dim=5, value_dim=3, taps=3, low_rank=False, negative_eigenvalues=True
     ),
-    "kimi_delta bounded": KimiDeltaConfig(n_key_heads=2, key_dim=4, lower_bound=-0.3),
+    "kimi_delta bounded": KimiDeltaConfig(n_key_heads=2, key_dim=4, decay_bound=0.3),
     "rglru": RGLRU(),
     "rglru in groups": RGLRU(lru_width=15, n_heads=5, taps=2),
     "short_conv": ShortConvConfig(taps=3, bias=True),
@@ -129,7 +129,7 @@ def gated_delta_formula(params, x_TD, config):
 
 
 def kimi_delta_formula(params, x_TD, config):
-    fields = (*DELTA_FIELDS, "lower_bound")
+    fields = (*DELTA_FIELDS, "decay_bound")
     return kimi_delta_reference(params, x_TD, **{name: getattr(config, name) for name in fields})
 
 

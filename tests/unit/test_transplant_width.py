@@ -66,6 +66,11 @@ SOURCES = {
     "mup, tied": ("model.mup.base_width=16", "model.head.tied=true", "model.embedding.scale=sqrt_d_model"),
     "xielu": ("model.mlp.activation=xielu", "model.mlp.clamp=1.0"),
     "encoder": ("model.encoder.n_layers=2", "model.encoder.position.kind=t5", "model.norm.kind=layernorm"),
+    "scaled streams, normed values": (
+        "model.block.stream_scale=true",
+        "model.attention.v_norm.eps=0.01",
+        "model.attention.keys_as_values=true",
+    ),
     "windows": (
         "model.layers.local={attention.window: 4}",
         "model.layers.full={mlp.bias: true}",
@@ -78,6 +83,10 @@ OTHERS = {
     "latent with narrow queries": ((*LATENT, "model.attention.q_rank=12"), (*D_MODEL, *HEADS)),
     "transformer xl": (("model.position.kind=transformer_xl",), HEADS),
     "experts": (EXPERTS, (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72")),
+    "norms of experts": (
+        (*EXPERTS, "model.mlp.router={norm: true, expert_scale: true, bias: true}", "model.mlp.own_norms=true"),
+        (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72"),
+    ),
     "mamba 1": (
         (*NO_ATTENTION, "model.mixer={kind: mamba, d_state: 4, dt_rank: 3}", "model.mixer.inner_width=20"),
         (*D_MODEL, "model.mixer.inner_width=60"),

@@ -55,10 +55,10 @@ class KimiDelta(nn.Module):
         beta_BTH = torch.sigmoid(at_least_float32(self.beta(u_BTD))) * (2 if self.config.negative_eigenvalues else 1)
         x_BTHK = (at_least_float32(self.decay(u_BTD)) + self.dt_bias).unflatten(-1, (self.config.n_value_heads, -1))
         A_H1 = at_least_float32(self.A_log).exp()[:, None]
-        if self.config.lower_bound is None:
+        if self.config.decay_bound is None:
             log_decay_BTHK = -F.softplus(x_BTHK, threshold=40) * A_H1
         else:
-            log_decay_BTHK = self.config.lower_bound * torch.sigmoid(A_H1 * x_BTHK)
+            log_decay_BTHK = -self.config.decay_bound * torch.sigmoid(A_H1 * x_BTHK)
         with without_autocast(u_BTD):
             if state is not None and is_step(u_BTD.shape[1]):
                 o_BTHV, S_BHKV = step(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTHK, state["scan"])

@@ -1,15 +1,13 @@
 """Kimi delta attention, a recurrent mixer."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from archlab.config.components.component import ProjectionShape, RoleName, Site
 from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.recurrent import GatedRMSNorm, chunking
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
-from archlab.config.core.base import DERIVED, Derived, Width
+from archlab.config.core.base import DERIVED, Derived, Positive, Width
 
 
 def padded_chunk(size: int) -> int:
@@ -29,9 +27,9 @@ class KimiDelta(GatedDelta):
     low_rank: bool = True
     """Whether the decays and the output gate are each computed from a vector of width value_dim. Otherwise they are
     computed from the input directly."""
-    lower_bound: Annotated[float, Field(lt=0)] | None = None
-    """Lower bound of the logarithm of a decay. The logarithm is then lower_bound sigmoid(A x) instead of
-    -A softplus(x). null: no bound."""
+    decay_bound: Positive | None = None
+    """Bound of the decays, which are then at least exp(-decay_bound): exp(-decay_bound sigmoid(A x)) instead of
+    exp(-A softplus(x)). null: no bound."""
 
     @property
     def decay_width(self) -> int:

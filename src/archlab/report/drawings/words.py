@@ -249,7 +249,7 @@ _PHRASES: Phrases = {
     "inner_norm": lambda norm: ", ".join(("norms of dt, B and C", *norm_words(norm).lines)),
     "n_groups": "{} groups of B and C",
     "low_rank": "decays and gate of full rank",
-    "lower_bound": "decays of at least exp({:g})",
+    "decay_bound": "decays of at least exp(−{:g})",
     "dt_min": "steps of at least {:g}",
 }
 _ROUTER_PHRASES: Phrases = {
