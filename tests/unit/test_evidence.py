@@ -425,7 +425,7 @@ def test_the_commits_of_the_table_of_reruns_exist():
 
 
 def test_the_size_beside_a_verdict_covers_the_instances():
-    (ladder_entry,) = ledger(chosen=[claims()[15]])
+    (ladder_entry,) = ledger(15)
     assert words_of.place(ladder_entry, ladder_entry.found[0]) == "250K to 1.45M parameters, python-stdlib 3.11.7"
 
 
@@ -553,7 +553,7 @@ UNPREDICTED = [
 @pytest.mark.slow
 def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, study, arm, outcome, effect, why):
     """They are shown in the terminal, on the page and in the JSON."""
-    (entry,) = ledger(chosen=[claims()[number]])
+    (entry,) = ledger(number)
     (one,) = [one for one in entry.found[0].unpredicted if (one.study, one.arm) == (study, arm)]
     assert one.outcome
     assert (one.outcome.name, one.why) == (outcome, why)
@@ -571,7 +571,7 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
 
 
 def test_crossed_factors_are_shown_as_contrasts():
-    (entry,) = ledger(chosen=[claims()[1]])
+    (entry,) = ledger(1)
     labels = [one.label for one in entry.found[0].unpredicted]
     assert {*(f"{level} averaged over the other settings" for level in ("post-norm", "no warm-up"))} <= set(labels)
     assert "effect of no warm-up with double norm" in labels
@@ -932,10 +932,10 @@ def test_ticks_of_both_sides(low: float, high: float, near: float, ticks: list[f
 def test_the_ledger_names_studies_that_changed(monkeypatch: pytest.MonkeyPatch):
     claim = claiming(("low", "better")).model_copy(update={"number": 4})
     older = planted(FOUND)
-    (entry,) = ledger({"gates": older}, [claim])
+    (entry,) = ledger(claim, results={"gates": older})
     assert entry.changed == ["gates"]
     about = older.about.model_copy(update={"digest": digest(library_study("gates", "cpu"))})
-    (entry,) = ledger({"gates": older.model_copy(update={"about": about})}, [claim])
+    (entry,) = ledger(claim, results={"gates": older.model_copy(update={"about": about})})
     assert entry.changed == []
 
 
