@@ -90,6 +90,9 @@ class _Console(Console):
 def console(*, stderr: bool = False, file: IO[str] | None = None, width: int | None = None) -> Console:
     """Return a console that interprets no markup and adds no colors. It writes to stdout, unless `stderr` or `file`
     says otherwise. `width` is the number of columns; by default, it is that of the terminal."""
+    # A kernel of Jupyter sets FORCE_COLOR, which must not add escape sequences to text in memory or in a file.
+    is_terminal = None if file is None else False
     return _Console(
-        stderr=stderr, file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False
-    )
+        stderr=stderr, file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False,
+        force_terminal=is_terminal,
+    )  # fmt: skip

@@ -53,6 +53,16 @@ def shown(value: object) -> tuple[ElementTree.Element, str]:
     return tree, " ".join("".join(tree.itertext()).split())
 
 
+def test_values_in_a_kernel_have_no_escape_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of Jupyter sets both variables."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    for value in (archlab.load_hardware("h100"), archlab.list_presets(), archlab.list_families(), archlab.ledger()):
+        _, text = shown(value)
+        assert "\\u001b" not in text
+        assert "\x1b" not in repr(value)
+
+
 def same(a: str, b: str) -> bool:
     """Return whether two outputs differ only in the numbers that vl-convert gives to the parts of each picture."""
     return re.sub(r"-clip\d+", "-clip", a) == re.sub(r"-clip\d+", "-clip", b)

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from archlab.cli.app import main
 from archlab.evidence.claims import claims
-from archlab.evidence.ledger import ledger
+from archlab.evidence.ledger import about
 from archlab.evidence.price import price
 from archlab.evidence.topics import topics
 from archlab.exchange.configs import load_config
@@ -152,7 +152,7 @@ def test_a_topic_has_the_pictures_that_can_show_it():
 
 def plots(name: str):
     topic = dict(topics())[name]
-    return forests(name, ledger(chosen=[claims()[number] for number in topic.claims]))
+    return forests(name, about(topic))
 
 
 @pytest.mark.parametrize("name", [name for name, topic in topics() if topic.claims])

@@ -97,6 +97,9 @@ FACTORS: dict[str, list[Any]] = {
                 "kind: gated_delta, key_dim: 6",
                 "kind: gated_delta, n_key_heads: 2, n_value_heads: 6, key_dim: 5, value_dim: 4, taps: 3, "
                 "negative_eigenvalues: true, norm_eps: 0.01",
+                "kind: kimi_delta, key_dim: 6",
+                "kind: kimi_delta, n_key_heads: 2, n_value_heads: 4, key_dim: 5, value_dim: 4, taps: 3, "
+                "negative_eigenvalues: true, norm_eps: 0.01, low_rank: false, decay_bound: 1",
                 "kind: rglru",
                 "kind: rglru, lru_width: 30, n_heads: 5, taps: 2",
                 "kind: short_conv",
@@ -179,6 +182,12 @@ FACTORS: dict[str, list[Any]] = {
     "clip": [NOTHING, "model.attention.clip_qkv=0.9"],
     "softcap": [NOTHING, "model.attention.softcap=1.5"],
     "scale": [NOTHING, "model.attention.scale=0.6"],
+    "values": [
+        NOTHING,
+        "model.attention.v_norm={eps: 0.01}",
+        "model.attention.keys_as_values=true",
+        ("model.attention.keys_as_values=true", "model.attention.v_norm={}"),
+    ],
     "attention_bias": [
         NOTHING,
         "model.attention.qkv_bias=true",
@@ -199,6 +208,9 @@ FACTORS: dict[str, list[Any]] = {
         "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {score: sigmoid, applied_to: input}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {sparsemixer: 0.3, normalise: false}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {norm: true, bias: true, correction: {}}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, own_norms: true, router: {norm: true, expert_scale: true}, "
+        "shared: {d_ff: 20, gate: true}}",
     ],
     "activation": [f"model.mlp.activation={name}" for name in kinds(Activation)],
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],
@@ -224,6 +236,7 @@ FACTORS: dict[str, list[Any]] = {
         _layers("local: {attention.window: 2}, full: {}, pattern: [local, full]"),
         _layers("a: {position.kind: none}, b: {}, pattern: [b, a]"),
         _layers("a: {block.mlp_output_norm: true}, b: {}, pattern: [a, b]"),
+        _layers("a: {block.stream_scale: true}, b: {}, pattern: [a, b]"),
         _layers("first: {block.attention_norm: false}, rest: {}, pattern: [first, rest]"),
         _layers("a: {position: {kind: rope, theta: 7}}, b: {}, pattern: [a, b]"),
         _layers(

@@ -82,6 +82,8 @@ def apply_in(
             case []:
                 assert len(inputs) == 1
                 return getattr(layer, name)(x, contexts_of(stack, tokens_BT, prefix, None)[frame], None)
+            case ["scale"] if name == "stream":
+                return x * layer.stream_scale
             case ["norm", slot]:
                 return getattr(getattr(layer, f"{name}_norms"), slot)(x)
             case ["multiplier"]:
@@ -161,10 +163,11 @@ def inside_attention(attention: MultiHeadAttention, context: Context, part: str,
     match part.split():
         case ["query" | "key" | "value" as name, "projection"]:
             n = H if name == "query" else config.n_kv_heads
+            name = "key" if config.keys_as_values and name == "value" else name
             return getattr(attention, name[0])(x).unflatten(-1, (n, -1)).transpose(1, 2)
         case ["query" | "key" | "value", "clip"]:
             return x.clamp(-config.clip_qkv, config.clip_qkv)
-        case ["query" | "key" as name, "norm"]:
+        case ["query" | "key" | "value" as name, "norm"]:
             return getattr(attention, f"{name[0]}_norm")(x)
         case ["query" | "key", "rotation"]:
             return context.rotation.rotate(x)
@@ -214,7 +217,7 @@ def test_a_diagram_computes_what_the_model_does(index):
 
 
 INSIDE = grid.covering(
-    "heads", "mlp", "mlp_bias", "qk_norm", "clip", "temperature", "attention_sub_norm", "gate", "position"
+    "heads", "mlp", "mlp_bias", "qk_norm", "clip", "temperature", "attention_sub_norm", "gate", "position", "values"
 )
 """Rows with every pair of choices that change boxes or wires inside a component."""
 

@@ -30,6 +30,7 @@ ENCODERS = (
     "{n_layers: 1, mlp: {kind: plain, d_ff: 10}, cross: {n_heads: 2, head_dim: 4, n_kv_heads: 2, v_dim: 3}}",
     "{n_layers: 1, attention: {n_heads: 2, n_kv_heads: 1, head_dim: 8}, cross: {softcap: 3}}",
     "{n_layers: 1, cross: {qk_norm: {kind: rmsnorm}, qkv_bias: true, out_bias: true}}",
+    "{n_layers: 1, block.stream_scale: true, cross: {keys_as_values: true, v_norm: {}, v_dim: null}}",
     "{n_layers: 1, cross: {sinks: true, gate: {per: head}, sub_norm: false}}",
 )
 

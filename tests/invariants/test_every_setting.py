@@ -342,7 +342,13 @@ def outcome(
     return seen
 
 
-BASES = [PLAIN, *grid.rows_with_each_override(2)]
+LARGE_STEPS = [
+    index
+    for index, row in enumerate(grid.grid())
+    if any("prmsnorm" in o for o in row) and any("mamba2" in o for o in row)
+]
+"""Rows in which features, and so the steps of Mamba 2, are large enough for any limit (`mixer.dt_max`)."""
+BASES = list(dict.fromkeys([PLAIN, *grid.rows_with_each_override(2), *LARGE_STEPS]))
 PATHS = by_path()
 
 

@@ -39,6 +39,7 @@ MIXERS = (
     "model.mixer={kind: mamba, d_state: 4, inner_norm: {kind: rmsnorm}}",
     "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
     "model.mixer={kind: gated_delta, key_dim: 8}",
+    "model.mixer={kind: kimi_delta, key_dim: 8}",
     "model.mixer={kind: rglru}",
     "model.mixer={kind: short_conv}",
 )

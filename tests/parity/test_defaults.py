@@ -17,6 +17,7 @@ NEEDED = {
     "deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "cohere_compass_text": {"rope_parameters": {"full_attention": None}}, "dbrx": {"attn_config": {"clip_qkv": 8.0}},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
     "lfm2_moe": {"layer_types": [*["conv"] * 31, "full_attention"]},
 }  # fmt: skip
 """Keys without which the class's defaults are not a valid model."""
@@ -30,6 +31,8 @@ UNLISTED_OF = {
     "hunyuan_v1_dense": {"use_cla", "use_qk_norm"}, "falcon_mamba": {"max_position_embeddings"},
     "mamba": {"max_position_embeddings"},
     "mamba2": {"max_position_embeddings"},
+    "gemma4_text": {"global_head_dim", "num_global_key_value_heads"},
+    "gemma4_unified_text": {"global_head_dim", "num_global_key_value_heads"},
     "phi3": {"attention_bias", "lm_head_bias", "mlp_bias"}, "nemotron_h": {"num_hidden_layers"},
 }  # fmt: skip
 """Keys of some published files that the family's class does not have."""

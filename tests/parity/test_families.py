@@ -245,7 +245,13 @@ def _watched(theirs: nn.Module, ours: Decoder, model_type: str) -> dict[str, tup
     found = {}
     for row in placed(FAMILIES[model_type].weights, ours.config):
         owner, _, last = row.ours[0].rpartition(".")
-        if last == "weight" and isinstance(norm := _part(ours, owner), LayerNorm | RMSNorm) and not row.stack:
+        # The norm of Gemma 4's router is a part of the module `router`.
+        if (
+            last == "weight"
+            and not row.theirs.endswith("router.scale")
+            and isinstance(norm := _part(ours, owner), LayerNorm | RMSNorm)
+            and not row.stack
+        ):
             found[owner] = (_module(theirs, row.theirs.rpartition(".")[0]), norm)
     return found
 

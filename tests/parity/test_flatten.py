@@ -34,7 +34,7 @@ TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1
 SOURCE = torch.randint(3, 23, (2, 31), generator=torch.Generator().manual_seed(2))
 """Source text of models with an encoder."""
 LONG, LONGEST = (
-    "afmoe", "axk1", "bamba", "cohere2_moe", "exaone_moe", "flint", "granitemoe_swa", "granitemoehybrid", "jamba", "laguna",
+    "afmoe", "axk1", "bamba", "cohere2_moe", "exaone_moe", "flint", "gemma4_text", "granitemoe_swa", "granitemoehybrid", "jamba", "kimi_linear", "laguna",
     "llama4_text", "mimo_v2_flash", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ), 1000  # fmt: skip
 """Families whose layers differ so much that the file is longer than usually allowed. It is correct nevertheless."""
@@ -165,6 +165,8 @@ ATTENTIONS = [
         *(f"n_kv_heads: 2, qk_norm: {{kind: {kind}, scope: {scope}{eps}}}" for kind in ("rmsnorm", "layernorm")
           for scope in ("head", "each_head", "width") for eps in ("", ", eps: 0.1")),
         "qk_norm: {kind: layernorm, weight: false, bias: false, scope: width}",
+        "v_norm: {eps: 0.1}", "n_kv_heads: 2, v_dim: 5, v_norm: {}", "n_kv_heads: 2, keys_as_values: true, qkv_bias: true",
+        "keys_as_values: true, v_norm: {}, qk_norm: {kind: rmsnorm}, clip_qkv: 0.3",
         "qk_norm: {kind: rmsnorm, unit_offset: true}", "qk_norm: {kind: rmsnorm, weight: false, scope: width}",
     )
 ]  # fmt: skip
@@ -194,6 +196,8 @@ MIXTURES = [
         "active: 3, router: {applied_to: input}", "active: 2, router: {score: sigmoid, applied_to: input}, bias: true",
         "active: 2, router: {correction: {}}", "active: 2, router: {groups: {n: 3, kept: 2}}",
         "active: 2, router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 1, by: max}}",
+        "active: 2, router: {norm: true, factor: 2.0}", "active: 2, router: {expert_scale: true, correction: {}}",
+        "active: 3, own_norms: true, router: {norm: true, expert_scale: true}, shared: {gate: true}",
         "active: 2, shared: {}", "active: 2, shared: {d_ff: 14, gate: true, bias: true}", "clamp: 0.5, shared: {}", "up_offset: 1",
         "clamp: 0.5, up_offset: 1, bias: true, activation: gelu_tanh, shared: {gate: true}, "
         "router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 2}, factor: 2.5, bias: true}",
@@ -222,6 +226,8 @@ CHOICES: list[tuple[str, ...]] = [
     ("model.mlp.sub_norm=true", "model.attention.sub_norm=true", "model.norm.kind=layernorm"),
     ("model.mlp.bias=true",),
     ("model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}", "model.norm.placement=double"),
+    ("model.block.stream_scale=true",),
+    ("model.layers={a: {block.stream_scale: true, attention.keys_as_values: true}, b: {}, pattern: [a, b]}",),
     ("model.embedding.scale=sqrt_d_model",),
     ("model.embedding={scale: sqrt_d_model, round_scale: true}",),
     ("model.embedding={scale: 3.1, round_scale: true, width: 10, norm: true}",),

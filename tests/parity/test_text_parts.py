@@ -83,6 +83,10 @@ VISUAL: dict[str, Any] = {
     "depth": 1, "hidden_size": 16, "num_heads": 2, "patch_size": 4, "out_hidden_size": 32, "intermediate_size": 24,
     "num_position_embeddings": 16,
 }  # fmt: skip
+GEMMA_4: dict[str, Any] = {
+    "sliding_window": 4, "global_head_dim": 16, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "final_logit_softcapping": 0.5,
+}  # fmt: skip
 PARTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "emu3": (
         {"rms_norm_eps": 1e-2},
@@ -92,6 +96,21 @@ PARTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         }},
     ),
     "fuyu": ({"model_type": "persimmon"}, {"patch_size": 4, "image_size": 8}),
+    "gemma4": (
+        {**GEMMA_4, "hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"},
+        {"vision_config": {
+            "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4, "position_embedding_size": 16,
+         }, "audio_config": {
+             "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "subsampling_conv_channels": [8, 4],
+             "output_proj_dims": 16,
+         }},
+    ),
+    "gemma4_unified": (
+        GEMMA_4,
+        {"vision_config": {"mm_embed_dim": 16, "mm_posemb_size": 8, "output_proj_dims": 16, "patch_size": 4},
+         "audio_config": {"audio_embed_dim": 16}},
+    ),
     "got_ocr2": ({"model_type": "qwen2"}, {"vision_config": {
         "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64, "mlp_dim": 16,
         "output_channels": 8, "global_attn_indexes": [0],
@@ -131,6 +150,9 @@ UNKNOWN = {
     "qwen2_5_vl": {"head_dim"},
 }  # fmt: skip
 """Keys of TEXT that a class does not have."""
+
+NEEDED = {"gemma4": {"hidden_size_per_layer_input": 0}}
+"""Keys without which archlab refuses the class's defaults."""
 
 
 def maker(model_type: str) -> Callable[[bool], PreTrainedModel]:
@@ -177,7 +199,10 @@ def test_logits_equal_those_of_the_whole_model(make, tied, names, dtype, tmp_pat
     ids = torch.randint(1, 64, (2, 20))
     with torch.no_grad():
         expected, logits = whole(input_ids=ids).logits, load_hf(tmp_path, dtype)(ids)
-    tolerance = 1e-6 if dtype == torch.float32 else 1e-2  # logits are below 1, and bfloat16 has 8 bits
+    # Logits are below 1, and bfloat16 has 8 bits. Gemma 4 does not divide scores, so rounding changes its weights more:
+    # the whole model in bfloat16 is up to 0.027 away from float32, and archlab up to 0.015.
+    rounding = 2e-2 if made.config.model_type.startswith("gemma4") else 1e-2
+    tolerance = 1e-6 if dtype == torch.float32 else rounding
     torch.testing.assert_close(logits.float(), expected.float(), atol=tolerance, rtol=tolerance)
 
 
@@ -263,13 +288,14 @@ def test_a_missing_key_of_the_text_has_the_default_of_its_class(model_type, tmp_
         return read_model_config(tmp_path)[1]
 
     type_ = {"model_type": config.text_config.model_type}
-    whole = {**type(config.text_config)().to_dict(), "pad_token_id": None}
+    whole = {**type(config.text_config)().to_dict(), "pad_token_id": None, **NEEDED.get(model_type, {})}
     needed, compared = {"hidden_size", "vocab_size", "num_hidden_layers"}, 0
     for key in whole.keys() - NO_EFFECT - needed:
         try:
             found = read({name: value for name, value in whole.items() if name != key} | type_)
         except UserError as error:
-            assert f"{key} is missing" in str(error)  # noqa: PT017 - most are not
+            is_needed = key in NEEDED.get(model_type, {})
+            assert is_needed or f"{key} is missing" in str(error)  # noqa: PT017 - most are not
             continue
         assert differing(found, read(whole)) == {}, key
         compared += 1

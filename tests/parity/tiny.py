@@ -84,4 +84,6 @@ def tiny_model(case: Case) -> nn.Module:
             # a router's correction and the bias of the logits, which are 0 initially
             if name.endswith(("e_score_correction_bias", "expert_bias", "final_logits_bias")):
                 buffer.normal_(0, 0.1, generator=generator)
+            if name.endswith("layer_scalar"):  # 1 initially
+                buffer.normal_(1, 0.3, generator=generator)
     return model

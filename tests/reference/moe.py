@@ -61,9 +61,21 @@ def chosen_experts(s: ndarray, correction: ndarray | None, choices: Choices) -> 
     return sorted(allowed, key=lambda e: -corrected[e])[: choices.active]
 
 
+def normed(x: ndarray, weights: Mapping[str, ndarray], name: str) -> ndarray:
+    """Return the RMS norm of one token [D], or the token if there is no such norm."""
+    weight = weights.get(f"{name}.weight")
+    return x if weight is None else x / np.sqrt((x * x).mean() + 1e-5) * weight
+
+
+def logits(x: ndarray, weights: Mapping[str, ndarray]) -> ndarray:
+    """Return the logits of the router for one token [D]. Gemma 4 divides the normalized token by sqrt(D)."""
+    read = normed(x, weights, "router.norm") / np.sqrt(len(x)) if "router.norm.weight" in weights else x
+    return weights["router.weight"] @ read + weights.get("router.bias", 0.0)
+
+
 def route(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> dict[int, float]:
     """Return expert -> weight for one token [D]."""
-    z = weights["router.weight"] @ x + weights.get("router.bias", 0.0)
+    z = logits(x, weights)
     s = scores(z, choices.score)
     chosen = chosen_experts(s, weights.get("router.correction"), choices)
     weight_of = {e: s[e] for e in chosen}
@@ -75,7 +87,8 @@ def route(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> dict[
             ]  # fmt: skip
             weight_of[e] = np.exp(z[e]) / np.exp(z[left]).sum()
     total = sum(weight_of.values()) if choices.normalise else 1.0
-    return {e: choices.factor * weight / total for e, weight in weight_of.items()}
+    scale_of = weights.get("router.expert_scale", np.ones(len(z)))
+    return {e: choices.factor * weight / total * scale_of[e] for e, weight in weight_of.items()}
 
 
 def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
@@ -93,19 +106,24 @@ def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndar
 
 
 def mixture(x_TD: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
-    """Map [T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate."""
+    """Map [T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate, norms of each."""
     parts = ("up", "gate", "down", "up_bias", "gate_bias", "down_bias")
     y_TD = np.zeros_like(x_TD)
     for t, x in enumerate(x_TD):
+        read = normed(x, weights, "experts_before")
         for e, weight in route(x, weights, choices).items():
             own = {p: weights[f"experts.{p}"][e] for p in parts if f"experts.{p}" in weights}
             y_TD[t] += (
-                expert(weight * x, own, choices) if choices.applied_to == "input" else weight * expert(x, own, choices)
+                expert(weight * read, own, choices)
+                if choices.applied_to == "input"
+                else weight * expert(read, own, choices)
             )
+        y_TD[t] = normed(y_TD[t], weights, "experts_after")
         if "shared.up" in weights:
+            x = normed(x, weights, "shared_before")
             shared = expert(x, {p: weights[f"shared.{p}"] for p in parts if f"shared.{p}" in weights}, choices)
             gate = 1 / (1 + np.exp(-(weights["shared_gate"] @ x))) if "shared_gate" in weights else 1.0
-            y_TD[t] += gate * shared
+            y_TD[t] += normed(gate * shared, weights, "shared_after")
     return y_TD
 
 
@@ -120,7 +138,7 @@ def balance_loss(layers: list[tuple[ndarray, Mapping[str, ndarray]]], choices: C
         n_experts = len(weights["router.weight"])
         count, mean = np.zeros(n_experts), np.zeros(n_experts)
         for x in x_TD:
-            s = scores(weights["router.weight"] @ x + weights.get("router.bias", 0.0), choices.score)
+            s = scores(logits(x, weights), choices.score)
             mean += s / s.sum() / len(x_TD)
             for e in route(x, weights, choices):
                 count[e] += 1 / len(x_TD)
@@ -133,9 +151,5 @@ def balance_loss(layers: list[tuple[ndarray, Mapping[str, ndarray]]], choices: C
 
 def router_z_loss(layers: list[tuple[ndarray, Mapping[str, ndarray]]]) -> float:
     """Mean over tokens and layers of the squared logarithm of the softmax denominator (Zoph 2022)."""
-    squares = [
-        np.log(np.exp(weights["router.weight"] @ x + weights.get("router.bias", 0.0)).sum()) ** 2
-        for x_TD, weights in layers
-        for x in x_TD
-    ]
+    squares = [np.log(np.exp(logits(x, weights)).sum()) ** 2 for x_TD, weights in layers for x in x_TD]
     return float(np.mean(squares))

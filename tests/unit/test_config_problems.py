@@ -640,6 +640,36 @@ BROKEN_RULES = [
         "true adds a norm to the MLP, but the layer lacks an MLP or a norm; allowed: false",
     ),
     (
+        ["model.attention={n_heads: 4, v_dim: 5, keys_as_values: true}"],
+        "model.attention.keys_as_values",
+        "allowed: false, or equal widths",
+    ),
+    (
+        ["model.mlp={kind: moe, own_norms: true, router: {norm: true}}"],
+        "model.mlp.own_norms",
+        "true gives all that reads the stream a norm of its own, but mlp.shared is not set; set it",
+    ),
+    (
+        ["model.mlp={kind: moe, own_norms: true, shared: {}}"],
+        "model.mlp.own_norms",
+        "but mlp.router.norm is not set; set it",
+    ),
+    (
+        ["model.mlp={kind: moe, own_norms: true, shared: {}, router: {norm: true}}", "model.norm.placement=post"],
+        "model.mlp.own_norms",
+        "true replaces the norm before the mixture, but the layer has none",
+    ),
+    (
+        ["model.mlp={kind: moe, own_norms: true, shared: {}, router: {norm: true}}", "model.block.parallel=shared"],
+        "model.mlp.own_norms",
+        "true, but block.parallel is shared; allowed: false, or parallel none",
+    ),
+    (
+        ["model.mlp={kind: moe, router: {norm: true}}", "model.norm=none"],
+        "model.mlp.router.norm",
+        "true needs a norm, but model.norm.kind is none; allowed: false",
+    ),
+    (
         ["model.embedding={norm: sum}"],
         "model.embedding.norm",
         "'sum', but nothing is added to the token embedding; allowed: true, false",

@@ -39,6 +39,11 @@ ODD = {
         "model.position=none",
         "model.mixer={kind: gated_delta, n_key_heads: 2, n_value_heads: 4}",
     ],
+    "Kimi delta": [
+        "model.attention=none",
+        "model.position=none",
+        "model.mixer={kind: kimi_delta, n_key_heads: 2, n_value_heads: 4}",
+    ],
     "RG-LRU": ["model.attention=none", "model.position=none", "model.mixer={kind: rglru, n_heads: 4}"],
     "short convolution": ["model.mixer={kind: short_conv, bias: true}", "model.norm.kind=dyt"],
 }

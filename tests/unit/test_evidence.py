@@ -415,7 +415,7 @@ def test_claims_that_share_runs_are_named():
 def test_the_commits_of_the_table_of_reruns_exist():
     table = (HOME / "docs/claims.md").read_text().partition("**Reruns.**")[2].partition("**Not predicted.**")[0]
     commits = re.findall(r"\b[0-9a-f]{8}\b", "\n".join(line for line in table.splitlines() if line.startswith("| `")))
-    assert len(commits) == 16
+    assert len(commits) == 17
     git = shutil.which("git")
     if git is None or not (HOME / ".git").exists() or (HOME / ".git/shallow").exists():
         pytest.skip("the history is not here")
@@ -425,7 +425,7 @@ def test_the_commits_of_the_table_of_reruns_exist():
 
 
 def test_the_size_beside_a_verdict_covers_the_instances():
-    (ladder_entry,) = ledger(chosen=[claims()[15]])
+    (ladder_entry,) = ledger(15)
     assert words_of.place(ladder_entry, ladder_entry.found[0]) == "250K to 1.45M parameters, python-stdlib 3.11.7"
 
 
@@ -553,7 +553,7 @@ UNPREDICTED = [
 @pytest.mark.slow
 def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, study, arm, outcome, effect, why):
     """They are shown in the terminal, on the page and in the JSON."""
-    (entry,) = ledger(chosen=[claims()[number]])
+    (entry,) = ledger(number)
     (one,) = [one for one in entry.found[0].unpredicted if (one.study, one.arm) == (study, arm)]
     assert one.outcome
     assert (one.outcome.name, one.why) == (outcome, why)
@@ -571,7 +571,7 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
 
 
 def test_crossed_factors_are_shown_as_contrasts():
-    (entry,) = ledger(chosen=[claims()[1]])
+    (entry,) = ledger(1)
     labels = [one.label for one in entry.found[0].unpredicted]
     assert {*(f"{level} averaged over the other settings" for level in ("post-norm", "no warm-up"))} <= set(labels)
     assert "effect of no warm-up with double norm" in labels
@@ -627,7 +627,6 @@ NUMBERS_IN_CAVEATS = [
     (3, "biases", "best_loss", "all", "without", "0.007"),
     (3, "biases", "best_loss", "qkv", "without", "0.009"),
     (3, "biases", "sensitivity", "all", "without", "0.013"),
-    (6, "positions", "8 times the length", "learned", "rope", "0.051"),
     (9, "depth", "bits_per_byte", "one", "two", "0.022 bits per byte [0.011, 0.033]"),
     (9, "depth", "bits_per_byte", "two", "four", "0.023"),
     (9, "depth", "bits_per_byte", "eight", "four", "0.053"),
@@ -642,9 +641,11 @@ NUMBERS_IN_CAVEATS = [
         "0.007",
     ),
     (12, "stability", "sensitivity", "z", "plain", "0.001"),
+    (12, "stability", "best_loss", "qk", "plain", "0.015 [0.002, 0.027]"),
     (13, "kv-heads", "bits_per_byte", "gqa", "mha", "0.007"),
     (13, "kv-heads", "bits_per_byte", "mqa", "mha", "0.018"),
     (13, "kv-heads", "bits_per_byte", "narrow", "mqa", "0.029"),
+    (13, "kv-heads", "bits_per_byte", "latent", "narrow", "0.010 [0.003, 0.017]"),
     (16, "experts", "bits_per_byte", "e8", "dense", "0.010"),
     (16, "experts", "bits_per_byte", "e16", "dense", "0.018"),
     (16, "experts", "bits_per_byte", "shared", "dense", "0.024"),
@@ -842,12 +843,12 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
         assert f"But: {said}." in row
         (block,) = (block for block in blocks if re.match(rf" *{number} +\w", block))
         assert f"but   {said}" in block
-    assert "belongs to a kernel" in claims()[2].caveat_in_short
+    assert "a fact of these kernels" in claims()[2].caveat_in_short
     assert "measured with older code" in next(block for block in blocks if block.startswith(" 5 "))
     assert main(["explain", "rmsnorm"]) == 0
     printed = capsys.readouterr().out
     assert re.search(
-        r"2. norm kind: .*as claimed here \(267K parameters, python-stdlib 3.11.7; 1 of 1 comparison\).*belongs to a",
+        r"2. norm kind: .*as claimed here \(267K parameters, python-stdlib 3.11.7; 1 of 1 comparison\).*a fact of",
         printed,
     )
     assert 'contradicted">the opposite found here' in page
@@ -931,10 +932,10 @@ def test_ticks_of_both_sides(low: float, high: float, near: float, ticks: list[f
 def test_the_ledger_names_studies_that_changed(monkeypatch: pytest.MonkeyPatch):
     claim = claiming(("low", "better")).model_copy(update={"number": 4})
     older = planted(FOUND)
-    (entry,) = ledger({"gates": older}, [claim])
+    (entry,) = ledger(claim, results={"gates": older})
     assert entry.changed == ["gates"]
     about = older.about.model_copy(update={"digest": digest(library_study("gates", "cpu"))})
-    (entry,) = ledger({"gates": older.model_copy(update={"about": about})}, [claim])
+    (entry,) = ledger(claim, results={"gates": older.model_copy(update={"about": about})})
     assert entry.changed == []
 
 

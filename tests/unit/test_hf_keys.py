@@ -100,6 +100,7 @@ def test_every_key_that_a_class_declares_is_understood(name: str) -> None:
         "cohere_compass_text": {"rope_parameters": {"full_attention": None}},
         "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
         "dbrx": {"attn_config": {"clip_qkv": 8, "rope_theta": 1e4}}, "lfm2_moe": {"layer_types": ["conv"] * 32},
+        "gemma4_text": {"hidden_size_per_layer_input": 0},
     }  # fmt: skip
     declared = CONFIG_MAPPING[name](**incomplete.get(name, {})).to_dict()
     assert FAMILIES[name].read(declared, "config.json")[1] == []

@@ -48,7 +48,7 @@ MODELS = {
     "encoder": ("model.encoder={n_layers: 2}", "train.objective.kind=span_corruption", "data.reserve=[sentinels:9]"),
     **{
         kind: ("model.attention.kind=none", "model.position=none", f"model.mixer={{kind: {kind}}}")
-        for kind in ("mamba", "mamba2", "gated_delta", "rglru", "short_conv")
+        for kind in ("mamba", "mamba2", "gated_delta", "kimi_delta", "rglru", "short_conv")
     },
 }
 
@@ -273,7 +273,7 @@ def test_flops_are_those_that_torch_counts(name, rank):
     assert our_flops(settings) == pytest.approx(flops_of_a_step(settings), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "gated_delta", "rglru", "short_conv", "encoder"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "gated_delta", "kimi_delta", "rglru", "short_conv", "encoder"])
 def test_a_rank_adds_the_flops_that_torch_counts(name):
     """The rest is counted by conventions that LoRA does not change: scans, and pairs of cross-attention."""
     one, five = (config(*MODELS[name], f"train.lora.rank={rank}") for rank in (1, 5))

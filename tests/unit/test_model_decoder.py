@@ -199,6 +199,20 @@ def test_a_narrow_embedding_is_scaled_too() -> None:
     torch.testing.assert_close(model.embedding(TOKENS), expected)
 
 
+@pytest.mark.parametrize("placement", ["double", "post", "carried"])
+def test_the_stream_is_scaled_after_each_layer(placement: str) -> None:
+    """A new model has the number 1, and training does not change it."""
+    choice = f"model.norm.placement={placement}"
+    scaled = randomized(tiny("model.block.stream_scale=true", choice))
+    assert [tuple(layer.stream_scale) for layer in Decoder(scaled.config).all_layers] == [(1.0,)] * 2
+    assert not [name for name, _ in scaled.named_parameters() if "stream_scale" in name]
+    plain, factors = randomized(tiny(choice)), [0.3, -1.7]
+    for layer, of_scaled, factor in zip(plain.layers, scaled.layers, factors, strict=True):
+        of_scaled.stream_scale.fill_(factor)
+        layer.register_forward_hook(lambda *call, factor=factor: factor * call[-1])
+    torch.testing.assert_close(scaled(TOKENS), plain(TOKENS))
+
+
 # --- initial values -----------------------------------------------------------------------------------------
 
 CHANGES = [

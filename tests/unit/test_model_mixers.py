@@ -15,6 +15,7 @@ from accelerator import Accelerator
 from archlab.config.components import recurrent
 from archlab.config.components.component import Mixer, Site
 from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.components.kimi_delta import KimiDelta as KimiDeltaConfig
 from archlab.config.components.mamba import Mamba as MambaConfig
 from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
 from archlab.config.components.norm import AnyRMSNorm, NoNorm, RMSNorm
@@ -28,6 +29,7 @@ from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
+from tests.reference.kimi_delta import kimi_delta as kimi_delta_reference
 from tests.reference.mamba import mamba as mamba_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
 from tests.reference.rglru import rglru as rglru_reference
@@ -50,6 +52,11 @@ CONFIGS = {
     "mamba2 bare": Mamba2Config(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
     "gated_delta": GatedDeltaConfig(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
     "gated_delta negative": GatedDeltaConfig(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
+    "kimi_delta": KimiDeltaConfig(n_key_heads=3, key_dim=4, norm_eps=0.01),
+    "kimi_delta in groups": KimiDeltaConfig(
+        n_key_heads=2, n_value_heads=4, key_dim=5, value_dim=3, taps=3, low_rank=False, negative_eigenvalues=True
+    ),
+    "kimi_delta bounded": KimiDeltaConfig(n_key_heads=2, key_dim=4, decay_bound=0.3),
     "rglru": RGLRU(),
     "rglru in groups": RGLRU(lru_width=15, n_heads=5, taps=2),
     "short_conv": ShortConvConfig(taps=3, bias=True),
@@ -114,15 +121,23 @@ def mamba2_formula(params, x_TD, config):
     return mamba2_reference(params, x_TD, **fields, **how, dt_max=config.dt_max or np.inf)
 
 
+DELTA_FIELDS = ("n_key_heads", "n_value_heads", "key_dim", "value_dim", "negative_eigenvalues", "norm_eps")
+
+
 def gated_delta_formula(params, x_TD, config):
-    heads = ("n_key_heads", "n_value_heads", "key_dim", "value_dim", "negative_eigenvalues", "norm_eps")
-    return gated_delta_reference(params, x_TD, **{name: getattr(config, name) for name in heads})
+    return gated_delta_reference(params, x_TD, **{name: getattr(config, name) for name in DELTA_FIELDS})
+
+
+def kimi_delta_formula(params, x_TD, config):
+    fields = (*DELTA_FIELDS, "decay_bound")
+    return kimi_delta_reference(params, x_TD, **{name: getattr(config, name) for name in fields})
 
 
 FORMULAS = {
     "mamba": lambda params, x_TD, config: mamba_reference(params, x_TD, getattr(config.inner_norm, "eps", None)),
     "mamba2": mamba2_formula,
     "gated_delta": gated_delta_formula,
+    "kimi_delta": kimi_delta_formula,
     "rglru": lambda params, x_TD, _: rglru_reference(params, x_TD),
     "short_conv": lambda params, x_TD, _: short_conv_reference(params, x_TD),
 }
@@ -257,6 +272,18 @@ def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_pack
         assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("name", [n for n in CONFIGS if "delta" in n])
+@pytest.mark.parametrize("chunk", [8, 64])
+def test_decays_of_any_strength_in_one_chunk_do_not_overflow(name, chunk, monkeypatch):
+    """Some heads forget within one token, others never, and documents start within chunks."""
+    monkeypatch.setattr(recurrent, "CHUNK", chunk)
+    mixer, x = made(name, torch.float32), inputs().float()
+    mixer.A_log.data = torch.linspace(-30, 9, mixer.A_log.numel())
+    starts = torch.tensor([[0] * 11 + [11] * 18])
+    wanted = [reference(name, mixer, document) for document in x[0].double().split([11, 18])]
+    close(mixer(x, context(starts=starts), None)[0], np.concatenate(wanted), 1e-4)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients_are_those_of_differences(name):
     mixer = made(name)
@@ -304,14 +331,18 @@ def test_parameters_are_those_that_are_built_and_read(name):
     assert sum(operation.weights for operation in config.work(SITE, Pass(1, 1))) == 2 * built
 
 
-@pytest.mark.parametrize("kind", ["mamba2", "gated_delta"])
+@pytest.mark.parametrize("kind", ["mamba2", "gated_delta", "kimi_delta"])
 def test_decays_begin_as_published(kind):
-    """A is 1 to 16 (0 to 16 for the delta rule) and dt is 0.001 to 0.1; their orders are unrelated."""
+    """A is 1 to 16 (0 to 16 for the gated delta rule) and dt is 0.001 to 0.1; their orders are unrelated."""
     heads = 200
-    chosen = Mamba2Config(n_heads=heads) if kind == "mamba2" else GatedDeltaConfig(n_key_heads=heads, key_dim=2)
+    chosen = {
+        "mamba2": Mamba2Config(n_heads=heads),
+        "gated_delta": GatedDeltaConfig(n_key_heads=heads, key_dim=2),
+        "kimi_delta": KimiDeltaConfig(n_key_heads=heads, key_dim=1),
+    }[kind]
     mixer = make_component(chosen.resolve(D), SITE)
     A, dt = mixer.constants["A_log"].exp(), nn.functional.softplus(mixer.constants["dt_bias"])
-    least = 1 if kind == "mamba2" else 0
+    least = 0 if kind == "gated_delta" else 1
     assert least < A.min() < A.max() < 16
     assert abs(A.mean() - (least + 16) / 2) < 0.01
     assert 0.001 <= dt.min() < 0.0011

@@ -16,6 +16,7 @@ from archlab.config.layers import LayerConfig, layer_configs
 from archlab.model.context import Collected, Context
 from archlab.model.grouped import grouped_linear, grouped_outer
 from archlab.model.moe import MoE
+from archlab.model.norms import RMSNorm
 from archlab.model.router import Load, collected_loads
 from tests.reference.moe import Choices, balance_loss, mixture, router_z_loss, scores
 
@@ -51,6 +52,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phimoe": ("router: {sparsemixer: 0.3, normalise: false}", {"sparsemixer": 0.3, "normalise": False}),
     "clamp-shared": ("clamp: 0.7, shared: {gate: true}", {"clamp": 0.7}),
+    "gemma-4": ("router: {norm: true, expert_scale: true}, shared: {d_ff: 9}, own_norms: true", {}),
+    "normed router": (
+        "router: {norm: true, bias: true, factor: 0.7, correction: {}}, shared: {gate: true}", {"factor": 0.7},
+    ),
     "plain": ("gated: false, activation: gelu, bias: true, shared: {bias: true}", {"activation": "gelu"}),
 }  # fmt: skip
 """Setting of the config -> the same setting of the reference."""
@@ -109,9 +114,11 @@ def test_it_is_the_sum_over_the_chosen_written_out(text: str, more: dict[str, An
 @pytest.mark.parametrize("text", [text for text, _ in ROWS.values()], ids=ROWS)
 def test_the_config_counts_what_is_built_and_multiplied(text: str) -> None:
     module, config = drawn(text), layer(text)
-    assert config.mlp.parameters(config.site_of("mlp")) == {"mlp": sum(p.numel() for p in module.parameters())}
+    in_norms = sum(p.numel() for norm in module.modules() if isinstance(norm, RMSNorm) for p in norm.parameters())
+    total = sum(p.numel() for p in module.parameters())
+    assert config.mlp.parameters(config.site_of("mlp")) == {"mlp": total - in_norms, "norms": in_norms}
     idle = (8 - module.router.active) * sum(p[0].numel() for p in module.experts.parameters())
-    assert config.mlp.active_parameters(config.site_of("mlp")) == sum(p.numel() for p in module.parameters()) - idle
+    assert config.mlp.active_parameters(config.site_of("mlp")) == total - idle
     with FlopCounterMode(display=False) as counted:
         y_BTD = module(tokens().requires_grad_(), context(collected=Collected()), None)
     forward = counted.get_total_flops()

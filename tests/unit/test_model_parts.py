@@ -444,6 +444,33 @@ def test_attention_end_to_end(turned: str) -> None:
     close(got, joined @ ours.out.weight.detach().numpy().T)
 
 
+@pytest.mark.parametrize("eps", [None, 0.1])
+def test_keys_as_values_and_the_norm_of_values(eps: float | None) -> None:
+    """Values are the keys before their norm and rotation. Their own norm has no weight."""
+    config = layer(
+        f"attention={{n_kv_heads: 2, keys_as_values: true, qkv_bias: true, v_norm: {'null' if eps is None else {'eps': eps}}}}",
+        "attention.qk_norm={kind: rmsnorm, eps: 0.1}",
+        "position={kind: rope, theta: 20}",
+    )
+    got, ours = attended(config, X)
+
+    def heads(name: str) -> np.ndarray:
+        linear = getattr(ours, name)
+        projected = X @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+        return projected.reshape(2, 5, -1, 6).transpose(0, 2, 1, 3)
+
+    def turned(name: str) -> np.ndarray:
+        x = rmsnorm_by_hand(heads(name), getattr(ours, f"{name}_norm").norm.weight.detach().numpy(), 0.1)
+        z = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * np.arange(5)[:, None] * 20.0 ** (-2 * np.arange(3) / 6))
+        return np.concatenate((z.real, z.imag), -1)
+
+    values = heads("k") if eps is None else rmsnorm_by_hand(heads("k"), np.ones(6), eps)
+    seen = np.broadcast_to(np.tri(5, dtype=bool), (2, 5, 5))
+    mixed = attention_by_hand(turned("q"), turned("k"), values, seen, np.zeros((2, 4)), 6**-0.5, None)
+    joined = mixed.transpose(0, 2, 1, 3).reshape(2, 5, 24)
+    close(got, joined @ ours.out.weight.detach().numpy().T)
+
+
 # --- visibility ---------------------------------------------------------------------------------------------
 
 VISIBILITIES: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import sample_study
-from archlab.evidence.claims import claims, find_claim
+from archlab.evidence.claims import claims
 from archlab.evidence.ledger import about_study, ledger
 from archlab.evidence.look_up import explaining
 from archlab.report.study.claims import claims_of, explained, lines
@@ -24,7 +24,7 @@ def run_of(study: str, scale: str) -> StudySummary:
 
 def test_the_terminal_shows_the_claim_and_the_findings_of_the_ledger():
     said = list(lines(run_of("gates", "smoke")))
-    (entry,) = ledger(chosen=[find_claim("gates")])
+    (entry,) = ledger("gates")
     assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
     assert said[1] == "  predicted: swiglu better, geglu better, reglu better, bilinear better, glu better"
@@ -47,7 +47,7 @@ def test_the_page_shows_the_claim_with_links_to_its_sources():
 def test_other_studies_of_a_claim_are_left_out():
     (entry,) = about_study("hybrid-recall")
     assert {judged.expected.study for found in entry.found for judged in found.judged} == {"hybrid-recall"}
-    (whole,) = ledger(chosen=[entry.claim])
+    (whole,) = ledger(entry.claim)
     assert [found.verdict for found in entry.found] == [found.verdict for found in whole.found]
 
 

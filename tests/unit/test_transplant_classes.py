@@ -24,6 +24,7 @@ LONGROPE = (
 )
 LATENT = "model.attention={kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 8, rope_dim: 4, v_dim: 8}"
 DELTA = "{kind: gated_delta, n_key_heads: 4, n_value_heads: 4, key_dim: 8, value_dim: 8}"
+KIMI = DELTA.replace("gated_delta", "kimi_delta")
 MAMBA2 = "{kind: mamba2, n_heads: 4, head_dim: 8, d_state: 8, n_groups: 4}"
 
 
@@ -57,7 +58,7 @@ CLASSES = {
         "attention sinks": ("", "model.attention.sinks=true"),
         "soft cap": ("", "model.attention.softcap=1.0"),
     },
-    "new": {mixer: ("", hybrid(mixer)) for mixer in (DELTA, MAMBA2, "{kind: short_conv}")},
+    "new": {mixer: ("", hybrid(mixer)) for mixer in (DELTA, KIMI, MAMBA2, "{kind: short_conv}")},
 }
 """Changes of each class: overrides before and after, by the name of the change."""
 

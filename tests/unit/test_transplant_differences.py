@@ -17,6 +17,7 @@ MOE = "mlp.kind=moe mlp.experts=4 mlp.d_ff=16"
 GROUPS = f"{MOE} mlp.router.groups.n=2 mlp.router.groups.kept=1"
 LATENT = "attention.kind=latent attention.kv_rank=8 attention.nope_dim=8 attention.rope_dim=4"
 DELTA = "mixer.kind=gated_delta mixer.n_key_heads=2 mixer.n_value_heads=4 mixer.key_dim=8 mixer.value_dim=8"
+KIMI = DELTA.replace("gated_delta", "kimi_delta")
 MAMBA_1 = "mixer.kind=mamba mixer.inner_width=32 mixer.d_state=8 mixer.dt_rank=4"
 INNER_NORM = f"{MAMBA_1} mixer.inner_norm.kind=rmsnorm"
 MAMBA = "mixer.kind=mamba2 mixer.n_heads=4 mixer.head_dim=8 mixer.d_state=8 mixer.n_groups=2"
@@ -72,6 +73,8 @@ ROWS = {
     "attention.temperature.beta": (TEMPERATURE, "attention.temperature.beta=1.0", "approximate"),
     "attention.temperature.length": (TEMPERATURE, "attention.temperature.length=8", "approximate"),
     "attention.temperature.offset": (TEMPERATURE, "attention.temperature.offset=1", "approximate"),
+    "attention.keys_as_values": ("", "attention.keys_as_values=true", "approximate"),
+    "attention.v_norm.eps": ("attention.v_norm.eps=0.01", "attention.v_norm.eps=0.1", "approximate"),
     "attention.v_dim": ("", "attention.v_dim=4", "refused"),
     "attention.visibility": ("", "attention.visibility=two_sided", "approximate"),
     "attention.window": ("", "attention.window=8", "approximate"),
@@ -80,6 +83,7 @@ ROWS = {
     "block.mixer_multiplier": (DELTA, "block.mixer_multiplier=0.5", "approximate"),
     "block.mlp_output_norm": ("", "block.mlp_output_norm=true", "approximate"),
     "block.mlp_multiplier": ("", "block.mlp_multiplier=0.5", "approximate"),
+    "block.stream_scale": ("", "block.stream_scale=true", "exact"),
     "block.parallel": ("", "block.parallel=shared", "approximate"),
     "d_model": ("", "d_model=64", "exact"),
     "dropout.attention": ("", "dropout.attention=0.1", "exact"),
@@ -112,6 +116,7 @@ ROWS = {
     "mixer.dt_min": (MAMBA, "mixer.dt_min=0.5", "approximate"),
     "mixer.dt_rank": (MAMBA_1, "mixer.dt_rank=2", "refused"),
     "mixer.head_dim": (MAMBA, "mixer.head_dim=4", "refused"),
+    "mixer.decay_bound": (KIMI, "mixer.decay_bound=2", "approximate"),
     "mixer.in_bias": (MAMBA, "mixer.in_bias=true", "exact"),
     "mixer.inner_norm.cast": (INNER_NORM, "mixer.inner_norm.cast=before_weight", "exact"),
     "mixer.inner_norm.eps": (INNER_NORM, "mixer.inner_norm.eps=0.1", "approximate"),
@@ -121,6 +126,7 @@ ROWS = {
     "mixer.inner_width": (MAMBA_1, "mixer.inner_width=16", "refused"),
     "mixer.key_dim": (DELTA, "mixer.key_dim=16 mixer.n_key_heads=1", "refused"),
     "mixer.kind": ("", DELTA, "new"),
+    "mixer.low_rank": (KIMI, "mixer.low_rank=false", "new"),
     "mixer.lru_width": ("mixer.kind=rglru", "mixer.lru_width=16", "refused"),
     "mixer.n_groups": (MAMBA, "mixer.n_groups=1 mixer.d_state=16", "refused"),
     "mixer.n_heads": ("mixer.kind=rglru", "mixer.n_heads=2", "refused"),
@@ -145,6 +151,9 @@ ROWS = {
     "mlp.experts": (MOE, "mlp.experts=6", "refused"),
     "mlp.gated": (MOE, "mlp.gated=false", "refused"),
     "mlp.kind": ("", f"{MOE} mlp.d_ff=64", "exact"),
+    "mlp.own_norms": (f"{MOE} mlp.router.norm=true mlp.shared.d_ff=16", "mlp.own_norms=true", "approximate"),
+    "mlp.router.expert_scale": (MOE, "mlp.router.expert_scale=true", "exact"),
+    "mlp.router.norm": (MOE, "mlp.router.norm=true", "approximate"),
     "mlp.router.applied_to": (MOE, "mlp.router.applied_to=input", "approximate"),
     "mlp.router.bias": (MOE, "mlp.router.bias=true", "exact"),
     "mlp.router.correction.rate": (MOE, "mlp.router.correction.rate=0.01", "exact"),

@@ -60,10 +60,20 @@ SOURCES = {
     "encoder": [*ENCODER, *LAYERNORM, *BIASES],
     "encoder, tied, other norm": [*ENCODER, "model.head.tied=true", "model.encoder.norm.kind=layernorm", "model.encoder.norm.bias=false"],
     "experts": [*MOE, "model.mlp.shared.gate=true", "model.mlp.bias=true", "model.mlp.router.bias=true", *NO_BIAS],
+    "scaled streams, normed values": [
+        "model.block.stream_scale=true", "model.attention.v_norm.eps=0.01", "model.attention.keys_as_values=true", *LAYERNORM,
+    ],
+    "normed router": [*MOE, "model.mlp.router.norm=true", "model.mlp.router.expert_scale=true", *BIASES, *LAYERNORM],
+    "norms of experts": [
+        *MOE, "model.mlp.router.norm=true", "model.mlp.own_norms=true", "model.mlp.shared.gate=true",
+        "model.mlp.bias=true", "model.mlp.router.bias=true", *NO_BIAS,
+    ],
     "weighted inputs of experts": [*MOE, "model.mlp.router.applied_to=input", "model.mlp.bias=true", *NO_BIAS],
     "latent": [*LATENT, *NO_BIAS, "model.attention.qkv_bias=true"],
     "latent with narrow queries": [*LATENT, "model.attention.q_rank=12", *LAYERNORM, "model.attention.qkv_bias=true"],
     "gated delta": ["model.mixer.kind=gated_delta", "model.mixer.key_dim=8", *NO_BIAS],
+    "kimi delta": ["model.mixer.kind=kimi_delta", "model.mixer.key_dim=8", *NO_BIAS],
+    "kimi delta of full rank": ["model.mixer={kind: kimi_delta, key_dim: 8, low_rank: false}", *NO_BIAS],
     "mamba": ["model.mixer.kind=mamba", "model.mixer.d_state=4", "model.mixer.in_bias=true", *LAYERNORM],
     "mamba2": ["model.mixer.kind=mamba2", "model.mixer.head_dim=16", "model.mixer.d_state=8", "model.mixer.in_bias=true", *LAYERNORM],
     "rglru only": ["model.mixer.kind=rglru", "model.attention.kind=none", "model.position.kind=none", "model.mlp.bias=true", *LAYERNORM],
@@ -97,6 +107,7 @@ CHANGES = {
     "new biases of mixers": ["model.mixer.bias=true"],
     "new biases of Mamba 2": ["model.mixer.in_bias=true", "model.mixer.out_bias=true"],
     "new biases of routers": ["model.mlp.router.bias=true", "model.mlp.router.correction.rate=0.001"],
+    "new factors": ["model.block.stream_scale=true", "model.mlp.router.expert_scale=true"],
     "sigmoid gate": ["model.attention.gate.per=element"],
     "softplus gate": ["model.attention.gate.activation=softplus", "model.attention.gate.per=head", "model.attention.gate.bias=true"],
     "more positions": ["model.max_seq_len=32"],
@@ -155,6 +166,7 @@ EXACT = [
     ("learned positions", "more positions"), ("encoder, learned positions", "more positions"),
     ("learned positions", "fewer unused positions"), ("plain", "prefix"), ("plain", "wide window"), ("plain", "dynamic"),
     ("plain", "temperature"), ("plain", "dropout"), ("experts", "balance"), ("experts", "new biases of routers"),
+    ("experts", "new factors"),
 ]  # fmt: skip
 
 

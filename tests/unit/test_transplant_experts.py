@@ -85,6 +85,11 @@ def test_other_layers_and_experts_at_once():
     [
         ((), ("model.mlp.d_ff=32",), r"model\.mlp\.d_ff: 32; .*allowed: its width, 64"),
         ((), ("model.mlp.gated=false",), r"model\.mlp\.gated: false; .*allowed: true"),
+        (
+            (),
+            ("model.mlp.shared={}", "model.mlp.router.norm=true", "model.mlp.own_norms=true"),
+            r"model\.mlp\.own_norms: true, .*allowed: false",
+        ),
         (("model.mlp.sub_norm=true",), (), r"model\.mlp\.kind: moe, .*sub_norm=true.*allowed: gated"),
         ((*MOE, "model.mlp.experts=2"), (), r"model\.mlp\.experts: 4, .*allowed: 2"),
     ],

@@ -242,6 +242,7 @@ def test_a_higher_rank_changes_the_logits_less():
         ([multi_head(2, "temperature: {beta: 0.1, length: 4}")], [latent()], "no place for temperature"),
         ([multi_head(2, "sinks: true", "gate: {per: head}")], [latent()], "no place for sinks, gate"),
         ([multi_head(2, "sub_norm: true")], [latent()], "no place for sub_norm"),
+        ([multi_head(2, "v_norm: {}", "keys_as_values: true")], [latent()], "no place for v_norm, keys_as_values"),
         ([multi_head()], [latent(v=6)], "model.attention.v_dim: 6, and the trained attention has 8"),
         ([multi_head()], [latent(n_heads=8)], "model.attention.n_heads: 8"),
         ([multi_head()], [latent(33)], "model.attention.kv_rank: 33 exceeds d_model = 32"),

@@ -17,6 +17,7 @@ LATENT = (
 NO_ATTENTION = ("model.attention.kind=none", "model.position.kind=none")
 MAMBA = (*NO_ATTENTION, "model.mixer={kind: mamba2, head_dim: 4, d_state: 8, in_bias: true, out_bias: true}")
 DELTA = (*NO_ATTENTION, "model.mixer={kind: gated_delta, key_dim: 4, value_dim: 6}")
+KIMI = (*NO_ATTENTION, "model.mixer={kind: kimi_delta, key_dim: 4, value_dim: 6}")
 RGLRU = (*NO_ATTENTION, "model.mixer.kind=rglru", "model.mixer.lru_width=24", "model.mixer.n_heads=2")
 HYBRID = (
     "model.layers.mix={attention.kind: none, mixer: {kind: mamba2, head_dim: 8, n_heads: 4}}",
@@ -65,6 +66,11 @@ SOURCES = {
     "mup, tied": ("model.mup.base_width=16", "model.head.tied=true", "model.embedding.scale=sqrt_d_model"),
     "xielu": ("model.mlp.activation=xielu", "model.mlp.clamp=1.0"),
     "encoder": ("model.encoder.n_layers=2", "model.encoder.position.kind=t5", "model.norm.kind=layernorm"),
+    "scaled streams, normed values": (
+        "model.block.stream_scale=true",
+        "model.attention.v_norm.eps=0.01",
+        "model.attention.keys_as_values=true",
+    ),
     "windows": (
         "model.layers.local={attention.window: 4}",
         "model.layers.full={mlp.bias: true}",
@@ -77,6 +83,10 @@ OTHERS = {
     "latent with narrow queries": ((*LATENT, "model.attention.q_rank=12"), (*D_MODEL, *HEADS)),
     "transformer xl": (("model.position.kind=transformer_xl",), HEADS),
     "experts": (EXPERTS, (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72")),
+    "norms of experts": (
+        (*EXPERTS, "model.mlp.router={norm: true, expert_scale: true, bias: true}", "model.mlp.own_norms=true"),
+        (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72"),
+    ),
     "mamba 1": (
         (*NO_ATTENTION, "model.mixer={kind: mamba, d_state: 4, dt_rank: 3}", "model.mixer.inner_width=20"),
         (*D_MODEL, "model.mixer.inner_width=60"),
@@ -100,6 +110,14 @@ OTHERS = {
     "more value heads": (
         (*DELTA, "model.mixer.n_key_heads=2", "model.mixer.n_value_heads=4"),
         ("model.mixer.n_value_heads=12",),
+    ),
+    "kimi delta": (
+        (*KIMI, "model.mixer.n_key_heads=2", "model.mixer.n_value_heads=4"),
+        (*D_MODEL, "model.mixer.n_key_heads=4", "model.mixer.n_value_heads=8"),
+    ),
+    "kimi delta of full rank": (
+        (*KIMI, "model.mixer.n_key_heads=2", "model.mixer.low_rank=false"),
+        (*D_MODEL, "model.mixer.n_key_heads=6", "model.mixer.n_value_heads=6"),
     ),
     "rglru": (RGLRU, (*D_MODEL, "model.mixer.lru_width=48")),
     "rglru with groups": (RGLRU, (*D_MODEL, "model.mixer.lru_width=72", "model.mixer.n_heads=6")),

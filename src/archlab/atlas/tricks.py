@@ -67,6 +67,8 @@ def _block(layers: Layers) -> Iterator[Trick]:
     if changed := [name for name, multiplier in multipliers.items() if multiplier != 1]:
         factors = "/".join(dict.fromkeys(f"{multiplier:g}" for multiplier in multipliers.values()))
         yield f"branches ×{factors}", f"block.{changed[0]}_multiplier"
+    if any(layer.block.stream_scale for layer in layers):
+        yield "scaled stream", "block.stream_scale"
     if biases(layers) == "all":
         yield "biases", "attention.qkv_bias"
         return
@@ -104,6 +106,12 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
         yield f"{groups.kept} of {groups.n} groups", "mlp.router.groups"
     for factor in sorted({router.factor for router in routers} - {1.0}):
         yield f"experts ×{factor:g}", "mlp.router.factor"
+    if any(router.expert_scale for router in routers):
+        yield "scale per expert", "mlp.router.expert_scale"
+    if any(mixture.own_norms for mixture in mixtures_of_layers):
+        yield "norms of experts", "mlp.own_norms"
+    elif any(router.norm for router in routers):
+        yield "norm before the router", "mlp.router.norm"
     if any(layer.block.mlp_output_norm for layer in layers):
         yield "norm on MLP output", "block.mlp_output_norm"
     if not all(router.normalise for router in routers):
@@ -141,6 +149,10 @@ def _attention(config: Config, layers: Layers) -> Iterator[Trick]:
         yield pattern, "attention.window"
     if any(not isinstance(heads.qk_norm, NoNorm) for heads in multi_head):
         yield "QK-norm", "attention.qk_norm"
+    if any(heads.v_norm for heads in multi_head):
+        yield "value norm", "attention.v_norm"
+    if any(heads.keys_as_values for heads in multi_head):
+        yield "keys as values", "attention.keys_as_values"
     if any(heads.sinks for heads in multi_head):
         yield "sinks", "attention.sinks"
     for per in dict.fromkeys(heads.gate.per for heads in multi_head if heads.gate):

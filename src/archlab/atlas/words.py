@@ -8,12 +8,13 @@ from archlab.config.components.activation import name_of_mlp
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent, Component
 from archlab.config.components.dense import Dense, GatedMLP
+from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import Norm
 from archlab.config.components.position import Rope
-from archlab.config.layers import LayerConfig
+from archlab.config.layers import Branch, LayerConfig
 
 Layers = Sequence[LayerConfig]
 
@@ -122,9 +123,17 @@ def attentions(layers: Layers) -> list[MultiHead | Latent]:
 
 
 def mixers(layers: Layers) -> str:
+    """Return the names of attention and of the recurrent mixers. All forms of the gated delta rule have the same
+    name."""
     branches = (branch for layer in layers for branch in layer.branches if branch.name not in ("mlp", "cross"))
-    named = ("attention" if branch.name == "attention" else branch.component.display_name for branch in branches)
-    return joined(named) or NOTHING
+    return joined(map(_mixer, branches)) or NOTHING
+
+
+def _mixer(branch: Branch) -> str:
+    if branch.name == "attention":
+        return "attention"
+    known = GatedDelta if isinstance(branch.component, GatedDelta) else branch.component
+    return known.display_name
 
 
 def recurrent(layers: Layers) -> list[str]:

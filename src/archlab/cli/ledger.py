@@ -6,7 +6,7 @@ from archlab.cli.arguments import ClaimName, Flag, check_one_answer
 from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
-from archlab.evidence.claims import cited, find_claim, mistakes, sources
+from archlab.evidence.claims import cited, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.report.ledger import words
 from archlab.report.ledger.text import print_ledger
@@ -47,7 +47,7 @@ def run(claim: ClaimName | None = None, /, *, html: Path | None = None, json: Fl
         else:
             _print_mistakes()
         return
-    entries = ledger() if claim is None else ledger(chosen=[find_claim(claim)])
+    entries = ledger() if claim is None else ledger(claim)
     if json:
         listed_mistakes = _mistakes_as_json() if claim is None else {}
         values = {"claims": [entry.model_dump(mode="json") for entry in entries], **listed_mistakes}

@@ -22,6 +22,7 @@ from archlab.config.components.component import (
 )
 from archlab.config.components.dense import Dense
 from archlab.config.components.dropout import Dropout
+from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import BlockNorm, NoNorm
 from archlab.config.components.position import NoPosition, Position
@@ -114,6 +115,8 @@ class LayerConfig(Base):
             missing = {"before"} if shares else set[str]()
             missing |= set() if is_first else {"stream"}
             slots = tuple(slot for slot in filled if slot not in missing)
+            if name == "mlp" and isinstance(self.mlp, MoE) and self.mlp.own_norms:
+                slots = tuple(slot for slot in slots if slot != "before")
             if name == "mlp" and self.block.mlp_output_norm:
                 slots += ("after",)
             multiplier = getattr(self.block, f"{'attention' if name == 'cross' else name}_multiplier")
@@ -187,6 +190,8 @@ class LayerConfig(Base):
             added = model_pass.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
             dropped = model_pass.rows * self.d_model * model_pass.bytes_each if self.dropout.branch else 0.0
             yield added._replace(saved=dropped)
+        if self.block.stream_scale:
+            yield model_pass.in_stream("element-wise", "stream", self.d_model, flops=1)
 
     def _norms_around(self) -> int:
         return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)

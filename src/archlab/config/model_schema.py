@@ -51,6 +51,9 @@ class Block(Settings):
     """Factor on the output of the recurrent mixer before the output is added to the stream."""
     mlp_multiplier: Positive = 1.0
     """Factor on the output of the MLP before the output is added to the stream."""
+    stream_scale: bool = False
+    """Whether the stream is multiplied by a stored number after the layer (Gemma 4's layer_scalar). The number is 1 in
+    a new model, and training does not change it."""
 
 
 class Embedding(Settings):

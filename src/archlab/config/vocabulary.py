@@ -80,6 +80,7 @@ WRITE = {
     "dtrank timesteprank mambadtrank": "model.mixer.kind=mamba model.mixer.dt_rank=48",
     "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
     "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
+    "kda kimideltaattention kimilinear": "model.mixer.kind=kimi_delta",
     "rglru griffin hawk recurrentgemma realgatedlru": "model.mixer.kind=rglru",
     "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
     "dconv convkernel convkernelsize kernelsize convlcache": "model.mixer.kind=mamba2 model.mixer.taps=4",
@@ -181,9 +182,6 @@ LACKING = {
         "no attention that chooses its keys by content; model.attention.window, stride and blocks choose by position"
     ),
     "valueresidual resformer": "no value residual: every layer attends over its own values",
-    "kda kimideltaattention kimilinear": (
-        "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one gate per head"
-    ),
     "fp8 float8": "no training in 8 bits; train.dtype is bfloat16 or float32",
     "xpos fire kerple cope": "no such position encoding; `archlab explain model.position` lists the available ones",
     "mtp multitokenprediction": "no prediction of several tokens at once",

@@ -292,8 +292,9 @@ def claim_of(study: str) -> list[Claim]:
     return [claim for claim in claims().values() if study in claim.studies]
 
 
-def find_claim(text: str) -> Claim:
+def find_claim(name: int | str) -> Claim:
     """Return the claim with this number or name. Raise UserError if no claim matches."""
+    text = str(name)
     by_name = {claim.name: claim for claim in claims().values()}
     by_name_or_number = by_name | {str(number): claim for number, claim in claims().items()}
     if text not in by_name_or_number:

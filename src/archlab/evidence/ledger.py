@@ -1,14 +1,13 @@
 """The ledger: every claim, with the results of archlab's committed runs. The results can also be found by topic."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.displayed import Displayed
-from archlab.errors import UserError
-from archlab.evidence.claims import Claim, Effect, claim_of, claims
+from archlab.evidence.claims import Claim, Effect, claim_of, claims, find_claim
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
 from archlab.evidence.results import Results, ResultsHeader, RunInfo, committed, digest, results_name
@@ -36,21 +35,25 @@ class Ledger(Displayed, list[LedgerEntry]):
     """Entries of the ledger."""
 
 
-def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> Ledger:
-    """Return the ledger entries of the chosen claims. By default, all claims are returned in order of their numbers,
-    and the verdicts use the results that come with archlab.
+def ledger(*chosen: int | str | Claim, results: Mapping[str, Results] | None = None) -> Ledger:
+    """Return the ledger entries of the chosen claims, by number or name. Without names, return all in order of their
+    numbers. The verdicts use `results`, by default those that come with archlab.
 
-    >>> [entry.found[0].verdict for entry in archlab.ledger() if entry.claim.name == "gates"]
-    ['mixed']
+    Raise UserError if there is no such claim.
+
+    >>> archlab.ledger("gates")[0].found[0].verdict
+    'mixed'
     """
-    listed = claims().values() if chosen is None else [*chosen]
-    for claim in listed:
-        if not isinstance(claim, Claim):
-            raise UserError(f"chosen: {claim!r}; allowed: the `claim` of entries of archlab.ledger()")
+    listed = [claim if isinstance(claim, Claim) else find_claim(claim) for claim in chosen or claims().values()]
     if results is None:
         return Ledger(_committed_entry(claim.number) for claim in listed)
     primaries = _primaries(results)
     return Ledger(_entry(claim, results, primaries) for claim in listed)
+
+
+def about(topic: Topic) -> list[LedgerEntry]:
+    """Return the entries of the claims that a topic names, with the results that come with archlab."""
+    return [_committed_entry(number) for number in topic.claims]
 
 
 @cache
@@ -75,7 +78,7 @@ def about_study(study: str) -> list[LedgerEntry]:
     `study` is the name of a study that comes with archlab. Each verdict is still the verdict on the whole claim, which
     may also depend on other studies.
     """
-    return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
+    return [_of_study(entry, study) for claim in claim_of(study) for entry in ledger(claim)]
 
 
 def _of_study(entry: LedgerEntry, study: str) -> LedgerEntry:
@@ -127,10 +130,15 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
 
     A comparison is about a topic if the topic's `measured` field lists it, or if the topic explains what its arm
     changes. Outcomes that are computed from the config, such as the size of a cache, are left out. Listed comparisons
-    come first. Within each group, primary outcomes come before other outcomes.
+    come first. Within each group, primary outcomes come before other outcomes. A comparison that several claims predict
+    appears once, as the first of them judges it.
     """
     keys = dict(topics())[name].measured
-    about_topic = [found for found in _compared(entries) if _key(found) in keys or name in _topics_of(found)]
+    by_content = dict[object, Compared]()
+    for found in _compared(entries):
+        if _key(found) in keys or name in _topics_of(found):
+            by_content.setdefault((_key(found), found.against, found.outcome), found)
+    about_topic = by_content.values()
     yield from sorted(about_topic, key=lambda found: (_key(found) not in keys, not _is_answer(found)))
 
 

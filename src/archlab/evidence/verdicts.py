@@ -80,14 +80,19 @@ class JudgedExpectation(Compared):
             return "could not be tested here"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and not is_large(self.comparison)
         result = super().why + (" by less than the margin" if is_small else "")
-        return f"{result}, {_relation(self.found, self.comparison, self.expected)}"
+        return f"{result}, {_relation(self.found, self.comparison, self.expected, self.role)}"
 
 
-def _relation(verdict: ExpectationVerdict, comparison: Comparison, expected: Expectation) -> str:
-    """Return a phrase such as `against the claim` that follows the result and relates it to the prediction."""
+def _relation(verdict: ExpectationVerdict, comparison: Comparison, expected: Expectation, role: Role) -> str:
+    """Return a phrase such as `against the claim` that follows the result and relates it to the prediction.
+
+    A described prediction is no part of the claim.
+    """
     match verdict:
         case "the opposite":
-            return "against the claim"
+            return "against the prediction" if role == "described" else "against the claim"
+        case "as claimed" if role == "described":
+            return "as predicted"
         case "undecided" if comparison.verdict in ("better", "worse", "differs") and is_large(comparison):
             may_be_small = expected.verdict in WITHIN_MARGIN
             return "but maybe within the margin, so undecided" if may_be_small else "but undecided after the correction"

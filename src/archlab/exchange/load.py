@@ -233,7 +233,7 @@ def _text_tensors(family: Family, folder: Path, tensors: Tensors | Dequantized) 
         parts = " and ".join(part for part in known.towers if any(part in name for name in towers))
         note_once(
             f"{folder}: left out {parts}: {len(towers):,} tensors with {size:,} parameters; "
-            "archlab reads only the text part, and computes it exactly for inputs without pictures"
+            "archlab reads only the text part, and computes it exactly for inputs without pictures and sound"
         )
     return {ours: _Lazy(tensors, name) for name, ours in named.items() if ours is not None}
 

@@ -102,6 +102,11 @@ def _conv_rows(layer: LayerConfig) -> Mapping[str, int]:
     return dict(zip("qkv", delta_of(layer).conv_widths, strict=True))
 
 
+def conv_in_parts(mixer: str) -> Row:
+    """Return the row for the convolution of a mixer with this name. Files contain it in three tensors."""
+    return Row(f"{mixer}.{{h}}_conv1d.weight", "layers.{i}.mixer.conv.weight", when=_is_recurrent, pieces=_conv_rows)
+
+
 LAYERS = HybridLayers(LINEAR, DELTA, types_of)
 
 FAMILY = Family(
@@ -131,7 +136,7 @@ FAMILY = Family(
             for row in linear(f"{MIXER}.{theirs}", f"layers.{{i}}.mixer.{ours}")
         ),
         *(Row(f"{MIXER}.{name}", f"layers.{{i}}.mixer.{name}") for name in ("A_log", "dt_bias")),
-        Row(f"{MIXER}.{{h}}_conv1d.weight", "layers.{i}.mixer.conv.weight", when=_is_recurrent, pieces=_conv_rows),
+        conv_in_parts(MIXER),
         *ATTENTION,
         *QK_NORMS,
         *MLP,

@@ -271,9 +271,11 @@ def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str
     out = dict(values)
     for other, name in aliases.items():
         value = out.pop(other, None)
+        if value is None:
+            continue
         if out.get(name) is None:
             out[name] = value
-        elif value not in (None, out[name]):
+        elif value != out[name]:
             raise UserError(f"{where}: {other} is {value!r}, but {name}, which means the same, is {out[name]!r}")
     return out
 

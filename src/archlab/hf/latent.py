@@ -53,6 +53,8 @@ class LatentHeads:
 
     kv_heads: int | None = None
     """Default of `num_key_value_heads`. None means the number of query heads."""
+    reads_head_dim: bool = True
+    """Whether the published code reads `head_dim`. Otherwise any value is allowed."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if `num_key_value_heads` is not the number of query heads, or if `head_dim` is not the number
@@ -60,13 +62,16 @@ class LatentHeads:
 
         The number of heads and the widths must already have been read.
         """
-        heads, rope_dim = ours["attention.n_heads"], ours["attention.rope_dim"]
-        for key, value, only in (
-            ("num_key_value_heads", hf.or_null("num_key_value_heads", self.kv_heads), heads),
-            ("head_dim", hf.get("head_dim"), rope_dim),  # in these files, the width that RoPE rotates
-        ):
-            if value not in (None, only):
-                raise hf.refuse(key, value, f"{only}, because other keys of latent attention determine it")
+        only = {"num_key_value_heads": ours["attention.n_heads"]}
+        found = {
+            "num_key_value_heads": hf.or_null("num_key_value_heads", self.kv_heads),
+            "head_dim": hf.get("head_dim"),
+        }
+        if self.reads_head_dim:
+            only["head_dim"] = ours["attention.rope_dim"]  # in these files, the width that RoPE rotates
+        for key, allowed in only.items():
+            if found[key] not in (None, allowed):
+                raise hf.refuse(key, found[key], f"{allowed}, because other keys of latent attention determine it")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if isinstance(model.attention, Latent):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
@@ -164,19 +164,24 @@ class GroupKeys:
     n: int = 1
     kept: int = 1
     by: str = "top2"
-    hf_keys: ClassVar = GROUP_HF_KEYS
+    n_key: str = "n_group"
+    """Key for the number of groups."""
+
+    @property
+    def hf_keys(self) -> Mapping[str, str]:
+        return {field: self.n_key if key == "n_group" else key for field, key in GROUP_HF_KEYS.items()}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
+        n, kept = hf.get(self.n_key, self.n), hf.get("topk_group", self.kept)
         if kept > n:
-            raise hf.refuse("topk_group", kept, f"up to n_group, {n}")
+            raise hf.refuse("topk_group", kept, f"up to {self.n_key}, {n}")
         most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # with more groups, every choice is possible
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write the groups. A model without groups is written with 1 group."""
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
-        hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (1, 1)
+        hf[self.n_key], hf["topk_group"] = (groups.n, groups.kept) if groups else (1, 1)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,13 @@ class Multimodal:
 _IMAGE_IDS = frozenset(
     {"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id"}
 )
+_GEMMA_4: Any = {
+    "no_effect": frozenset(
+        {"audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_index", "eoi_token_id",
+         "image_token_id", "video_token_id"}
+    ),
+    "towers": ("vision_tower", "audio_tower", "vision_embedder", "embed_vision", "embed_audio"),
+}  # fmt: skip
 _QWEN2_VL: Any = {
     "no_effect": _IMAGE_IDS,
     "towers": ("visual",),
@@ -79,6 +86,10 @@ MULTIMODAL: Mapping[str, Multimodal] = {
         "Gemma3ForConditionalGeneration",
         {"gemma3_text": "gemma3_text"},
         frozenset({"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}),
+    ),
+    "gemma4": Multimodal("Gemma4ForConditionalGeneration", {"gemma4_text": "gemma4_text"}, **_GEMMA_4),
+    "gemma4_unified": Multimodal(
+        "Gemma4UnifiedForConditionalGeneration", {"gemma4_unified_text": "gemma4_unified_text"}, **_GEMMA_4
     ),
     "got_ocr2": Multimodal(
         "GotOcr2ForConditionalGeneration",

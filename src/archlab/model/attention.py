@@ -32,9 +32,11 @@ class MultiHeadAttention(nn.Module):
         self.config, self.reads_source = config, site.reads_source
         self.q = Projection(D, H * config.head_dim, bias=config.qkv_bias, role="input")
         self.k = Projection(D, K * config.head_dim, bias=config.qkv_bias, role="input")
-        self.v = Projection(D, K * config.v_dim, bias=config.qkv_bias, role="input")
+        values = None if config.keys_as_values else Projection(D, K * config.v_dim, bias=config.qkv_bias, role="input")
+        self.v = values
         self.q_norm = HeadNorm(config, H)
         self.k_norm = HeadNorm(config, K)
+        self.v_norm = make_norm(config.value_norm, config.v_dim)
         self.norm_first = not (isinstance(site.position, Rope) and site.position.order == "before_qk_norm")
         self.position_bias = make_position_bias(site, config)
         self.attend = Attend(config, site)
@@ -81,7 +83,8 @@ class MultiHeadAttention(nn.Module):
 
     def _keys_and_values(self, x_BSD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         k_BKSC = self._split(self.k(x_BSD), self.config.head_dim)
-        return self._normed_and_rotated(k_BKSC, self.k_norm, context), self._split(self.v(x_BSD), self.config.v_dim)
+        v_BKSV = k_BKSC if self.v is None else self._split(self.v(x_BSD), self.config.v_dim)
+        return self._normed_and_rotated(k_BKSC, self.k_norm, context), self.v_norm(v_BKSV)
 
     def _keys_of_source(self, context: Context, state: State | SequenceShard | None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the source. With a cache, they are computed once, in the first pass."""

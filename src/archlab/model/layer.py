@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from archlab.config.components.component import Component, Site
@@ -31,8 +32,11 @@ class Layer(nn.Module):
     stage. They read the output of the same norm, or each has its own norm. A recurrent mixer is a branch next to
     attention, or replaces attention. In a decoder that reads an encoder, cross-attention has a stage between attention
     and the MLP. With the norm placement `carried`, outputs are added to the output of `before` instead of x. The
-    attribute `f` holds the module of branch f, and `f_norms` holds its norms.
+    attribute `f` holds the module of branch f, and `f_norms` holds its norms. If the config sets `stream_scale`, the
+    stream is multiplied by a number after the last stage.
     """
+
+    stream_scale: Tensor | None
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
@@ -43,6 +47,7 @@ class Layer(nn.Module):
             self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
         self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
         self.is_carried = layer.norm.is_carried
+        self.register_buffer("stream_scale", torch.ones(1) if layer.block.stream_scale else None)
 
     def forward(
         self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
@@ -50,7 +55,7 @@ class Layer(nn.Module):
         """Run all stages: [B, T, D] -> [B, T, D]. `states` maps branch names to states."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
-        return x_BTD
+        return x_BTD if self.stream_scale is None else x_BTD * self.stream_scale.to(x_BTD.dtype)
 
     def _stage(
         self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard]

@@ -8,12 +8,14 @@ from torch import Tensor, nn
 
 from archlab.config.components.component import RoleName, Site
 from archlab.config.components.moe import MoE as MoEConfig
+from archlab.config.components.norm import NoNorm
 from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
 from archlab.model.grouped import gathered, grouped_linear
 from archlab.model.mlp import MLP, inner
+from archlab.model.norms import make_norm
 from archlab.model.projection import Projection
 from archlab.model.router import Router, collect, load_of
 from archlab.model.state import State
@@ -23,30 +25,37 @@ from archlab.model.state import State
 class MoE(nn.Module):
     """Mixture of experts: the sum of weight_e * MLP_e(x), or of MLP_e(weight_e * x), over the chosen experts e.
 
-    If the config has a shared expert, its output is added.
+    If the config has a shared expert, its output is added. If it sets `own_norms`, norms are around the experts.
     """
 
     def __init__(self, config: MoEConfig, site: Site) -> None:
         super().__init__()
         self.config = config
-        self.router = Router(config, site.d_model)
+        self.router = Router(config, site)
         self.experts = Experts(config, site.d_model)
         shared = config.shared_mlp
         self.shared = None if shared is None else MLP(shared, site)
         is_gated = config.shared is not None and config.shared.gate
         self.shared_gate = Projection(site.d_model, 1, bias=False, role="narrow") if is_gated else None
+        own_norm = site.norm if config.own_norms else NoNorm()
+        self.experts_before, self.experts_after = make_norm(own_norm, site.d_model), make_norm(own_norm, site.d_model)
+        self.shared_before, self.shared_after = make_norm(own_norm, site.d_model), make_norm(own_norm, site.d_model)
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """Apply the mixture: [B, T, D] -> [B, T, D]."""
         x_ND = x_BTD.flatten(0, 1)
         routing = self.router(x_ND)
-        y_BTD = self.experts(x_ND, routing.chosen_NK, routing.weights_NK).view_as(x_BTD)
+        y_ND = self.experts(self.experts_before(x_ND), routing.chosen_NK, routing.weights_NK)
+        y_BTD = self.experts_after(y_ND).view_as(x_BTD)
         if context.collected is not None:
             collect(load_of(routing, context.is_real_BT), context.collected)
         if self.shared is None:
             return y_BTD
+        x_BTD = self.shared_before(x_BTD)
         shared_BTD = self.shared(x_BTD, context, state)
-        return y_BTD + (shared_BTD if self.shared_gate is None else self.shared_gate(x_BTD).sigmoid() * shared_BTD)
+        if self.shared_gate is not None:
+            shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
+        return y_BTD + self.shared_after(shared_BTD)
 
 
 class Experts(nn.Module):

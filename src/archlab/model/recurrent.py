@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.activation import ActivationName
 from archlab.config.components.component import RoleName
 from archlab.config.components.recurrent import GatedRMSNorm, chunking
+from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
 from archlab.model.norms import rms_norm
@@ -94,20 +96,26 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
     logarithm of the decay from the state before the chunk to its last token.
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
-    n, size = log_decay_bcqh.shape[1:3]
-    causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_decay_bcqh.device).tril()
+    size = log_decay_bcqh.shape[2]
+    causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_bchq.device).tril()
     # Sum over the tokens between s and q. Subtracting sums from the chunk's start would lose precision.
     between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0).cumsum(-2)
     since_bchq = log_bchq.cumsum(-1)
     seen = causal_qs
     if starts_bt is not None:
-        index_s = torch.arange(size, device=starts_bt.device)
-        first_c1 = size * torch.arange(n, device=starts_bt.device)[:, None]
-        starts_bc1q = (chunked(starts_bt) - first_c1)[:, :, None]
-        seen = causal_qs & (starts_bc1q[..., None] <= index_s)
+        starts_bc1q = starts_in_chunks(starts_bt)
+        seen = causal_qs & (starts_bc1q[..., None] <= torch.arange(size, device=starts_bt.device))
         since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
     # Mask before exp, so that hidden entries and their gradients are 0.
     return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp(), since_bchq[..., -1]
+
+
+def starts_in_chunks(starts_bt: Tensor) -> Tensor:
+    """Return the start of the document of each token, [b, c, 1, q], counted from the first token of the chunk."""
+    starts_bcq = chunked(starts_bt)
+    n, size = starts_bcq.shape[1:]
+    first_c1 = size * torch.arange(n, device=starts_bt.device)[:, None]
+    return (starts_bcq - first_c1)[:, :, None]
 
 
 def carried(added_bch: Tensor, log_decay_bch: Tensor, S_bh: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,11 +155,12 @@ class GatedNorm(nn.Module):
     """RMSNorm and gate of a mixer's output.
 
     If the gate comes before the norm, the output is rms(x silu(z)) w; otherwise it is rms(x) w silu(z). Here rms
-    divides each group of `width` features by its own root mean square.
+    divides each group of `width` features by its own root mean square. The activation can be another one than silu.
     """
 
-    def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
+    def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1, activation: ActivationName = "silu") -> None:
         super().__init__()
+        self.activation = make_activation(activation)
         self.width, self.eps, self.gate_first = width, config.eps, config.gate == "before"
         self.weight = nn.Parameter(torch.empty(groups * width))
         self.constants = {"weight": 1.0}
@@ -161,7 +170,7 @@ class GatedNorm(nn.Module):
 
         If the weight has the size of one group of features, all n groups share it.
         """
-        x, gate = at_least_float32(x), F.silu(at_least_float32(z))
+        x, gate = at_least_float32(x), self.activation(at_least_float32(z))
         x = (x * gate if self.gate_first else x).unflatten(-1, (-1, self.width))
         normed = rms_norm(x, None, self.eps)
         normed = normed * self.weight.to(x.dtype).view(-1, self.width)

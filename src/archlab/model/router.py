@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.components.component import RoleName
+from archlab.config.components.component import RoleName, Site
 from archlab.config.components.moe import MoE
-from archlab.model.arithmetic import at_least_float32, without_autocast
+from archlab.config.components.norm import NoNorm
+from archlab.model.arithmetic import at_least_float32, scaled, without_autocast
 from archlab.model.context import Collected
+from archlab.model.norms import make_norm
 
 TINY = 1e-20
 """Small number added to a sum of scores before dividing by it, because the sum of sigmoid scores may be 0.
@@ -36,25 +38,30 @@ class Routing(NamedTuple):
 class Router(nn.Module):
     """Module that chooses each token's experts and their weights.
 
-    It computes the logits W x + b, then the scores, and then chooses the experts. All steps use at least float32.
+    It computes the logits W x + b, then the scores, and then chooses the experts. All steps use at least float32. A
+    norm may precede the matrix W.
     """
 
     correction: Tensor | None
 
-    def __init__(self, config: MoE, d_model: int) -> None:
+    def __init__(self, config: MoE, site: Site) -> None:
         super().__init__()
         self.config, self.active = config.router, config.active
-        self.weight = nn.Parameter(torch.empty(config.experts, d_model))
+        self.norm = make_norm(site.norm if config.router.norm else NoNorm(), site.d_model)
+        self.input_scale = site.d_model**-0.5 if config.router.norm else 1.0
+        self.weight = nn.Parameter(torch.empty(config.experts, site.d_model))
         self.bias = nn.Parameter(torch.empty(config.experts)) if config.router.bias else None
+        self.expert_scale = nn.Parameter(torch.empty(config.experts)) if config.router.expert_scale else None
         self.register_buffer("correction", torch.zeros(config.experts) if config.router.correction else None)
         self.roles: dict[str, RoleName] = {"weight": "narrow"}
-        self.constants = {"bias": 0.0}
+        self.constants = {"bias": 0.0, "expert_scale": 1.0}
 
     def forward(self, x_ND: Tensor) -> Routing:
         """Choose the experts of each token and their weights: [N, D] -> [N, K]."""
         with without_autocast(x_ND):
             bias = None if self.bias is None else at_least_float32(self.bias)
-            logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
+            read_ND = scaled(at_least_float32(self.norm(x_ND)), self.input_scale)
+            logits_NE = F.linear(read_ND, at_least_float32(self.weight), bias)
         scores_NE = logits_NE.softmax(-1) if self.config.score == "softmax" else logits_NE.sigmoid()
         tolerance = self.config.sparsemixer
         if tolerance is None:
@@ -65,6 +72,8 @@ class Router(nn.Module):
             weights_NK = sparsemixer_weights(logits_NE, chosen_NK, tolerance)
         if self.config.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + TINY)
+        if self.expert_scale is not None:
+            weights_NK = weights_NK * at_least_float32(self.expert_scale)[chosen_NK]
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
     def choose(self, scores_NE: Tensor) -> Tensor:

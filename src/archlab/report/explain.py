@@ -9,7 +9,7 @@ from archlab.config.core import trust
 from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import Registered, file_of, kind_of
 from archlab.displayed import Displayed
-from archlab.evidence.claims import cited, claims, mistakes_about, sources
+from archlab.evidence.claims import cited, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.intensity import intensities, intensity_table
 from archlab.evidence.look_up import Named, UsersKinds, look_up
@@ -105,10 +105,10 @@ def _chapter_lines(chapter: Chapter, width: int) -> Iterator[str]:
 
 
 def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
-    from archlab.evidence.ledger import ledger, measured, published
+    from archlab.evidence.ledger import about, measured, published
 
     by_heading = prices(topic)
-    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
+    entries = about(topic)
     return {
         "name": name,
         **topic.model_dump(mode="json", by_alias=True),
@@ -123,7 +123,7 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
 
 
 def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
-    from archlab.evidence.ledger import ledger, measured, published  # imports SciPy, which takes half a second
+    from archlab.evidence.ledger import about, measured, published  # imports SciPy, which takes half a second
     from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
     yield topic.title
@@ -141,7 +141,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         yield from _intensity_lines()
     if topic.conditions:
         yield from _usage_lines(usage(topic.conditions), topic.counted, width)
-    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
+    entries = about(topic)
     evidence = {
         "papers": map(published_line, published(topic, entries)),
         "here": map(measured_line, measured(name, entries)),

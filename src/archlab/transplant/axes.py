@@ -13,6 +13,7 @@ from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component, NoAttention, NoMixer, NoMLP
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
@@ -55,6 +56,17 @@ _DENSE = {
     **_projection("down", "stream < hidden"),
     **_norm("sub_norm", "hidden"),
 }
+_DELTA = {
+    **_projection("q k", "key < stream"),
+    **_projection("v gate", "value < stream"),
+    **_projection("beta", "head < stream"),
+    **_projection("decay", "decay < stream"),
+    **_projection("out", "stream < value"),
+    **_norm("norm", "."),
+    "conv.weight": "key+key+value . .",
+    "A_log": "head",
+    "dt_bias": "decay",
+}
 _COMPONENTS: dict[type[Component], dict[str, str]] = {
     NoAttention: {},
     NoMixer: {},
@@ -86,6 +98,12 @@ _COMPONENTS: dict[type[Component], dict[str, str]] = {
         **_projection("shared.down", "stream < shared"),
         **_projection("shared_gate", ". < stream"),
         "router.correction": ".",
+        "router.expert_scale": ".",
+        **_norm("router.norm", "stream"),
+        **_norm("experts_before", "stream"),
+        **_norm("experts_after", "stream"),
+        **_norm("shared_before", "stream"),
+        **_norm("shared_after", "stream"),
         "experts.up": ". hidden < stream",
         "experts.gate": ". hidden < stream",
         "experts.down": ". stream < hidden",
@@ -113,14 +131,12 @@ _COMPONENTS: dict[type[Component], dict[str, str]] = {
         "conv.bias": "inner+group+group",
         **dict.fromkeys(("A_log", "dt_bias", "D"), "head"),
     },
-    GatedDelta: {
-        **_projection("q k", "key < stream"),
-        **_projection("v gate", "value < stream"),
-        **_projection("beta decay", "head < stream"),
-        **_projection("out", "stream < value"),
-        **_norm("norm", "."),
-        "conv.weight": "key+key+value . .",
-        **dict.fromkeys(("A_log", "dt_bias"), "head"),
+    GatedDelta: _DELTA,
+    KimiDelta: {
+        **_DELTA,
+        **_projection("gate.down decay.down", ". < stream"),
+        **_projection("gate.up", "value < ."),
+        **_projection("decay.up", "decay < ."),
     },
     RGLRU: {
         **_projection("gate x", "channel < stream"),
@@ -178,6 +194,7 @@ GROWING: dict[type[Component], tuple[str, ...]] = {
     Mamba: ("inner_width",),
     Mamba2: ("n_heads", "n_groups"),
     GatedDelta: ("n_key_heads", "n_value_heads"),
+    KimiDelta: ("n_key_heads", "n_value_heads"),
     RGLRU: ("lru_width", "n_heads"),
 }
 """Fields of components that a wider model may multiply."""
@@ -188,6 +205,7 @@ FIXED: dict[type[Component], tuple[str, ...]] = {
     Mamba: ("dt_rank", "d_state"),
     Mamba2: ("head_dim", "d_state"),
     GatedDelta: ("key_dim", "value_dim"),
+    KimiDelta: ("key_dim", "value_dim"),
 }
 """Other fields of components that set the shapes of tensors."""
 
@@ -245,6 +263,7 @@ def features_of(component: Component, times: Mapping[str, int], stream: Features
                 "stream": stream,
                 "head": Features(heads, times["n_value_heads"]),
                 "value": Features(heads * width, times["n_value_heads"], width),
+                "decay": Features(component.decay_width, times["n_value_heads"], component.decay_width // heads),
                 "key": Features(keys, times["n_key_heads"], key),
             }
         case RGLRU(lru_width=channels, n_heads=groups):

@@ -49,6 +49,10 @@ def _mixture(own: Dense, wanted: MoE) -> MoE:
         raise UserError(
             f"model.mlp.kind: moe, but the trained MLP has mlp.sub_norm=true, which experts lack; allowed: {own.kind}"
         )
+    if wanted.own_norms:
+        raise UserError(
+            "model.mlp.own_norms: true, but the output of the trained MLP has no norm of its own; allowed: false"
+        )
     if wanted.gated != is_gated:
         raise UserError(
             f"model.mlp.gated: {str(wanted.gated).lower()}; experts are copies of the trained MLP, whose kind is "

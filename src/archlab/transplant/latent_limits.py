@@ -16,7 +16,9 @@ from archlab.transplant.exact_lengths import Rotation, alike_up_to
 from archlab.transplant.field_names import field_of
 from archlab.transplant.weights import Architecture
 
-_WITHOUT_COUNTERPART = ("qkv_bias", "clip_qkv", "temperature", "sinks", "sub_norm", "gate")
+_WITHOUT_COUNTERPART = (
+    "qkv_bias", "clip_qkv", "temperature", "sinks", "sub_norm", "gate", "v_norm", "keys_as_values"
+)  # fmt: skip
 _EQUAL = ("n_heads", "v_dim")
 _ALIKE = 1e-5
 """Relative tolerance of equal frequencies, because a theta in a config has few digits."""

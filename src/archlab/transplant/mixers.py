@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from archlab.config.components.component import NoAttention, NoMixer
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import ON_ATTENTION
@@ -22,13 +23,15 @@ from archlab.transplant.kv_heads import with_copied_heads
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, numbered
 
+_DELTA = {"q": "q", "k": "k", "v": "v", "out": "out"}
 _SOURCES: Mapping[type, Mapping[str, str]] = {
-    GatedDelta: {"q": "q", "k": "k", "v": "v", "out": "out"},
+    GatedDelta: _DELTA,
+    KimiDelta: _DELTA,
     Mamba2: {"C": "q", "B": "k", "x": "v", "out": "out"},
 }
 """For each kind of mixer: its modules, and the modules of attention from which they begin."""
 
-_DROPPED = ("clip_qkv", "softcap", "temperature", "sinks", "sub_norm", "gate", "window")
+_DROPPED = ("clip_qkv", "softcap", "temperature", "sinks", "sub_norm", "gate", "window", "v_norm")
 """Features of attention that a mixer lacks."""
 
 
@@ -82,7 +85,8 @@ def _mapped(
     new = dict[str, LazyTensor]()
     for module, source in _SOURCES[type(mixer)].items():
         for part in ("weight", "bias") if _has_bias(mixer, module) else ("weight",):
-            if (tensor := tensors.get(f"{source}.{part}")) is None:
+            is_value_of_key = source == "v" and attention.keys_as_values
+            if (tensor := tensors.get(f"{'k' if is_value_of_key else source}.{part}")) is None:
                 continue
             if source in ("k", "v"):
                 new[f"{module}.{part}"] = with_copied_heads(tensor, TO_MIXER.name, n_kv_heads, n_heads)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from archlab.config.components.component import Component
 from archlab.config.components.dense import GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
@@ -27,6 +28,7 @@ INPUTS: Mapping[type[Component], tuple[str, ...]] = {
     GatedMLP: ("up", "gate"),
     MoE: ("router", "experts.up", "experts.gate", "shared.up", "shared.gate", "shared_gate"),
     GatedDelta: ("q", "k", "v", "gate", "beta", "decay"),
+    KimiDelta: ("q", "k", "v", "gate", "beta", "decay", "gate.down", "decay.down"),
     Mamba: ("gate", "x"),
     Mamba2: ("gate", "x", "B", "C", "dt"),
     RGLRU: ("gate", "x"),
@@ -109,6 +111,20 @@ def _in_layer(name: str, layer: LayerConfig) -> Iterator[NormSite]:
             is_gated = getattr(component, "gate", None) is not None  # the gate would multiply the bias
             reader = Reader(f"{name}.{place}.{output}.weight", None if is_gated else f"{name}.{place}.{output}.bias")
             yield NormSite(f"{name}.{place}.sub_norm", width, (reader,))
+    if isinstance(layer.mlp, MoE):
+        yield from _in_mixture(f"{name}.mlp", layer.mlp, layer)
+
+
+def _in_mixture(name: str, mixture: MoE, layer: LayerConfig) -> Iterator[NormSite]:
+    if mixture.router.norm:
+        yield NormSite(f"{name}.router.norm", layer.d_model, (Reader(f"{name}.router.weight", None),))
+    if not mixture.own_norms:
+        return
+    readers = {"experts": ("experts.up", "experts.gate"), "shared": ("shared.up", "shared.gate", "shared_gate")}
+    for part, names in readers.items():
+        obstacle = "with mlp.own_norms, the outputs of norms are added up"
+        yield NormSite(f"{name}.{part}_before", layer.d_model, tuple(_input(name, mixture, x) for x in names))
+        yield NormSite(f"{name}.{part}_after", layer.d_model, obstacle=obstacle)
 
 
 def _around_branch(name: str, layer: LayerConfig, stage: tuple[Branch, ...], branch: Branch, slot: str) -> NormSite:
@@ -121,6 +137,8 @@ def _around_branch(name: str, layer: LayerConfig, stage: tuple[Branch, ...], bra
     if unknown:
         obstacle = f"archlab does not know which matrices of {unknown[0].component.kind} read the norm"
         return NormSite(site, width, obstacle=obstacle)
+    if any(isinstance(b.component, MoE) and b.component.router.norm for b in branches):
+        return NormSite(site, width, obstacle="with mlp.router.norm, the norm of the router reads a norm")
     return NormSite(site, width, tuple(reader for b in branches for reader in _inputs(name, b)))
 
 
@@ -131,11 +149,14 @@ def _inputs(layer: str, branch: Branch) -> Iterator[Reader]:
             continue
         if isinstance(component, Latent) and part == "q_up" and component.q_rank:
             continue
-        if part.startswith("experts."):
-            weighted = isinstance(component, MoE) and component.router.applied_to == "input"
-            yield Reader(f"{place}.{part}", None if weighted else f"{place}.{part}_bias")
-        else:
-            yield _projection(f"{place}.{part}")
+        yield _input(place, component, part)
+
+
+def _input(place: str, component: Component, part: str) -> Reader:
+    if part.startswith("experts."):
+        weighted = isinstance(component, MoE) and component.router.applied_to == "input"
+        return Reader(f"{place}.{part}", None if weighted else f"{place}.{part}_bias")
+    return _projection(f"{place}.{part}")
 
 
 def _projection(name: str) -> Reader:

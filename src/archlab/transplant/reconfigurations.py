@@ -240,6 +240,13 @@ RECONFIGURATIONS = (
         rule="only training changes",
     ),
     Reconfiguration(
+        name="new factors of 1",
+        effect="exact",
+        fields=("model.block.stream_scale", "model.mlp.router.expert_scale"),
+        before=False,
+        rule="the new factors are 1",
+    ),
+    Reconfiguration(
         name="place of rounding",
         effect="exact",
         fields=("model.*.cast", "model.embedding.round_scale"),

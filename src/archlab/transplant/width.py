@@ -147,7 +147,11 @@ def _of_component(
     made = dict[str, LazyTensor]()
     for part, tensor in tensors.items():
         name = f"{layer}.{place}.{part}"
-        made[name] = _copied(tensor, "." if part.split(".")[-2:-1] == ["activation"] else axes[part], features, name)
+        # A router with a norm divides its input by the square root of d_model.
+        is_divided = part == "router.weight" and isinstance(component, MoE) and component.router.norm
+        factor = math.sqrt(stream.times) if is_divided else 1.0
+        is_activation = part.split(".")[-2:-1] == ["activation"]
+        made[name] = _copied(tensor, "." if is_activation else axes[part], features, name, factor)
     for part, tensor in weights.under(f"{layer}.{place}_norms").items():
         name = f"{layer}.{place}_norms.{part}"
         made[name] = _copied(tensor, OF_NORM[part], {"stream": stream}, name)

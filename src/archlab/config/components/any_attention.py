@@ -140,6 +140,10 @@ class AnyAttention(Visibility, QueryHeads):
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return False
 
+    def _values_are_keys(self, site: Site) -> bool:
+        """Return whether values and keys are one tensor."""
+        return False
+
     def _saved(
         self,
         site: Site,
@@ -182,6 +186,8 @@ class AnyAttention(Visibility, QueryHeads):
             numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
             return kept + numbers * FLOAT32_BYTES + mask
         numbers = queries * (key_width + output_width) + n_kv_heads * keys * (key_width + value_width)
+        if self._values_are_keys(site) and not are_copied:
+            numbers -= n_kv_heads * keys * value_width
         masks = heads * model_pass.texts**position.reads_queries if needs.bias else 1
         in_float32 = queries + masks * mask
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES

@@ -15,6 +15,8 @@ class GatedDelta(Mixer):
 
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
+    value_expansion: ClassVar[int] = 2
+    """Default of value_dim, divided by key_dim."""
     n_key_heads: Derived[Heads] = DERIVED
     """Number of query heads, and also of key heads. null: d_model / key_dim, rounded down; at least one."""
     n_value_heads: Derived[Heads] = DERIVED
@@ -38,7 +40,7 @@ class GatedDelta(Mixer):
         derived = {
             "n_key_heads": n_key_heads,
             "n_value_heads": self.n_value_heads or n_key_heads,
-            "value_dim": self.value_dim or 2 * self.key_dim,
+            "value_dim": self.value_dim or self.value_expansion * self.key_dim,
         }
         return self.model_copy(update=derived)
 
@@ -49,6 +51,11 @@ class GatedDelta(Mixer):
     @property
     def value_width(self) -> int:
         return self.n_value_heads * self.value_dim
+
+    @property
+    def decay_width(self) -> int:
+        """Number of decays per token."""
+        return self.n_value_heads
 
     @property
     def conv_width(self) -> int:
@@ -78,7 +85,7 @@ class GatedDelta(Mixer):
         return {**inputs, "out": ProjectionShape(value, site.d_model, "mixed")}
 
     def vectors(self, site: Site) -> int:
-        return self.conv_width * self.taps + 2 * self.n_value_heads
+        return self.conv_width * self.taps + self.n_value_heads + self.decay_width
 
     def share(self, tensor: int) -> Self:
         """Return the mixer with a fraction of its key heads, and with the value heads that belong to these key
@@ -94,26 +101,57 @@ class GatedDelta(Mixer):
         tokens, the inverse takes about Q^2 FLOPs per token and head, less than 3% of the counted FLOPs at published
         widths.
         """
-        Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
+        Hv, K, V = self.n_value_heads, self.key_dim, self.value_dim
         n, Q = chunking(model_pass.tokens)
         scan = model_pass.tokens * 6 * Hv * K * V
         if model_pass.counting != "visible":
-            scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
+            scan = n * (self.comparing(Q) + Q * Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
         conv, states = self.state(site, 0)
-        yield model_pass.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
+        yield from self.inputs(site, model_pass)
         yield convolution(model_pass, self.conv_width, self.taps, conv)
         yield from model_pass.activation("mixer", "silu", self.conv_width)
         yield model_pass.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
-        yield model_pass.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
-        # Stored in float32: queries, keys, values and the scales of heads. For every chunk: the decays between tokens,
-        # the products of keys, the system and its inverse, the weights, and queries, keys, values and changes as
-        # products read them. The state before each chunk except the first.
-        saved = model_pass.tokens * (self.conv_width + 2 * Hk + 3 * Hv)
-        saved += n * (Q * (5 * Hv * Q + 2 * Hk * Q + 3 * Hv + 6 * Hk * K + 3 * Hv * V + 4 * Hv * K) + Hv * K * V)
-        saved -= 2 * Hv * Q * K
-        yield scanning(model_pass, scan, states, self.conv_width + 2 * Hv, self.value_width, saved=saved)
-        yield from gated(model_pass, GatedRMSNorm(), self.value_width, self.value_dim)
+        yield from self.forgetting(model_pass)
+        yield scanning(
+            model_pass,
+            scan,
+            states,
+            self.conv_width + Hv + self.decay_width,
+            self.value_width,
+            saved=self.saved_by_scan(model_pass.tokens),
+        )
+        yield from self.gating(model_pass)
         yield model_pass.product("mixer", self.value_width, site.d_model)
+
+    def inputs(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the projections of the input."""
+        yield model_pass.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * self.n_value_heads)
+
+    def forgetting(self, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the computation of beta and of the decays."""
+        Hv = self.n_value_heads
+        yield model_pass.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
+
+    def comparing(self, Q: int) -> int:
+        """Return the FLOPs of the products of the queries and keys of a chunk of Q tokens."""
+        return 4 * self.n_key_heads * Q * Q * self.key_dim
+
+    def saved_by_scan(self, tokens: int) -> int:
+        """Return the number of values that training stores for the scan of one sequence, all in float32.
+
+        They are queries, keys, values and the scales of heads. For every chunk: the decays between tokens, the products
+        of keys, the system and its inverse, the weights, and queries, keys, values and changes as products read them.
+        The state before each chunk except the first.
+        """
+        Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
+        n, Q = chunking(tokens)
+        saved = tokens * (self.conv_width + 2 * Hk + 3 * Hv)
+        saved += n * (Q * (5 * Hv * Q + 2 * Hk * Q + 3 * Hv + 6 * Hk * K + 3 * Hv * V + 4 * Hv * K) + Hv * K * V)
+        return saved - 2 * Hv * Q * K
+
+    def gating(self, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the norm of the output and the output gate."""
+        return gated(model_pass, GatedRMSNorm(), self.value_width, self.value_dim)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         shape = (self.n_value_heads, self.key_dim, self.value_dim)

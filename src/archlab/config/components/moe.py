@@ -56,6 +56,12 @@ class Router(Settings):
     its input (Llama 4)."""
     factor: Positive = 1.0
     """Factor by which the weights of the chosen experts are multiplied at the end (DeepSeek-V3: 2.5)."""
+    norm: bool = False
+    """Whether a norm of the block's kind precedes the matrix W, whose input is then divided by the square root of
+    d_model (Gemma 4)."""
+    expert_scale: bool = False
+    """Whether the weight of each chosen expert is multiplied at the end by a learned number of the expert, which is
+    initialized to 1 (Gemma 4)."""
     sparsemixer: NonNegative | None = None
     """Tolerance of SparseMixer (Liu 2024). null: no SparseMixer. With SparseMixer, the experts are chosen by logit. The
     weight of each choice is its share in a softmax over the experts that no earlier choice took. This softmax leaves
@@ -131,6 +137,9 @@ class MoE(MLP):
     """Router, which scores the experts, chooses some of them for each token, and weights their outputs."""
     shared: Shared | None = None
     """Shared expert, which every token passes through. null: none."""
+    own_norms: bool = False
+    """Whether the routed experts and the shared expert each have two norms of the block's kind, on their input and on
+    the sum of their outputs. The mixture then reads the stream itself (Gemma 4)."""
     balance: Balance = Balance()
     """Auxiliary losses that balance the load of the experts."""
 
@@ -158,7 +167,11 @@ class MoE(MLP):
         return {"mlp": f"moe {self.active} of {self.experts} {self.expert_mlp.describe()['mlp']}{shared}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        return {"mlp": self._learned(site, self.experts)}
+        return {"mlp": self._learned(site, self.experts), "norms": self._norms(site)}
+
+    def _norms(self, site: Site) -> int:
+        """Return the number of parameters of the norms: that of the router, and those of the experts."""
+        return (self.router.norm + 4 * self.own_norms) * site.norm.n_parameters(site.d_model)
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "narrow", "output")
@@ -178,10 +191,10 @@ class MoE(MLP):
         per_activation = activation_named(self.activation).n_parameters
         routed = self.experts * (self.expert_mlp.vectors(site) - per_activation) + per_activation
         shared = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
-        return self.experts * self.router.bias + routed + shared
+        return self.experts * (self.router.bias + self.router.expert_scale) + routed + shared
 
     def active_parameters(self, site: Site) -> int:
-        return self._learned(site, self.active)
+        return self._learned(site, self.active) + self._norms(site)
 
     def share(self, tensor: int) -> Self:
         d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
@@ -198,7 +211,7 @@ class MoE(MLP):
         return self.model_copy(update={"experts": divide_evenly(self.experts, n, "experts")})
 
     def _learned(self, site: Site, experts: int) -> int:
-        router = self.experts * (site.d_model + self.router.bias)
+        router = self.experts * (site.d_model + self.router.bias + self.router.expert_scale)
         per_activation = activation_named(self.activation).n_parameters
         routed = experts * (self.expert_mlp.parameters(site)["mlp"] - per_activation) + per_activation
         mlp = self.shared_mlp
@@ -207,14 +220,24 @@ class MoE(MLP):
         return router + routed + shared + gate
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations of the router, the chosen experts, the shared expert and its gate. Sorting the rows
-        before and after the chosen experts is included."""
+        """Yield the operations of the router, the chosen experts, the shared expert and its gate, and of their norms.
+        Sorting the rows before and after the chosen experts is included."""
         d, E, K = site.d_model, self.experts, self.active
-        yield model_pass.product("mlp", d, E, bias=E * self.router.bias)
+        matrix = model_pass.product("mlp", d, E, bias=E * self.router.bias)
+        if self.router.norm:
+            yield from model_pass.norm(site.norm, d)
+            yield model_pass.element_wise("element-wise", "mlp", d, flops=1)
+            matrix = matrix._replace(saved=model_pass.rows * d * FLOAT32_BYTES)
+        yield matrix
         # The scores. For each choice, SparseMixer has a mask (4 FLOPs per expert) and a softmax of its own.
         n_own = 0 if self.router.sparsemixer is None else K
         saved = model_pass.rows * E * (FLOAT32_BYTES + n_own * (FLOAT32_BYTES + 1))
         yield model_pass.element_wise("element-wise", "mlp", E, flops=4 + 8 * n_own)._replace(saved=saved)
+        if self.router.expert_scale:
+            scaled = model_pass.element_wise("element-wise", "mlp", K, flops=1, read=2, weights=E)
+            yield scaled._replace(saved=2 * model_pass.rows * K * FLOAT32_BYTES)
+        if self.own_norms:  # the norm of the router stores the stream
+            yield from model_pass.norm(site.norm, d, shares_input=True)
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
         weights_input = self.router.applied_to == "input"
         if weights_input:
@@ -230,10 +253,17 @@ class MoE(MLP):
             yield model_pass.element_wise("element-wise", "mlp", K * d, flops=1, written=1 / K)
         else:
             yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
+        if self.own_norms:
+            yield from model_pass.norm(site.norm, d)
         if self.shared_mlp is not None:
             shared_work = self.shared_mlp.work(site, model_pass)
-            yield next(shared_work)._replace(saved=0.0)  # the router already stores this input
+            if self.own_norms:
+                yield from model_pass.norm(site.norm, d, shares_input=True)
+            else:
+                yield next(shared_work)._replace(saved=0.0)  # the router already stores this input
             yield from shared_work
+            if self.own_norms:
+                yield from model_pass.norm(site.norm, d)
             yield model_pass.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
             yield model_pass.product("mlp", d, 1, shares_input=True)

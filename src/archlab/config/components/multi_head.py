@@ -9,8 +9,9 @@ from pydantic import Field
 from archlab.config.components.any_attention import AnyAttention, QueryHeads
 from archlab.config.components.component import ProjectionShape, Site, StateTensor, divide_evenly
 from archlab.config.components.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
+from archlab.config.components.position import Rope
 from archlab.config.components.visibility import keys_kept
-from archlab.config.components.work import Operation, Pass
+from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Index, Length, Positive, Settings, Width
 from archlab.errors import UserError
 
@@ -58,6 +59,13 @@ class OutputGate(Settings):
     """Whether the projection that computes the factors has a bias."""
 
 
+class ValueNorm(Settings):
+    """RMS norm of each value, without a weight (Gemma 4)."""
+
+    eps: Positive = 1e-6
+    """Small number added to the mean square before the square root."""
+
+
 class Temperature(Settings):
     """Factor on queries that grows with their position: 1 + beta ln(1 + floor((position + offset) / length)) (Llama
     4)."""
@@ -91,6 +99,11 @@ class MultiHead(AnyAttention, _Shape):
     """Whether the output projection has a bias."""
     qk_norm: QKNorm = NoNorm()
     """Norm of queries and of keys before their product (Henry 2020)."""
+    v_norm: ValueNorm | None = None
+    """Norm of each value: v / sqrt(mean(v^2) + eps), without a weight (Gemma 4). null: no norm."""
+    keys_as_values: bool = False
+    """Whether the values are the projected keys, before the norm and the rotation of keys (Gemma 4's layers without a
+    window). Attention then has no projection to values."""
     clip_qkv: Positive | None = None
     """Limit c: queries, keys and values are clamped to [-c, c] right after their projection (OLMo, MPT). null: no
     limit."""
@@ -134,7 +147,12 @@ class MultiHead(AnyAttention, _Shape):
 
     @property
     def qkv_width(self) -> int:
-        return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
+        values = 0 if self.keys_as_values else self.n_kv_heads * self.v_dim
+        return (self.n_heads + self.n_kv_heads) * self.head_dim + values
+
+    @property
+    def value_norm(self) -> AnyRMSNorm | NoNorm:
+        return NoNorm() if self.v_norm is None else AnyRMSNorm(weight=False, eps=self.v_norm.eps)
 
     def describe(self) -> dict[str, str]:
         """Return the number and width of heads, and the window, for the table of layers."""
@@ -154,10 +172,11 @@ class MultiHead(AnyAttention, _Shape):
         cross-attention come from the encoder's output."""
         d, K, of_keys = site.d_model, self.n_kv_heads, "source" if site.reads_source else "input"
         gate = {} if self.gate is None else {"gate": ProjectionShape(d, self.gate_width)}
+        values = {} if self.keys_as_values else {"v": ProjectionShape(d, K * self.v_dim, of_keys)}
         return {
             "q": ProjectionShape(d, self.n_heads * self.head_dim),
             "k": ProjectionShape(d, K * self.head_dim, of_keys),
-            "v": ProjectionShape(d, K * self.v_dim, of_keys),
+            **values,
             **gate,
             "out": ProjectionShape(self.out_width, d, "mixed"),
         }
@@ -192,6 +211,12 @@ class MultiHead(AnyAttention, _Shape):
             yield from self._inputs_of_cross(site, model_pass)
         else:
             yield from self._inputs(d, model_pass, self.qkv_width, self.n_heads + self.n_kv_heads, self._qk_norms())
+        rows_of_keys = model_pass.of_source if site.reads_source else model_pass
+        # In float32, the norms of keys and values store one tensor. From 16 bits, each converts the projected keys.
+        is_shared = (
+            self.keys_as_values and self._norm_of_keys_is_first(site) and rows_of_keys.bytes_each == FLOAT32_BYTES
+        )
+        yield from rows_of_keys.norm(self.value_norm, self.n_kv_heads * self.v_dim, shares_input=is_shared)
         yield from self.rotating(site, model_pass, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
             yield model_pass.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
@@ -233,6 +258,15 @@ class MultiHead(AnyAttention, _Shape):
             of_source, kv_width = model_pass.of_source, self.qkv_width - query_width
             is_shared = of_source.bytes_each == of_source.stream_bytes
             yield from self._inputs(d, of_source, kv_width, self.n_kv_heads, norms_of_keys, shares_input=is_shared)
+
+    def _norm_of_keys_is_first(self, site: Site) -> bool:
+        """Return whether the projected keys have a norm, which a rotation does not precede."""
+        is_rotated_first = isinstance(site.position, Rope) and site.position.order == "before_qk_norm"
+        return not isinstance(self.qk_norm, NoNorm) and not is_rotated_first
+
+    def _values_are_keys(self, site: Site) -> bool:
+        is_changed = not isinstance(self.qk_norm, NoNorm) or self.v_norm is not None
+        return self.keys_as_values and not is_changed and site.position.acts_on != "queries"
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         """Return whether the queries are stored head by head in memory. A partial rotation causes this layout."""

@@ -13,7 +13,7 @@ from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead, QKNorm
-from archlab.config.components.norm import AnyNorm
+from archlab.config.components.norm import AnyNorm, Norm
 from archlab.config.components.rglru import RGLRU
 from archlab.config.model_schema import ModelConfig
 from archlab.config.rules.rule import Rule, cast_has_a_weight, divisors, needs_a_norm, offset_has_a_weight
@@ -87,6 +87,13 @@ def _each_head_has_weights(a: MultiHead, _m: ModelConfig) -> str | None:
     if norm.kind == "none" or norm.scope != "each_head" or norm.n_parameters(1):
         return None
     return "each_head gives each head its own weights, but this norm has no weights; allowed: head, width"
+
+
+def _keys_are_as_wide_as_values(a: MultiHead, m: ModelConfig) -> str | None:
+    heads = a.resolve(m.d_model)
+    if not a.keys_as_values or heads.v_dim == heads.head_dim:
+        return None
+    return f"true, but a value has {heads.v_dim} dimensions and a key {heads.head_dim}; allowed: false, or equal widths"
 
 
 def _groups_divide_heads(x: Mamba2, m: ModelConfig) -> str | None:
@@ -168,6 +175,18 @@ def _only_gated(field: str) -> Callable[[MoE, ModelConfig], str | None]:
     return broken
 
 
+def _own_norms_replace_one(x: MoE, m: ModelConfig) -> str | None:
+    if not x.own_norms:
+        return None
+    if x.shared is None or not x.router.norm:
+        missing = "shared" if x.shared is None else "router.norm"
+        return f"true gives all that reads the stream a norm of its own, but mlp.{missing} is not set; set it"
+    if not isinstance(m.norm, Norm) or m.norm.placement not in ("pre", "double"):
+        return "true replaces the norm before the mixture, but the layer has none; allowed: false, or placement double"
+    is_alone = m.block.parallel == "none"
+    return None if is_alone else f"true, but block.parallel is {m.block.parallel}; allowed: false, or parallel none"
+
+
 def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
     return "has no effect, because balance.loss is 0; leave it out" if x.balance.pooled and not x.balance.loss else None
 
@@ -212,6 +231,11 @@ COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
     ),
     Rule("attention.visibility", ("attention",), _rule_for("attention", AnyAttention, _there_is_more_to_see)),
     Rule("attention.blocks.summary", ("attention.blocks",), _rule_for("attention", AnyAttention, _summary_fits_block)),
+    Rule(
+        "attention.keys_as_values",
+        ("attention.keys_as_values", "attention.v_dim", *HEAD_WIDTH),
+        _rule_for("attention", MultiHead, _keys_are_as_wide_as_values),
+    ),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), offset_has_a_weight(qk_norm)),
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _rule_for("attention", MultiHead, _each_head_has_weights)),
@@ -233,5 +257,7 @@ COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
     ),
     Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _rule_for("mlp", MoE, _only_gated("clamp"))),
     Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _rule_for("mlp", MoE, _only_gated("up_offset"))),
+    Rule("mlp.router.norm", ("mlp.router", "norm"), needs_a_norm("mlp.router.norm")),
+    Rule("mlp.own_norms", ("mlp", "norm", "block"), _rule_for("mlp", MoE, _own_norms_replace_one)),
     Rule("mlp.balance.pooled", ("mlp.balance",), _rule_for("mlp", MoE, _pooled_has_a_loss)),
 )

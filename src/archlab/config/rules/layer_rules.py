@@ -140,7 +140,8 @@ def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
     n = int(rotary[1] * m.position.fraction)
     match m.position.scaling:
         case DynamicNTK() if n == 2:
-            return "dynamic needs at least two rotated pairs, but 2 rotated dimensions are one pair; rotate more"
+            problem = f"of {rotary[0]}, 2 rotated dimensions are one pair"
+            return f"dynamic needs at least two rotated pairs, but {problem}; rotate more"
         case Proportional(turning=turning) as scaling if scaling.rotated_pairs(n) < 1:
             return (
                 f"turning {turning} of the {n // 2} pairs of {rotary[0]} is less than one pair; to rotate nothing, set "

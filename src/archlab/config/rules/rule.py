@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from math import isqrt
 from typing import Any, Generic, TypeVar
 
@@ -32,10 +33,9 @@ def divisors(n: int) -> str:
 
 def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
     """Return the check of a rule: if `field` is true, the model must have a norm."""
-    section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
-        wants_norm = getattr(getattr(m, section), name, False)
+        wants_norm = reduce(lambda section, name: getattr(section, name, False), field.split("."), m)
         return (
             "true needs a norm, but model.norm.kind is none; allowed: false"
             if wants_norm and m.norm.kind == "none"

@@ -103,11 +103,14 @@ class _Inside(NamedTuple):
         return [Joined([gates, mixed] if n_of_source else [mixed, gates]), out]
 
     def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:
-        parts: list[Part] = [self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)]
+        projection = self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)
+        if name == "value" and heads.keys_as_values:
+            projection = self._box("value projection", "Key projection", ("the same matrix",))
+        parts: list[Part] = [projection]
         if heads.clip_qkv is not None:
             parts.append(self._box(f"{name} clip", f"within ±{heads.clip_qkv:g}"))
         if name == "value":
-            return parts
+            return [*parts, *self._norm("value norm", heads.value_norm)]
         norm = self._norm(f"{name} norm", heads.qk_norm)
         position = self.branch.site.position
         if not isinstance(position, Rope):
@@ -136,7 +139,17 @@ class _Inside(NamedTuple):
 
 
 _IN_MLP = ("activation", "d_ff", "bias", "sub_norm", "clamp", "up_offset")
-_IN_ATTENTION = ("qkv_bias", "out_bias", "qk_norm", "clip_qkv", "temperature", "sub_norm", "gate")
+_IN_ATTENTION = (
+    "qkv_bias",
+    "out_bias",
+    "qk_norm",
+    "clip_qkv",
+    "temperature",
+    "sub_norm",
+    "gate",
+    "v_norm",
+    "keys_as_values",
+)
 
 
 def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:

@@ -54,6 +54,7 @@ class LayerBoxes:
         self.layer, self.unfold = layer, unfold
         self.is_carried = layer.norm.is_carried
         self.stages = [[self._boxes(branch) for branch in stage] for stage in layer.stages]
+        self.stream_scale = [Boxed("stream scale", "io", Words("× stored number"))] if layer.block.stream_scale else []
 
     def _boxes(self, branch: Branch) -> _BranchBoxes:
         layer, name = self.layer, branch.name
@@ -76,6 +77,7 @@ class LayerBoxes:
         outline, so that it equals no other."""
         return (
             self.is_carried,
+            bool(self.stream_scale),
             *(
                 (box and box.words, tuple((boxes.branch.shares_input, *boxes.outline) for boxes in stage))
                 for stage in self.stages
@@ -96,7 +98,7 @@ class LayerBoxes:
         """Boxes that are drawn on the residual stream rather than in a branch."""
         boxes = [self.stream_norm(stage) for stage in self.stages]
         boxes += [stage[0].before for stage in self.stages if self.is_carried]
-        return [box for box in boxes if box]
+        return [*self.stream_scale, *(box for box in boxes if box)]
 
 
 def same_boxes(layers: Sequence[LayerBoxes]) -> list[list[LayerBoxes]]:
@@ -170,6 +172,7 @@ def draw_layer(
     bottom = inside.up
     for stage in layer_boxes.stages:
         inside = _stage(layer_boxes, stage, inside, stream, columns)
+    inside = climb(inside, layer_boxes.stream_scale, stream)
     top = inside.up + 30
     left, right = sides
     label = Label(name, right - 10, top - 19, 13, bold=True, anchor="end", part="layers")

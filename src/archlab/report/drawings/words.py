@@ -16,6 +16,7 @@ from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
@@ -214,6 +215,7 @@ _DESCRIBED: Mapping[type[Base], tuple[str, ...]] = {
     Mamba: ("inner_width", "d_state", "dt_rank"),
     Mamba2: ("n_heads", "head_dim", "d_state"),
     GatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
+    KimiDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
     RGLRU: ("lru_width", "n_heads"),
     ShortConv: ("taps",),
 }
@@ -230,6 +232,8 @@ _PHRASES: Phrases = {
     "qkv_bias": "biases on q, k, v",
     "out_bias": "bias on the output",
     "qk_norm": _qk_norm,
+    "v_norm": "norm of values",
+    "keys_as_values": "keys as values",
     "clip_qkv": "q, k, v clipped to ±{:g}",
     "temperature": "queries grow with position",
     "sinks": "learned sinks",
@@ -239,16 +243,21 @@ _PHRASES: Phrases = {
     "bias": "biases",
     "clamp": "clamped to {:g}",
     "up_offset": "linear half + {:g}",
+    "own_norms": "norms around the experts",
     "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
     "norm": lambda norm: f"norm: {norm.display_name}",
     "inner_norm": lambda norm: ", ".join(("norms of dt, B and C", *norm_words(norm).lines)),
     "n_groups": "{} groups of B and C",
+    "low_rank": "decays and gate of full rank",
+    "decay_bound": "decays of at least exp(−{:g})",
     "dt_min": "steps of at least {:g}",
 }
 _ROUTER_PHRASES: Phrases = {
     "score": "{} router",
     "bias": "router bias",
     "normalise": "weights not normalized",
+    "norm": "norm before the router",
+    "expert_scale": "scale per expert",
     "applied_to": "weights on the {}",
     "factor": "weights × {:g}",
     "sparsemixer": "SparseMixer, tolerance {:g}",

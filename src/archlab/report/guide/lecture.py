@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
-from archlab.evidence.claims import Mistake, cited, claims, mistakes_about
+from archlab.evidence.claims import Mistake, cited, mistakes_about
 from archlab.evidence.intensity import intensity_table
-from archlab.evidence.ledger import ledger, measured, published
+from archlab.evidence.ledger import about, measured, published
 from archlab.evidence.look_up import explaining
 from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
@@ -138,7 +138,7 @@ def topic_entry(name: str, topic: Topic) -> TopicEntry:
     """Return everything that a page shows about a topic."""
     used = usage(topic.conditions) if topic.conditions else None
     priced_models = prices(topic)
-    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
+    entries = about(topic)
     return TopicEntry(
         name=name,
         topic=topic,

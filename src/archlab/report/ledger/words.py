@@ -55,8 +55,8 @@ INTERVALS = (
 
 LIMITS = (
     "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Statements were "
-    "narrowed on 29 November 2026, also with known results: those of claims 2, 3, 7 to 13, 15 to 17, 19, 20 and 22 "
-    "to 24. The caveats say what is left out. Claims 2, 3, 4, 5, 6, 8, 9, 18 and 19 share five runs of one model, "
+    "narrowed on 29 November 2026, also with known results: those of claims 2, 3, 7 to 13, 15 to 17, 19, 20, 22 and "
+    "24. The caveats say what is left out. Claims 2, 3, 4, 5, 6, 8, 9, 18 and 19 share five runs of one model, "
     "and claims 13 and 16 share ten, so they are not independent evidence. Claims 23 and 24 begin with models that "
     "were trained on 2M tokens before."
 )
@@ -284,8 +284,13 @@ def _what(compared: Compared, outcome: str | None = None) -> str:
 
 def measured_line(compared: Compared) -> str:
     """Return a line such as `gates: SwiGLU vs ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
-    better, as claimed`."""
-    return f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
+    better, as claimed`. It also names a prediction that does not count, and older code."""
+    line = f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
+    if not isinstance(compared, JudgedExpectation):
+        return line
+    older = "; measured with older code" if compared.expected.older_code else ""
+    does_not_count = "; does not count" if compared.role == "described" else ""
+    return f"{line}{does_not_count}{older}"
 
 
 def published_line(effect: Effect) -> str:

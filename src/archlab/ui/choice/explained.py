@@ -7,9 +7,8 @@ from urllib.parse import quote
 
 from archlab.config.core.text import command_line
 from archlab.errors import UserError
-from archlab.evidence.claims import claims
 from archlab.evidence.field_help import FieldHelp
-from archlab.evidence.ledger import LedgerEntry, ledger
+from archlab.evidence.ledger import LedgerEntry, about
 from archlab.evidence.look_up import UsersKinds, look_up
 from archlab.evidence.topics import Chapter, Topic, topics
 from archlab.report.guide.lecture import TopicEntry, topic_entry
@@ -47,7 +46,7 @@ class Explained(NamedTuple):
 @lru_cache(_MOST_KEPT)
 def evidence(name: str) -> Evidence:
     """Return the claims about a topic, and the plots of their results."""
-    judged = ledger(chosen=[claims()[number] for number in dict(topics())[name].claims])
+    judged = about(dict(topics())[name])
     return Evidence(judged, forests(name, judged))
 
 
