@@ -627,6 +627,8 @@ NUMBERS_IN_CAVEATS = [
     (3, "biases", "best_loss", "all", "without", "0.007"),
     (3, "biases", "best_loss", "qkv", "without", "0.009"),
     (3, "biases", "sensitivity", "all", "without", "0.013"),
+    (6, "positions", "4 times the length", "learned", "rope", "-0.005"),
+    (6, "positions", "8 times the length", "learned", "rope", "-0.051"),
     (9, "depth", "bits_per_byte", "one", "two", "0.022 bits per byte [0.011, 0.033]"),
     (9, "depth", "bits_per_byte", "two", "four", "0.023"),
     (9, "depth", "bits_per_byte", "eight", "four", "0.053"),
