@@ -234,8 +234,15 @@ def other_margins(result: ClaimAtScale) -> str:
 
 
 def beside(result: ClaimAtScale) -> str:
-    """Return a phrase such as `3 differences not predicted`, or "" if all differences were predicted."""
-    return f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
+    """Return a phrase such as `3 differences not predicted; over sizes, SwiGLU vs ReLU on python-docs grows`. Return
+    "" if all differences were predicted, and none was studied over model sizes."""
+    differences = f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
+    return "; ".join(filter(None, (differences, _trends(result.over_sizes))))
+
+
+def _trends(results: Sequence[SizedResult]) -> str:
+    found = [f"{one.expected.of} on {one.text} {one.trend}" for one in results if one.trend != "no trend found"]
+    return f"over sizes, {', '.join(found)}" if found else "no trend over sizes found" if results else ""
 
 
 def published(effect: Effect) -> tuple[str, str, str, str]:
@@ -250,7 +257,10 @@ def untested(result: ClaimAtScale) -> list[str]:
     for judged in result.judged:
         if judged.untested:
             about.setdefault(judged.untested, []).append(judged.label)
-    return [f"Could not be tested here: {', '.join(labels)}. {reason}" for reason, labels in about.items()]
+    return [
+        f"Could not be tested here: {', '.join(dict.fromkeys(arms))}. {reason[:1].upper()}{reason[1:]}"
+        for reason, arms in about.items()
+    ]
 
 
 _ROLES: dict[Role, str] = {"primary": "; decides", "instance": "", "described": "; does not count"}
