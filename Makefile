@@ -66,7 +66,7 @@ try-wheel: wheel
 # Refuses a release whose tag is not the version, or whose addresses are not filled in.
 release: wheel
 	test "v$$($(BIN)/hatchling version)" = "$(TAG)"
-	! git grep -n "OWNER" -- . ':!Makefile' ':!tests'
+	git grep -n "OWNER" -- . ':!Makefile' ':!tests'; test $$? -eq 1  # no match, and no failure of git itself
 
 # Builds the conda package, whose version is that of the wheel.
 conda: install-dev

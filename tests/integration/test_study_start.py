@@ -151,7 +151,7 @@ def test_a_folder_that_has_read_the_fold_of_tuning_is_refused_before_any_run(tmp
         ),
         ({"a": {}, "b": {"train.teacher": {}}}, {"start": None}, "arms.b.train.teacher.path  null, and so is"),
         (ARMS, {"start": {"tokens": 1280, "set": {"train.seed": 3}}}, "start.set.train.seed"),
-        (ARMS, {"start": "nowhere"}, "\n  start  nowhere: not a run folder"),
+        (ARMS, {"start": "nowhere"}, "\n  start  nowhere: no such file or folder"),
     ],
 )
 def test_what_cannot_begin_from_the_weights_is_refused(tmp_path, text, arms, more, words):

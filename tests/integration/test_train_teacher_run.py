@@ -195,7 +195,7 @@ def test_a_teacher_with_another_tokenizer_is_refused(home, text, tmp_path):
 
 
 def test_a_teacher_that_does_not_exist_is_refused(home, text, tmp_path):
-    with pytest.raises(UserError, match="missing: not a run folder"):
+    with pytest.raises(UserError, match="missing: no such file or folder"):
         train(distilled(home, text, teacher="missing"), tmp_path / "run", Callback())
 
 

@@ -332,14 +332,14 @@ def test_a_start_that_is_gone_is_refused_by_its_field(here, capsys, text):
     for command in (["gone.yaml"], ["tiny-llama", "train.start=/nowhere"]):
         lines, _ = refused(capsys, *command, "--out", "b")
         assert len(lines) == 1
-        assert lines[0].startswith("train.start: /nowhere: not a run folder (no config.yaml)")
+        assert lines[0].startswith("train.start: /nowhere: no such file or folder")
     lines, _ = refused(capsys, "teacher.yaml", *SHORT, f"data.path={text}", "--out", "b")
-    assert lines[-1].startswith("train.teacher.path: /nowhere: not a run folder")
+    assert lines[-1].startswith("train.teacher.path: /nowhere: no such file or folder")
     with pytest.raises(RuntimeError, match="killed"):
         train(config("train.start=run", data=text), here / "begun", KilledAtOnce())
     shutil.rmtree(here / "run")
     lines, _ = refused(capsys, "begun", "--out", "begun")
-    assert lines[-1].startswith("train.start: run: not a run folder")
+    assert lines[-1].startswith("train.start: run: no such file or folder")
 
 
 @pytest.mark.parametrize("field", ["data.path", "data.tokenizer"])

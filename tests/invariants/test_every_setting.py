@@ -261,13 +261,16 @@ def outputs(config: Config) -> Iterator[Tensor]:
     yield model.bfloat16()(tokens)
 
 
-PLAIN = -1
-"""Index of the base config, which is not in the grid, for settings that few choices allow."""
+OF_ITS_OWN = {
+    -1: (),  # for settings that few choices allow
+    -2: ("model.norm=none", "model.embedding.scale=100.0"),  # large features, and so large steps of Mamba 2 (dt_max)
+}
+"""Overrides of base configs that are not in the grid, by index."""
 
 
 @cache
 def base(index: int) -> Raw:
-    overrides = () if index == PLAIN else grid.grid()[index]
+    overrides = OF_ITS_OWN[index] if index in OF_ITS_OWN else grid.grid()[index]
     return overlay(grid.BASE, parse_overrides(overrides)[0], Config)
 
 
@@ -342,13 +345,7 @@ def outcome(
     return seen
 
 
-LARGE_STEPS = [
-    index
-    for index, row in enumerate(grid.grid())
-    if any("prmsnorm" in o for o in row) and any("mamba2" in o for o in row)
-]
-"""Rows in which features, and so the steps of Mamba 2, are large enough for any limit (`mixer.dt_max`)."""
-BASES = list(dict.fromkeys([PLAIN, *grid.rows_with_each_override(2), *LARGE_STEPS]))
+BASES = [*OF_ITS_OWN, *grid.rows_with_each_override(2)]
 PATHS = by_path()
 
 

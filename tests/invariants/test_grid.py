@@ -36,9 +36,9 @@ every_decoding_config = pytest.mark.parametrize("index", decoding)
 def test_the_grid_leaves_out_only_what_rules_forbid() -> None:
     assert len(grid.grid()) >= 300
     assert list(grid.grid()) == list(grid.stored()[0]), "run python tests/invariants/grid.py, which writes grid.json"
-    # Each pair is shown below to be forbidden. 36 are of latent attention, and 13 of attention without a norm in one
+    # Each pair is shown below to be forbidden, 2 of them with Kimi delta attention. 36 are of latent attention, and 13 of attention without a norm in one
     # layer. 5 are of a norm on the output of the MLP, 7 of norms in a mixture, and 2 of values as wide as keys.
-    assert len(grid.left_out()) <= 118
+    assert len(grid.left_out()) <= 120
     for _, x, _, y in grid.left_out():
         overrides = [o for value in (x, y) for o in ((value,) if isinstance(value, str) else value)]
         with pytest.raises(UserError, match="problem"):
@@ -193,6 +193,7 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     In this form, float64 and gradients work on a CPU, too. torch refuses them because its compiler does not support
     them. test_flex.py tests the compiled form.
     """
+    torch.compiler.reset()  # torch 2.13 fails to explain why code of an earlier test does not fit
     monkeypatch.setitem(RULES, "flex", replace(RULES["flex"], lacks=lambda needs: None))
     monkeypatch.setattr(flex, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)

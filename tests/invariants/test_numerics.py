@@ -74,9 +74,9 @@ def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
     assert pure.dtype is torch.bfloat16
     # Inputs of a recurrent mixer may nearly cancel, and its norm then magnifies the rounding of that token. In the worst
     # config the largest error of 52 tokens is 0.8, and the median 0.01.
-    # SparseMixer leaves out an expert at a limit, and rounding moves a few tokens over it.
+    # SparseMixer leaves out an expert at a limit, and rounding moves up to three of the 52 tokens over it.
     jumps = any(router.config.sparsemixer is not None for router in routers(model))
-    spared = 2 * jumps + 2 * any(layer.mixer.kind != "none" for layer in model.layer_configs)
+    spared = 3 * jumps + 2 * any(layer.mixer.kind != "none" for layer in model.layer_configs)
     of_weights = error(rounded, exact, spared)
     assert 0 < error(pure, exact, spared) < BOUND * of_weights
     assert 0 < error(mixed, exact, spared) < BOUND * of_weights

@@ -67,7 +67,7 @@ def test_reasons_name_families_that_exist():
 @pytest.mark.parametrize("name", sorted(REASONS))
 def test_the_error_gives_the_reason(name):
     with pytest.raises(UserError, match=re.escape(f"config.json: model_type is '{name}'")) as error:
-        find_family(name, "config.json")
+        find_family(name, "config.json: model_type")
     assert REASONS[name] in str(error.value)
 
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyarrow import parquet
 from archlab.data import contents
 from archlab.data.contents import Document
 from archlab.data.corpus import Corpus
+from archlab.data.docstrings import prose
 from archlab.data.split import choose_split
 from archlab.data.template import TextTemplate
 from archlab.errors import UserError
@@ -52,6 +54,54 @@ def test_stdlib_has_the_library_and_no_tests():
     assert "json/decoder.py" in names
     assert names == sorted(names)
     assert not [n for n in names if {"test", "tests", "site-packages"} & set(n.split("/"))]
+
+
+CODE = '''
+"""A module about numbers. It has a heading and an example, which are left out.
+
+Example
+-------
+
+    >>> This is an example of code that ends with a full stop.
+"""
+
+class Sum:
+    """Add the numbers of a list,
+    one after another, from left to right.
+
+    values : list of float
+        The numbers that are added to each other.
+
+    Too short."""
+
+    async def add(self):
+        """Add the numbers of a list, one after another, from left to right."""  # again
+
+    def formula(self):
+        """The sum is x_1 + x_2 + x_3 + ... + x_n (see https://a.b/c?d=1) for n > 3 and x_i >= 0.
+
+        F is the name of the result, which is "exact" for whole numbers."""
+'''
+
+
+def test_prose_has_the_sentences_of_docstrings_once():
+    assert prose(CODE).split("\n") == [
+        "A module about numbers. It has a heading and an example, which are left out.",
+        "Add the numbers of a list, one after another, from left to right.",
+        'F is the name of the result, which is "exact" for whole numbers.',
+    ]
+    assert prose("x = 1") == prose("not Python") == prose("a\0b") == ""
+
+
+def test_docs_are_english_text_from_several_packages():
+    documents = list(islice(Corpus(["python-docs"]), 200))
+    assert all(document.name.startswith("torch/") for document in documents)
+    words = " ".join(document.text for document in documents).split()
+    assert 0.03 < sum(word == "the" for word in words) / len(words) < 0.1  # about 6% of English words
+    packages = {file.name.partition("/")[0] for file in Corpus(["python-docs"]).files()}
+    assert packages == {"torch", "networkx", "numpy", "scipy", "sympy"}
+    assert not [file for file in Corpus(["python-docs"]).files() if {"tests", "testing"} & set(file.path.parts)]
+    assert re.fullmatch(r"python-docs \(torch \d+\.\d+\.\d+ and 4 others\)", str(Corpus(["python-docs"])))
 
 
 def test_a_folder_is_read_recursively_in_order_and_binary_files_are_counted(folder: Path):

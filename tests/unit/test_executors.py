@@ -355,7 +355,7 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     )
     models: list[weakref.ref[torch.nn.Module]] = []
 
-    def too_much(model: torch.nn.Module, *_: object) -> None:
+    def too_much(model: torch.nn.Module, *_: object, **__: object) -> None:
         models.append(weakref.ref(model))
         raise error
 
@@ -378,7 +378,7 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
 def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
 
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(training, "update", broken)

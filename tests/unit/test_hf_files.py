@@ -229,7 +229,7 @@ def test_no_weights_at_all(hf: Path) -> None:
 
 def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (hf / "config.json").unlink()
-    with pytest.raises(UserError, match=r"not a run folder .* not a Hugging Face folder \(no config.json\)"):
+    with pytest.raises(UserError, match=r"not a run folder .* and not a Hugging Face folder \(no config.json\)"):
         archlab.from_pretrained(hf)
     for verb in ("show", "inspect", "cost"):
         assert app.main([verb, str(hf)]) == 2
@@ -245,7 +245,7 @@ def test_an_invalid_config(hf: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("model_type", "message"),
     [
-        ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
+        ("lama", "model_type is 'lama'; did you mean llama? allowed: "),
         ("longt5", "model_type is 'longt5'"),
         (
             "minimax",
@@ -399,7 +399,7 @@ def test_inspect_a_run(
     assert "made here" in shown
     assert "does not load:\nrun: no checkpoint yet" in shown
     assert app.main(["inspect", "nowhere"]) == 2
-    assert "nowhere: not a run folder" in capsys.readouterr().err
+    assert "nowhere: no such file or folder" in capsys.readouterr().err
 
 
 def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:

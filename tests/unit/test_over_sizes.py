@@ -5,6 +5,7 @@ import pytest
 from archlab.evidence.claims import OverSizes
 from archlab.evidence.over_sizes import sized_result
 from archlab.evidence.results import ArmOfResults, Results, ResultsHeader
+from archlab.report.ledger.words import over_sizes_line
 from archlab.study.record import Heading
 
 SIZES = {300_000: 2.0, 3_000_000: 1.6}
@@ -26,7 +27,7 @@ def results(differences: tuple[float, float]) -> Results:
             step = size / 1e9 if name == "relu" else 0.0
             values[full] = {seed: value + step * turn for seed, turn in enumerate((0, 1, -1))}
     about = ResultsHeader(
-        study="steps", scale="cpu", digest="", date="2026-01-01", command="", environment={}, corpus="", margin=None,
+        study="steps", scale="cpu", digest="", date="2026-01-01", command="", environment={}, corpus="a text: 1 MB", margin=None,
         first=None, outcomes=[LOSS], arms=arms,
     )  # fmt: skip
     return Results(about=about, values={LOSS.name: values}, folds={seed: seed for seed in range(3)})
@@ -66,3 +67,16 @@ def test_published_pairs_of_known_size_stand_beside_the_results():
     parameters, gain = gains["Shazeer 2020, log-perplexity at 524,288 steps"]
     assert parameters == 220_000_000
     assert gain == pytest.approx(0.041 / 1.677)
+
+
+def test_the_change_over_sizes_counts_in_the_correction_for_several_comparisons():
+    """Holm (1979): the smallest p of m comparisons is multiplied by m. Here m is two sizes and one change."""
+    found = [one.comparison for one in results((0.04, 0.08)).compared().values() if one.comparison]
+    assert len(found) == 3
+    smallest = min(found, key=lambda comparison: comparison.p or 1)
+    assert smallest.p_holm == pytest.approx(3 * (smallest.p or 1))
+
+
+def test_a_line_names_the_text_and_the_gain_at_each_size():
+    line = over_sizes_line(sized_result(expected(leaves_out=True), results((0.04, 0.08))))
+    assert line == "steps: SwiGLU vs ReLU on a text: gain +2.0% at 300K, +4.8% at 3M, grows (predicted: grows)"

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from archlab.config.components.activation import Activation
+from archlab.config.components.component import Site
 from archlab.config.components.dense import GatedMLP
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.norm import BlockNorm
-from archlab.config.components.position import Alibi, Rope
+from archlab.config.components.norm import BlockNorm, RMSNorm
+from archlab.config.components.position import Alibi, NoPosition, Rope
 from archlab.config.core.registry import kinds
 from archlab.errors import UserError
 from archlab.model.activations import make_activation
@@ -138,7 +139,9 @@ def test_buckets_are_those_of_the_model(buckets: int, max_distance: int):
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 def test_experts_are_those_that_the_models_router_chooses(score: str):
     x_ND, router_ED = routed(experts=8, skew=0.7, seed=3)
-    router = Router(MoE.model_validate({"experts": 8, "active": 3, "router": {"score": score}}), x_ND.shape[1]).double()
+    config = MoE.model_validate({"experts": 8, "active": 3, "router": {"score": score}})
+    site = Site(x_ND.shape[1], RMSNorm(), NoPosition())
+    router = Router(config, site).double()
     with torch.no_grad():
         router.weight.copy_(torch.from_numpy(router_ED))
         chosen_NK = router(torch.from_numpy(x_ND)).chosen_NK

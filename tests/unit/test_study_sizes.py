@@ -73,6 +73,30 @@ def test_tuned_values_are_those_of_a_size_or_of_all():
     assert [arm.config.train.lr for arm in found[1::2]] == [0.5, 0.25, 0.5]
 
 
+def test_an_arm_may_change_further_fields_at_one_size():
+    arms_by_name = {"deep": {}, "wide": {"model": {"n_layers": 1, "d_model": 64}}}
+    at_size = {"wide at 200K": {"model.d_model": 96, "train.lr": 0.5}, "wide at 400K": {"model.n_layers": 3}}
+    found = arms(study(arms=arms_by_name, at_size=at_size))[1::2]
+    assert [(arm.config.model.n_layers, arm.config.model.d_model) for arm in found] == [(1, 64), (1, 96), (3, 64)]
+    assert [arm.config.train.lr == 0.5 for arm in found] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("at_size", "problem"),
+    [
+        ({"layer at 300K": {"model.d_model": 64}}, "at_size.layer at 300K unknown arm; did you mean layer at 400K?"),
+        ({"layer": {"model.d_model": 64}}, "at_size.layer unknown arm"),
+        ({"layer at 200K": {"train.seed": 1}}, "at_size.layer at 200K.train.seed is set by the study's seeds"),
+        ({"layer at 200K": {"data.fold": 1}}, "at_size.layer at 200K.data.fold is set by the study's folds"),
+        ({"layer at 200K": {"train.eval_every": 1}}, "at_size.layer at 200K.train.eval_every must be the same"),
+    ],
+)
+def test_changes_at_one_size_are_checked_like_arms(at_size, problem):
+    with pytest.raises(UserError) as error:
+        arms(study(at_size=at_size))
+    assert problem in " ".join(str(error.value).split())
+
+
 def test_parameters_are_matched_within_a_size():
     found = arms(study(arms={"gated": {}, "plain": {"model.mlp.kind": "plain"}}, equal={"parameters": "1%"}))
     for reference, arm in zip(found[::2], found[1::2], strict=True):

@@ -344,7 +344,7 @@ def test_a_kill_between_writing_and_removing_leaves_the_newest_in_use(saved, mon
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"not a run folder \(no config.yaml\)"):
         from_pretrained(tmp_path)
-    with pytest.raises(UserError, match="not a run folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         from_pretrained(tmp_path / "nowhere")
 
 

@@ -14,7 +14,8 @@ from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
 from archlab.pricing.params import matrix_shapes
-from archlab.pricing.work import orthogonalizing, training_step
+from archlab.pricing.update import orthogonalizing
+from archlab.pricing.work import training_step
 from archlab.training import optim
 from archlab.training.optim import Muon, make_optimizer, orthogonalized
 from tiny import config

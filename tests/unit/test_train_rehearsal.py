@@ -14,7 +14,7 @@ def test_a_task_is_timed_on_what_it_asks(monkeypatch):
     task = {"kind": "recall", "pairs": 2}
     config = validate(Config, {"model": MODEL, "train": TRAIN, "data": {"task": task}}, "config")
     seen, update = [], rehearsal.update
-    monkeypatch.setattr(rehearsal, "update", lambda *given: (seen.append(given[2]), update(*given)))
+    monkeypatch.setattr(rehearsal, "update", lambda *given, **how: (seen.append(given[2]), update(*given, **how)))
     run = rehearsal.rehearse(config)
     run.step()
     read = TaskData(config.data.task, config.model.vocab_size, 0).windows(

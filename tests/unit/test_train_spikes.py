@@ -80,9 +80,9 @@ def test_skipped(text, tmp_path, read, monkeypatch):
     """Only this batch makes no update."""
     changed, update = [], training.update
 
-    def watched(model: Decoder, *args):
+    def watched(model: Decoder, *args, **how):
         before = [p.clone() for p in model.parameters()]
-        result = update(model, *args)
+        result = update(model, *args, **how)
         changed.append(not all(map(torch.equal, before, model.parameters())))
         return result
 

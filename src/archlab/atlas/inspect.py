@@ -58,7 +58,7 @@ def inspect_published(folder: Path) -> Inspection:
     model_type = values.get("model_type")
     known = None
     with suppress(UserError):
-        known = find_family(read_text_values(folder).get("model_type"), CONFIG)
+        known = find_family(read_text_values(folder).get("model_type"), f"{CONFIG}: model_type")
     inspection = Inspection(
         model_type=None if model_type is None else str(model_type),
         architecture=known.architecture if known else None,

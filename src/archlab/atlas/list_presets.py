@@ -1,5 +1,6 @@
 """List of the presets: published architectures, and archlab's own."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,13 @@ class Presets(Displayed):
     """Conditions that the published architectures meet."""
     sort: str | None
     """Field by which they are sorted. None means by year."""
+
+    def __len__(self) -> int:
+        """Return the number of published architectures."""
+        return len(self.published)
+
+    def __iter__(self) -> Iterator[AtlasRow]:
+        return iter(self.published)
 
     def frame(self, library: Library | None = None) -> Any:
         """Return one row per published architecture, with the fields that conditions can name.

@@ -19,7 +19,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "Look": (
         ("list", "list:run", "List presets, hardware, families, studies and more."),
         ("show", "configs:show", "Show a config with all defaults and derived values."),
-        ("draw", "draw:run", "Draw a block diagram of a model, as SVG or PNG."),
+        ("draw", "draw:run", "Draw a block diagram of a model, as SVG, PNG or PDF."),
         ("diff", "configs:diff", "Show the fields in which two configs differ."),
         ("explain", "explain:run", "Explain an architecture choice, a field or a term."),
         ("guide", "pages:guide", "Write the documentation as a website."),

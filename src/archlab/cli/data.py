@@ -30,7 +30,8 @@ def run(
     ----------
     src
         Text files, folders, globs, JSONL or Parquet files, `python-stdlib` (the source files of Python's standard
-        library), or hf:NAME for a dataset of the Hugging Face hub.
+        library), `python-docs` (English text from the documentation of Python packages), or hf:NAME for a dataset of
+        the Hugging Face hub.
     out
         The data folder to write. A config names it in data.path.
     vocab_size

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.core.trust import is_file
-from archlab.config.schema import DataConfig
+from archlab.config.schema import INSTALLED_TEXTS
 from archlab.files import expand_user, real_path
-
-_DEFAULT = DataConfig().path
 
 _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
 _FOLDER_OR_HUB_ID = ("train.start", "train.teacher.path", "data.tokenizer")
@@ -80,5 +78,5 @@ def _paths_in(values: Any, at: str = "") -> Iterator[tuple[dict[str, Any], str]]
         name = f"{at}{key}"
         if isinstance(value, dict) and name.partition(".")[0] == "data":
             yield from _paths_in(value, f"{name}.")
-        elif isinstance(value, str) and value not in ("", _DEFAULT) and _TEXT.fullmatch(name):
+        elif isinstance(value, str) and value not in ("", *INSTALLED_TEXTS) and _TEXT.fullmatch(name):
             yield values, key

@@ -222,12 +222,22 @@ def _two_fields(fields: tuple[str, str]) -> tuple[str, str]:
 _Pairs = Annotated[tuple[str, str], Field(strict=False), BeforeValidator(_as_names), AfterValidator(_two_fields)]
 
 
+STDLIB = "python-stdlib"
+"""Name of the text that every machine has: the source code of the running Python's standard library."""
+
+DOCS = "python-docs"
+"""Name of the English text that every machine has: the prose in the docstrings of packages that archlab requires."""
+
+INSTALLED_TEXTS = (STDLIB, DOCS)
+
+
 class DataConfig(Settings):
     """Data that the model is trained on."""
 
-    path: str = "python-stdlib"
-    """Training data: python-stdlib (the source code of the running Python's standard library), a folder made by
-    `archlab data`, or text files that training prepares itself."""
+    path: str = STDLIB
+    """Training data: python-stdlib (the source code of the running Python's standard library), python-docs (English
+    text from the documentation of numpy, scipy, sympy, networkx and torch), a folder made by `archlab data`, or text
+    files that training prepares itself."""
     mixture: _Mixture = Field(default_factory=dict)
     """Sources that together replace `path`, by name. Each source fills its fraction of the training windows. null:
     no mixture."""

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from archlab.config.core.text import visible
 from archlab.config.problems import nearest
+from archlab.data.docstrings import prose
 from archlab.data.template import (
     InvalidRecordError,
     MissingFieldError,
@@ -122,8 +123,8 @@ class SourceFile(NamedTuple):
     name: str
     homes: tuple[Path, ...] = ()
     """Allowed folders: the file must be in one of them after links are resolved. Empty if the user named the file."""
-    is_python: bool = False
-    """Whether the file is Python code, in which a comment may declare the encoding (PEP 263)."""
+    python: Literal["code", "prose"] | None = None
+    """Text of a Python file: its code, or the prose of its docstrings. A comment may declare the encoding (PEP 263)."""
 
     @property
     def kind(self) -> str:
@@ -172,7 +173,8 @@ def _read_text(file: SourceFile) -> Content:
                 hint = "split the file, or unpack it"
                 return Invalid(str(file.path), f"larger than {binary(LARGEST_UNPACKED)} when unpacked; {hint}")
     try:
-        return Document(file.name, _decode(content, file.is_python))
+        text = _decode(content, file.python is not None)
+        return Document(file.name, prose(text) if file.python == "prose" else text)
     except UnicodeDecodeError as error:
         why = f"not UTF-8 (byte {error.start + 1:,}); expected UTF-8 text, .jsonl, .parquet or .arrow"
         return NotText(str(file.path), why, False)

@@ -1,4 +1,5 @@
-"""Documents of a corpus and their sources: the standard library, a file, a folder, a glob pattern or a dataset."""
+"""Documents of a corpus and their sources: Python's code or documentation, a file, a folder, a glob pattern or a
+dataset."""
 
 import os
 import platform
@@ -8,10 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from glob import has_magic
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from archlab.config.core.text import visible
 from archlab.config.problems import nearest
+from archlab.config.schema import DOCS, INSTALLED_TEXTS, STDLIB
 from archlab.data.contents import Content, Document, Invalid, NotText, Omissions, SourceFile, contents
 from archlab.data.shards import MANIFEST, SHARD_NAME
 from archlab.data.template import TEXT, PairFields, RecordTemplate, TextTemplate
@@ -19,9 +23,6 @@ from archlab.errors import UserError
 from archlab.extras import needs_extra
 from archlab.files import expand_user, real_path
 from archlab.hf.folder import homes
-
-STDLIB = "python-stdlib"
-"""Name of the source that every machine has: the standard library of the running Python."""
 
 HUB = "hf:"
 """Prefix of a source on the Hugging Face hub: hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT."""
@@ -33,6 +34,9 @@ _SPLITS = "dataset_dict.json"
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
+_DOCUMENTED = ("torch", "networkx", "numpy", "scipy", "sympy")
+"""Packages whose documentation is read. archlab requires them, directly or through torch. All have a BSD license."""
+_UNDOCUMENTED = {"test", "tests", "testing", "__pycache__"}
 
 
 @dataclass
@@ -57,15 +61,15 @@ class Corpus:
 
     def _files_and_links(self) -> Iterator[tuple[SourceFile, bool]]:
         if not all(self.sources) or not self.sources:
-            raise UserError(
-                f"no source is given; allowed: {STDLIB}, {HUB}NAME, files, folders or globs of text, JSONL or Parquet"
-            )
-        if not isinstance(self.template, TextTemplate) and STDLIB in self.sources:
+            allowed = f"{', '.join(INSTALLED_TEXTS)}, {HUB}NAME, files, folders or globs of text, JSONL or Parquet"
+            raise UserError(f"no source is given; allowed: {allowed}")
+        installed = [source for source in self.sources if source in INSTALLED_TEXTS]
+        if not isinstance(self.template, TextTemplate) and installed:
             fields = ", ".join(self.template.fields)
             option, hint = "--chat", "a .jsonl, .parquet or .arrow file"
             if isinstance(self.template, PairFields):
                 option, hint = "data.pairs, --pairs", "a .jsonl, .parquet, .arrow or .tsv file (data.path)"
-            raise UserError(f"{option}: {fields}; {STDLIB} has no {self.template.unit}; allowed: {hint}")
+            raise UserError(f"{option}: {fields}; {installed[0]} has no {self.template.unit}; allowed: {hint}")
         seen: set[Path] = set()
         for source in self.sources:
             for file in _files(source):
@@ -130,8 +134,16 @@ class Corpus:
 
     def __str__(self) -> str:
         how = "" if self.template == TEXT else f" ({self.template})"
-        named = (f"{s} {platform.python_version()}" if s == STDLIB else s for s in self.sources)
-        return visible(", ".join(named) + how)
+        return visible(", ".join(map(_with_version, self.sources)) + how)
+
+
+def _with_version(source: str) -> str:
+    if source == STDLIB:
+        return f"{source} {platform.python_version()}"
+    if source == DOCS:
+        first = _DOCUMENTED[0]
+        return f"{source} ({first} {version(first).partition('+')[0]} and {len(_DOCUMENTED) - 1} others)"
+    return source
 
 
 def _why_no_text(folder: Path) -> str:
@@ -149,12 +161,23 @@ def _stdlib_files() -> Iterator[SourceFile]:
     root = Path(sysconfig.get_path("stdlib"))
     for file in _walk(root, root, _NOT_STDLIB):
         if file.path.suffix == ".py" and not file.name.startswith(_MACHINE_MADE):
-            yield file._replace(is_python=True, homes=(Path("/"),))  # Linux distributions link some files into /etc
+            yield file._replace(python="code", homes=(Path("/"),))  # Linux distributions link some files into /etc
+
+
+def _documented_files() -> Iterator[SourceFile]:
+    for name in _DOCUMENTED:
+        spec = find_spec(name)  # does not import the package
+        if spec is None or spec.origin is None:
+            raise UserError(f"{DOCS}: the package {name} is missing; install it, or reinstall torch")
+        root = Path(spec.origin).parent
+        for file in _walk(root, root.parent, _UNDOCUMENTED):
+            if file.path.suffix == ".py":
+                yield file._replace(python="prose")
 
 
 def _files(source: str) -> Iterator[SourceFile]:
-    if source == STDLIB:
-        yield from _stdlib_files()
+    if source in INSTALLED_TEXTS:
+        yield from _stdlib_files() if source == STDLIB else _documented_files()
         return
     if source.startswith(HUB):
         for path, name in _hub_files(source):
@@ -175,7 +198,7 @@ def _files(source: str) -> Iterator[SourceFile]:
         raise UserError(f"{source}: this link is broken or circular")
     else:
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{source}: no such file or folder{nearest(path.name, [*siblings, STDLIB])}")
+        raise UserError(f"{source}: no such file or folder{nearest(path.name, [*siblings, *INSTALLED_TEXTS])}")
 
 
 def _folders(path: Path) -> str:

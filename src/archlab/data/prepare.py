@@ -14,10 +14,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from archlab.config.core.text import note
-from archlab.config.schema import DataConfig
+from archlab.config.schema import INSTALLED_TEXTS, DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.chat_encoding import ChatEncoder
-from archlab.data.corpus import HUB, STDLIB, Corpus
+from archlab.data.corpus import HUB, Corpus
 from archlab.data.encoding import Encoded, encode_pieces
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.pair_limits import FittingPairs
@@ -175,7 +175,7 @@ def corpus_of(config: DataConfig) -> Corpus:
 
 def split_of(corpus: Corpus, held_out: float) -> SplitRule:
     """Return the rule that splits the corpus. The corpus is read only if one of its files has changed."""
-    sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
+    sources = [s if s in INSTALLED_TEXTS or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
     fields = cached(
         [
             "split with unit",

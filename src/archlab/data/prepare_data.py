@@ -29,8 +29,8 @@ def prepare_data(
 ) -> DataFolder:
     """Tokenize text, and write the tokens as shards into a data folder. Progress is printed to stderr.
 
-    - `sources`: text files, folders, globs, JSONL or Parquet files, `python-stdlib`, or `hf:NAME` for a dataset of the
-      Hugging Face hub.
+    - `sources`: text files, folders, globs, JSONL or Parquet files, `python-stdlib`, `python-docs`, or `hf:NAME` for a
+      dataset of the Hugging Face hub.
     - `out`: the data folder to write. A config names it in `data.path`.
     - `vocab_size`: vocabulary size of the byte-level BPE that is trained on the text. None means 2048.
     - `tokenizer`: a tokenizer.json, or its folder. None means to train one.

@@ -125,8 +125,6 @@ class Expectation(Base):
     """Name of the outcome that is compared. null means the primary outcome of the study."""
     verdict: Predicted
     """Predicted result of the comparison."""
-    older_code: Line | None = None
-    """Part of the measured code that was replaced after the runs, with the date. null if none is known."""
     listed_later: bool = False
     """Whether the comparison was listed after its result was known, because it is an instance of the statement."""
 

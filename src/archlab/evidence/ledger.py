@@ -10,6 +10,7 @@ from archlab.displayed import Displayed
 from archlab.evidence.claims import Claim, Effect, claim_of, claims, find_claim
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
+from archlab.evidence.over_sizes import SizedResult
 from archlab.evidence.results import Results, ResultsHeader, RunInfo, committed, digest, results_name
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import ClaimAtScale, PrimaryFindings, judge, primary_findings
@@ -140,6 +141,13 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
             by_content.setdefault((_key(found), found.against, found.outcome), found)
     about_topic = by_content.values()
     yield from sorted(about_topic, key=lambda found: (_key(found) not in keys, not _is_answer(found)))
+
+
+def measured_over_sizes(name: str, entries: Sequence[LedgerEntry]) -> list[SizedResult]:
+    """Return the gains over model sizes that are about a topic, at the default scale. Each appears once, also if
+    several claims predict it."""
+    found = [sized for entry in entries for sized in entry.found[0].over_sizes if sized.expected.topic == name]
+    return list({(sized.expected.study, sized.expected.arm): sized for sized in found}.values())
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:

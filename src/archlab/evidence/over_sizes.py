@@ -27,6 +27,8 @@ class SizedResult(Base):
     """Gains from a choice over model sizes."""
 
     expected: OverSizes
+    text: str
+    """Name of the text on which the models were trained, such as `python-stdlib 3.11.7`."""
     measured: list[SizedGain]
     published: list[SizedGain]
     trend: Trend
@@ -37,6 +39,7 @@ def sized_result(expected: OverSizes, results: Results) -> SizedResult:
     trend = next(trend for trend in results.trends() if trend.arms[0].startswith(f"{expected.arm} at "))
     return SizedResult(
         expected=expected,
+        text=results.about.corpus.partition(":")[0],
         measured=list(_measured(expected, results, dict(zip(trend.arms, trend.sizes, strict=True)))),
         published=sorted(_published(expected.topic), key=lambda gain: gain.parameters),
         trend=trend.trend,

@@ -104,8 +104,8 @@ class Results(Base):
         only: str | None = None,
         level: float | None = None,
     ) -> dict[str, OutcomeStatistics]:
-        """Return the statistics of each arm and contrast. They include comparisons that are corrected for multiple
-        testing.
+        """Return the statistics of each arm, each contrast and each change over model sizes. They include comparisons
+        that are corrected for multiple testing.
 
         The statistics are the same as in the summary of the study. If `outcome` is None, the primary outcome is used.
         If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. If `only` names
@@ -134,13 +134,7 @@ class Results(Base):
         planned = planned_trends(self.about.arms)
         if not planned or (outcome is not None and outcome not in self.values):
             return []
-        heading = self.heading(outcome)
-        contrasts = {name: trend.change for name, trend in planned.items()}
-        first, folds = self._design(heading)
-        tested = outcome_statistics(
-            heading, self.values[heading.name], self._references(), None, first, contrasts, folds
-        )
-        return size_trends(planned, tested, folds)
+        return size_trends(planned, self.compared(outcome), self._design(self.heading(outcome))[1])
 
     def mean(self, outcome: str | None, arm: str) -> float | None:
         """Return the mean of an arm, as in `compared`. Return None if no run has a value."""
@@ -158,7 +152,9 @@ class Results(Base):
         return {arm.name: arm.reference for arm in self.about.arms if arm.reference}
 
     def _contrasts(self) -> dict[str, Contrast]:
-        return {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()}
+        """Contrasts of crossed factors, and changes over model sizes."""
+        factors = {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()}
+        return factors | {name: trend.change for name, trend in planned_trends(self.about.arms).items()}
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
         """Return the two effects that an interaction of two factors compares.

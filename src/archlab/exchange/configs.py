@@ -117,9 +117,12 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
             return download(str(folder_or_hub_id))
         case _:
             pass
+    if not Path(folder_or_hub_id).exists():
+        allowed = "a run folder, a Hugging Face folder or a hub id (organization/name)"
+        raise UserError(f"{folder_or_hub_id}: no such file or folder; allowed: {allowed}")
     raise UserError(
-        f"{folder_or_hub_id}: not a run folder (no config.yaml), not a Hugging Face folder (no config.json) "
-        "and not a hub id (organization/name); `archlab train` creates run folders"
+        f"{folder_or_hub_id}: not a run folder (no config.yaml) and not a Hugging Face folder (no config.json); "
+        "`archlab train` creates run folders"
     )
 
 

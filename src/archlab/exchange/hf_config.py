@@ -22,7 +22,7 @@ def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
 
     file = folder / CONFIG
     values = read_text_values(folder)
-    family = find_family(values.get("model_type"), str(file))
+    family = find_family(values.get("model_type"), f"{file}: model_type")
     _check_architectures(values.get("architectures"), family, str(file))
     config, ignored = family.read(values, str(file))
     if family.tied_by_weights and has_weights(folder):

@@ -99,7 +99,7 @@ def _raise_if_any(problems: Sequence[str], family: Family, folder: Path) -> None
 def read_origin(folder: Path) -> Origin:
     """Return the data needed to save the model again: the name of the family, the special tokens and the tokenizer
     files."""
-    family = find_family(read_text_values(folder).get("model_type"), str(folder / CONFIG))
+    family = find_family(read_text_values(folder).get("model_type"), f"{folder / CONFIG}: model_type")
     return Origin(family.model_type, model_ids(folder), companions(folder))
 
 

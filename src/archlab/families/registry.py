@@ -5,7 +5,7 @@ from functools import cache
 from importlib import resources
 
 from archlab.config.core.yaml_text import read_yaml
-from archlab.config.problems import nearest
+from archlab.config.problems import choose
 from archlab.displayed import Families
 from archlab.errors import UserError
 from archlab.families import (
@@ -176,7 +176,7 @@ def refused() -> Mapping[str, Mapping[str, str]]:
 
 
 def find_family(model_type: object, where: str) -> Family:
-    """Return the family with this `model_type`.
+    """Return the family with this `model_type`. `where` names its field in messages, with its file.
 
     If archlab refuses the family, raise a UserError that gives the reason. If it does not know the `model_type`, raise
     a UserError that lists all families.
@@ -187,9 +187,9 @@ def find_family(model_type: object, where: str) -> Family:
     for answer, reasons in refused().items():
         if name in reasons:
             families = "`archlab list families` shows the families that archlab loads"
-            raise UserError(f"{where}: model_type is {name!r}; {answer}: {reasons[name]}; {families}")
-    problem = f"model_type is {model_type!r}" if model_type else "model_type is missing"
-    raise UserError(f"{where}: {problem}{nearest(name, FAMILIES)}; known families: {', '.join(FAMILIES)}")
+            raise UserError(f"{where} is {name!r}; {answer}: {reasons[name]}; {families}")
+    problem = f"is {model_type!r}" if model_type else "is missing"
+    raise UserError(f"{where} {problem}{choose(name, list(FAMILIES))}")
 
 
 def list_families() -> Families:

@@ -252,7 +252,7 @@ def _operand(start: str, expr: ast.expr, op: type[ast.operator], names: Names) -
     if isinstance(expr, ast.Call | ast.Name | ast.Constant | ast.Attribute | ast.Subscript):
         return fitted(start, expr, "", names)
     whole = start + code(ast.BinOp(named("x"), op(), expr), names).removeprefix(f"x {SIGNS[op]} ")
-    if len(whole) <= WIDTH or not isinstance(expr, ast.BinOp):
+    if len(whole) <= WIDTH or not isinstance(expr, ast.BinOp) or isinstance(expr.op, ast.Pow):
         return [whole]
     indent = " " * (len(start) - len(start.lstrip()))
     parts = _operands(expr, type(expr.op))
@@ -314,7 +314,7 @@ SIGNS = {
 
 def _operands(expr: ast.expr, like: type[ast.operator]) -> list[tuple[str, ast.expr]]:
     ranks = [(ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.FloorDiv, ast.MatMult), (ast.BitAnd,), (ast.BitOr,)]
-    rank = next(rank for rank in ranks if like in rank)
+    rank = next((rank for rank in ranks if like in rank), ())  # a power is one operand
     if isinstance(expr, ast.BinOp) and isinstance(expr.op, rank):
         return [*_operands(expr.left, like), (f"{SIGNS[type(expr.op)]} ", expr.right)]
     return [("", expr)]

@@ -95,7 +95,8 @@ def export_model(run: Path, out: Path, family: str | None = None, dtype: Format 
     `dtype` is the dtype of the stored weights; None means the run's dtype.
     """
     if not is_run_folder(run):
-        raise UserError(f"{run}: not a run folder (no config.yaml); name a folder that `archlab train` created")
+        problem = "not a run folder (no config.yaml)" if run.exists() else "no such folder"
+        raise UserError(f"{run}: {problem}; name a folder that `archlab train` created")
     model = _complete(run)
     return save_pretrained(model.to(getattr(torch, dtype)) if dtype else model, out, family)
 

@@ -136,7 +136,8 @@ def decayed_products(q_qk: Tensor, k_qk: Tensor, log_decay_qk: Tensor) -> tuple[
         decays_pqk = second_pqk.cumsum(-2).exp()
         k_psk, k_pqk = k_qk.unflatten(-2, (-1, 2, n)).unbind(-3)
         q_pqk = q_qk.unflatten(-2, (-1, 2, n))[..., 1, :, :]
-        k_psk = k_psk * sum_of_later(first_psk).exp()
+        until_psk = sum_of_later(first_psk).exp()
+        k_psk = k_psk * until_psk
         met_pqs = paired(met_pqs, (k_pqk * decays_pqk) @ k_psk.mT)
         weights_pqs = paired(weights_pqs, (q_pqk * decays_pqk) @ k_psk.mT)
     return met_pqs[..., 0, :size, :size], weights_pqs[..., 0, :size, :size]

@@ -37,7 +37,8 @@ from archlab.pricing.memory import (
 from archlab.pricing.params import matrix_shapes_of, outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
-from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss, orthogonalizing, update
+from archlab.pricing.update import update
+from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss
 
 BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
 """Bytes that a device stores for each of its parameters: weight, gradient and AdamW's two running means, in float32."""
@@ -164,11 +165,10 @@ class _Stage:
         return sum(n * layer.in_matrices() for layer, n in self.layers.items())
 
     def update(self, parallel: Parallel) -> Iterator[Operation]:
-        """Yield the operations of an update on one device. Muon needs whole matrices, so each device computes its
+        """Return the operations of an update on one device. Muon needs whole matrices, so each device computes its
         products for all matrices of the stage."""
-        yield update(self.parameters_per_device(parallel.tensor) / parallel.shard)
-        if isinstance(self.optimizer, Muon):
-            yield from orthogonalizing(self.optimizer, matrix_shapes_of(self.layers), BYTES_PER_WEIGHT)
+        own = self.parameters_per_device(parallel.tensor) / parallel.shard
+        return update(self.optimizer, own, matrix_shapes_of(self.layers), BYTES_PER_WEIGHT)
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
         passes = 1 + BACKWARD

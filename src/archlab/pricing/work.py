@@ -1,6 +1,5 @@
 """Operations of a whole model in a pass or in a training step, with their FLOPs and bytes; and FLOPs per token."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -9,7 +8,6 @@ from typing import Literal, TypeVar
 
 from pydantic import ConfigDict, Field, computed_field
 
-from archlab.config.components.component import MatrixShape
 from archlab.config.components.norm import BlockNorm, NoNorm
 from archlab.config.components.position import Learned, Sinusoidal
 from archlab.config.components.work import (
@@ -26,7 +24,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import distinct_layers, encoder_of, final_norm, layer_configs
 from archlab.config.lora import Lora
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import Muon, Optimizer
+from archlab.config.optimizer import AdamW, Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
@@ -34,6 +32,7 @@ from archlab.machine import LARGEST_KEPT
 from archlab.pricing.lora import added_matrices, added_parameters, frozen, layers_with_lora
 from archlab.pricing.params import before_head, matrix_shapes, parameters, positions_of_stack, widening
 from archlab.pricing.source import source_tokens, stack_passes
+from archlab.pricing.update import update
 
 _Key = TypeVar("_Key")
 
@@ -51,17 +50,6 @@ LOSS_NUMBERS = 6
 
 Forward pass (2): the logit is read, and its log-softmax is written. Backward pass (4): the gradient of the log-softmax
 is written and read, the log-softmax is read, and the gradient of the logit is written.
-"""
-
-OPTIMIZER_FLOPS = 16
-"""FLOPs of the update per parameter: AdamW's two running means, root, quotient and weight decay, and the norm for
-gradient clipping."""
-
-OPTIMIZER_NUMBERS = 10
-"""Number of float32 values that the update reads or writes per parameter.
-
-AdamW (7) reads the weight, the gradient and two running means, and writes the weight and the means. Gradient clipping
-(3) reads the gradient for its norm, then reads and writes the gradient.
 """
 
 
@@ -214,10 +202,9 @@ def training_step(
     """
     yield from forward_and_backward(model, model_pass, lora)
     yield loss(model, model_pass)
-    yield update(added_parameters(model, lora) or parameters(model).total)
-    if isinstance(optimizer, Muon):
-        shapes = added_matrices(model, lora) if lora else matrix_shapes(model)
-        yield from orthogonalizing(optimizer, shapes, model_pass.bytes_each)
+    n_trained = added_parameters(model, lora) or parameters(model).total
+    shapes = added_matrices(model, lora) if lora else matrix_shapes(model)
+    yield from update(optimizer or AdamW(), n_trained, shapes, model_pass.bytes_each)
 
 
 def forward_and_backward(model: ModelConfig, model_pass: Pass, lora: Lora | None = None) -> Iterator[Operation]:
@@ -236,27 +223,6 @@ def loss(model: ModelConfig, model_pass: Pass) -> Operation:
     logits = model_pass.logit_rows * model.vocab_size
     pieces, n_bytes = ceil(model_pass.logit_rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
     return Operation("loss", "loss", LOSS_FLOPS * logits, moved=LOSS_NUMBERS * n_bytes, made=n_bytes, times=pieces)
-
-
-def update(n_parameters: float) -> Operation:
-    moved = OPTIMIZER_NUMBERS * n_parameters * FLOAT32_BYTES
-    return Operation("optimiser", "optimiser", OPTIMIZER_FLOPS * n_parameters, moved=moved)
-
-
-def orthogonalizing(muon: Muon, shapes: Counter[MatrixShape], bytes_each: int) -> Iterator[Operation]:
-    """Yield the Newton-Schulz steps of Muon, for matrices with `bytes_each` bytes per number.
-
-    A step has three products. With m rows and n columns, and m <= n, they have 2 m^2 n, 2 m^3 and 2 m^2 n FLOPs.
-    """
-    for shape, count in shapes.items():
-        m, n = sorted(shape)
-        products = Operation(
-            "products", "optimiser", 4 * m * m * n + 2 * m**3, moved=(4 * m * n + 5 * m * m) * bytes_each, times=3
-        )
-        sums = Operation(
-            "element-wise", "optimiser", 2 * m * n + 3 * m * m, moved=(5 * m * n + 7 * m * m) * bytes_each, times=5
-        )
-        yield from (operation.repeated(count * muon.steps) for operation in (products, sums))
 
 
 def matrix_flops_per_byte(pass_work: Iterable[Work]) -> float:

@@ -105,7 +105,7 @@ def _chapter_lines(chapter: Chapter, width: int) -> Iterator[str]:
 
 
 def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
-    from archlab.evidence.ledger import about, measured, published
+    from archlab.evidence.ledger import about, measured, measured_over_sizes, published
 
     by_heading = prices(topic)
     entries = about(topic)
@@ -114,6 +114,7 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
         **topic.model_dump(mode="json", by_alias=True),
         "papers": [effect.model_dump(mode="json") for effect in published(topic, entries)],
         "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],
+        "over_sizes": [sized.model_dump(mode="json") for sized in measured_over_sizes(name, entries)],
         "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
         "price": {_KEYS[heading]: price.model_dump() for heading, price in by_heading.items()} or None,
@@ -123,8 +124,13 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
 
 
 def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
-    from archlab.evidence.ledger import about, measured, published  # imports SciPy, which takes half a second
-    from archlab.report.ledger.words import in_a_line, measured_line, published_line
+    from archlab.evidence.ledger import (  # imports SciPy, which takes half a second
+        about,
+        measured,
+        measured_over_sizes,
+        published,
+    )
+    from archlab.report.ledger.words import in_a_line, measured_line, over_sizes_line, published_line
 
     yield topic.title
     yield ""
@@ -144,7 +150,10 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     entries = about(topic)
     evidence = {
         "papers": map(published_line, published(topic, entries)),
-        "here": map(measured_line, measured(name, entries)),
+        "here": [
+            *map(measured_line, measured(name, entries)),
+            *map(over_sizes_line, measured_over_sizes(name, entries)),
+        ],
         "claims": map(in_a_line, entries),
     }
     for label, texts in evidence.items():

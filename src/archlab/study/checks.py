@@ -62,11 +62,13 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
     """Yield the problems that can be found before the arms are built: unknown names, invalid references, and fields
     that cannot be set in their section."""
     arms = overrides_of_arms(study)
-    for section in ("tuned", "labels"):
+    names_at_sizes = [name_at_size(arm, size) for arm in arms for size in study.sizes]
+    known = {"tuned": [*arms, *names_at_sizes], "labels": list(arms), "at_size": names_at_sizes}
+    for section, allowed in known.items():
         for name in getattr(study, section):
-            at_sizes = [name_at_size(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
-            if name not in (*arms, *at_sizes):
-                yield Problem(f"{section}.{name}", f"unknown arm{choose(name, list(arms))}")
+            if name not in allowed:
+                choices = names_at_sizes if section == "at_size" else list(arms)
+                yield Problem(f"{section}.{name}", f"unknown arm{choose(name, choices)}")
     if isinstance(study.start, StartTraining):
         yield from _decided_elsewhere("start.set", study.start.set)
         if study.sizes:
@@ -83,22 +85,23 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
         yield Problem("seeds", f"{study.seed_list} contains a seed twice; list each seed once")
     yield from _decided_elsewhere("set", study.set)
     for name, overrides in arms.items():
-        for field in overridden_fields(overrides):
-            if is_under([field], list(study.tune)):
-                yield Problem(
-                    f"{section_of(study, name)}.{field}",
-                    "is also in `tune`, which tunes it for all arms; remove one of the two",
-                )
-            if is_under([field], list(study.sweep)):
-                yield Problem(
-                    f"{section_of(study, name)}.{field}",
-                    "is also in `sweep`, which sweeps it for all arms; remove one of the two",
-                )
-            if field in DECIDED_BY:
-                yield Problem(f"{section_of(study, name)}.{field}", _decided_message(field))
-            if is_under([field], SAME_FOR_ALL):
-                message = "must be the same for all arms; move it to `set`"
-                yield Problem(f"{section_of(study, name)}.{field}", message)
+        yield from _fields_of_an_arm(section_of(study, name), overrides, study)
+    for name, overrides in study.at_size.items():
+        yield from _fields_of_an_arm(f"at_size.{name}", overrides, study)
+
+
+def _fields_of_an_arm(section: str, overrides: Raw, study: StudyConfig) -> Iterator[Problem]:
+    for field in overridden_fields(overrides):
+        if is_under([field], list(study.tune)):
+            yield Problem(f"{section}.{field}", "is also in `tune`, which tunes it for all arms; remove one of the two")
+        if is_under([field], list(study.sweep)):
+            yield Problem(
+                f"{section}.{field}", "is also in `sweep`, which sweeps it for all arms; remove one of the two"
+            )
+        if field in DECIDED_BY:
+            yield Problem(f"{section}.{field}", _decided_message(field))
+        if is_under([field], SAME_FOR_ALL):
+            yield Problem(f"{section}.{field}", "must be the same for all arms; move it to `set`")
 
 
 def _references(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.core.merge import Raw
+from archlab.config.core.base import Overrides
+from archlab.config.core.merge import Raw, expand, merge_overrides
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
@@ -24,7 +25,8 @@ class Sized(NamedTuple):
     """Parameter count; None if the study has no `sizes`."""
     base: Raw
     study: StudyConfig
-    """The study with the tuned values for this size. A budget in tokens per parameter is converted to tokens."""
+    """The study with the arms and the tuned values of this size. A budget in tokens per parameter is converted to
+    tokens."""
 
 
 def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
@@ -40,6 +42,15 @@ def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
     if not study.sizes:
         return [Sized(None, base, _in_tokens(study, config))]
     return [_at(size, study, base, config) for size in study.sizes]
+
+
+def arms_at(study: StudyConfig, size: int) -> dict[str, Overrides]:
+    """Return the overrides of each arm at a size."""
+    arms = dict(study.arms)
+    for name, own in study.arms.items():
+        if further := study.at_size.get(name_at_size(name, size)):
+            arms[name] = flatten(merge_overrides(expand(own), expand(further), Config))
+    return arms
 
 
 def tuned_at(study: StudyConfig, size: int | None) -> Mapping[str, Any]:
@@ -59,8 +70,8 @@ def _at(size: int, study: StudyConfig, base: Raw, config: Config) -> Sized:
         rate = resolve_train(config).lr * config.model.d_model / change["model.d_model"]
         change["train.lr"] = float(f"{rate:.4g}")
     raw = overlay(base, change, Config)
-    tuned = study.model_copy(update={"tuned": tuned_at(study, size)})
-    return Sized(size, raw, _in_tokens(tuned, build_config(raw)))
+    sized = study.model_copy(update={"arms": arms_at(study, size), "tuned": tuned_at(study, size)})
+    return Sized(size, raw, _in_tokens(sized, build_config(raw)))
 
 
 def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:

@@ -200,6 +200,9 @@ class StudyConfig(Settings):
     sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)
     """Parameter counts, in ascending order. The base is scaled to each size with its proportions kept, and the arms are
     compared at each size. Empty: the base keeps its size."""
+    at_size: dict[str, Overrides] = Field(default_factory=dict)
+    """Further changes of an arm at one of the `sizes`, by the name of the arm at this size, such as `wide at 3M`. They
+    take precedence over those in `arms`."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
     """Rule for the base's learning rate if `sizes` changes the width. `inverse_width` divides the rate by the factor by
     which the width grows. `same` keeps the rate. `model.mup` requires `same`, because it already scales the rate with

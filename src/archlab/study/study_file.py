@@ -123,7 +123,9 @@ def is_study_folder(path: Path) -> bool:
 def check_study_folder(path: Path) -> None:
     """Raise UserError if the path is not a folder that `archlab study run` created."""
     if not is_study_folder(path):
-        raise UserError(f"{path}: not a study folder (no {STUDY}); `archlab study run` makes one")
+        problem = f"not a study folder (no {STUDY})" if path.exists() else "no such folder"
+        name = f" {path}" if str(path) in studies() else ""
+        raise UserError(f"{path}: {problem}; `archlab study run{name}` makes one")
 
 
 def _validated(raw: Raw, source: str) -> StudyConfig:

@@ -10,13 +10,13 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import Mistake, cited, mistakes_about
 from archlab.evidence.intensity import intensity_table
-from archlab.evidence.ledger import about, measured, published
+from archlab.evidence.ledger import about, measured, measured_over_sizes, published
 from archlab.evidence.look_up import explaining
 from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger.words import measured_line, numbered, published_line
+from archlab.report.ledger.words import measured_line, numbered, over_sizes_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Map the name of a picture to the function that draws it. The function returns an SVG, or a chart that takes its
@@ -151,7 +151,10 @@ def topic_entry(name: str, topic: Topic) -> TopicEntry:
         equal_size=equal_size(topic),
         intensity=intensity_table() if topic.intensity else [],
         papers=[published_line(effect) for effect in published(topic, entries)],
-        here=[measured_line(judged) for judged in measured(name, entries)],
+        here=[
+            *map(measured_line, measured(name, entries)),
+            *map(over_sizes_line, measured_over_sizes(name, entries)),
+        ],
         claims=numbered(entries),
         mistakes=mistakes_about(name),
         sources="; ".join(source.located for source in cited(topic.sources)),

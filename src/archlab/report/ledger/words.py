@@ -224,8 +224,7 @@ def decisive(result: ClaimAtScale) -> str:
 def _result(judged: JudgedExpectation) -> str:
     against = f" vs {judged.against}" if judged.against else ""
     outcome = judged.outcome.title if judged.outcome else ""
-    older = ", measured with older code" if judged.expected.older_code else ""
-    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}{older}"
+    return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}"
 
 
 def other_margins(result: ClaimAtScale) -> str:
@@ -235,8 +234,15 @@ def other_margins(result: ClaimAtScale) -> str:
 
 
 def beside(result: ClaimAtScale) -> str:
-    """Return a phrase such as `3 differences not predicted`, or "" if all differences were predicted."""
-    return f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
+    """Return a phrase such as `3 differences not predicted; over sizes, SwiGLU vs ReLU on python-docs grows`. Return
+    "" if all differences were predicted, and none was studied over model sizes."""
+    differences = f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
+    return "; ".join(filter(None, (differences, _trends(result.over_sizes))))
+
+
+def _trends(results: Sequence[SizedResult]) -> str:
+    found = [f"{one.expected.of} on {one.text} {one.trend}" for one in results if one.trend != "no trend found"]
+    return f"over sizes, {', '.join(found)}" if found else "no trend over sizes found" if results else ""
 
 
 def published(effect: Effect) -> tuple[str, str, str, str]:
@@ -251,7 +257,10 @@ def untested(result: ClaimAtScale) -> list[str]:
     for judged in result.judged:
         if judged.untested:
             about.setdefault(judged.untested, []).append(judged.label)
-    return [f"Could not be tested here: {', '.join(labels)}. {reason}" for reason, labels in about.items()]
+    return [
+        f"Could not be tested here: {', '.join(dict.fromkeys(arms))}. {reason[:1].upper()}{reason[1:]}"
+        for reason, arms in about.items()
+    ]
 
 
 _ROLES: dict[Role, str] = {"primary": "; decides", "instance": "", "described": "; does not count"}
@@ -264,8 +273,7 @@ def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     unit = judged.outcome.unit if judged.outcome else "rate"
     margin = f" (margin {margin_of(margin, unit).replace(' pp', ' percentage points')})" if margin else ""
     later = "; listed after the result" if judged.expected.listed_later else ""
-    older = f"; measured before a change: {judged.expected.older_code}" if judged.expected.older_code else ""
-    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}{older}"
+    wanted = f"{judged.expected.verdict}{margin}{_ROLES[judged.role]}{later}"
     return _what(judged, judged.expected.outcome), wanted, judged.effect, judged.why
 
 
@@ -284,13 +292,10 @@ def _what(compared: Compared, outcome: str | None = None) -> str:
 
 def measured_line(compared: Compared) -> str:
     """Return a line such as `gates: SwiGLU vs ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
-    better, as claimed`. It also names a prediction that does not count, and older code."""
+    better, as claimed`. It also names a prediction that does not count."""
     line = f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
-    if not isinstance(compared, JudgedExpectation):
-        return line
-    older = "; measured with older code" if compared.expected.older_code else ""
-    does_not_count = "; does not count" if compared.role == "described" else ""
-    return f"{line}{does_not_count}{older}"
+    does_not_count = isinstance(compared, JudgedExpectation) and compared.role == "described"
+    return f"{line}; does not count" if does_not_count else line
 
 
 def published_line(effect: Effect) -> str:
@@ -311,15 +316,28 @@ def ranked(agreement: Agreement) -> str:
 
 
 def over_sizes_heading(result: SizedResult) -> str:
-    """Return a heading such as `SwiGLU vs ReLU, gain over model sizes: grows (predicted: grows)`."""
-    return f"{result.expected.of}, gain over model sizes: {result.trend} (predicted: {result.expected.trend})"
+    """Return a heading such as `SwiGLU vs ReLU on python-stdlib 3.11.7, gain over model sizes: grows (predicted:
+    grows)`."""
+    about = f"{result.expected.of} on {result.text}"
+    return f"{about}, gain over model sizes: {result.trend} (predicted: {result.expected.trend})"
+
+
+def over_sizes_line(result: SizedResult) -> str:
+    """Return a line such as `steps: SwiGLU vs ReLU on python-stdlib 3.11.7: gain +0.2% at 298K, -0.9% at 1M, no trend
+    found (predicted: grows)`."""
+    sizes = ", ".join(f"{_share(gain)} at {count(gain.parameters)}" for gain in result.measured)
+    what = f"{result.expected.study}: {result.expected.of} on {result.text}"
+    return f"{what}: gain {sizes}, {result.trend} (predicted: {result.expected.trend})"
+
+
+def _share(gain: SizedGain) -> str:
+    return "unknown" if gain.gain is None else f"{gain.gain:+.1%}"
 
 
 def sized_gain(gain: SizedGain) -> tuple[str, str, str, str]:
     """Return a row of the table of gains over model sizes, with the columns of OVER_SIZES."""
-    value = "unknown" if gain.gain is None else f"{gain.gain:+.1%}"
     ends = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-    return gain.source, count(gain.parameters), value + ends, gain.result or "published"
+    return gain.source, count(gain.parameters), _share(gain) + ends, gain.result or "published"
 
 
 def citation(source: Publication) -> str:

@@ -163,7 +163,8 @@ def _read(path: Path, name: str) -> Watched:
             if (path / "study.yaml").is_file()
             else "; `archlab train` makes one"
         )
-        raise UserError(f"{path}: not a run folder (no config.yaml){hint}")
+        problem = "not a run folder (no config.yaml)" if path.exists() else "no such folder"
+        raise UserError(f"{path}: {problem}{hint}")
     folder = RunFiles(path)
     is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
     return Watched(name, path, load_config(path), folder.metrics(), folder.summary(), folder.environment(), is_training)
