@@ -345,10 +345,8 @@ def test_parameters_are_counted_as_they_are_allocated(index: int) -> None:
     counts = parameters(grid.config(index).model)
     assert counts.total == sum(p.numel() for _, p, _, _ in roles)
     assert counts.matrices == sum(p.numel() for _, p, role, _ in roles if role.group == "matrix")
-    shapes = Counter[tuple[int, ...]]()
-    for _, p, role, _ in roles:
-        if role.group == "matrix":
-            shapes[tuple(p.shape[-2:])] += p.shape[:-2].numel()
+    held = [p.shape for _, p, role, _ in roles if role.group == "matrix"]
+    shapes = Counter((*shape[-2:], shape[:-2].numel()) for shape in held)
     assert matrix_shapes(grid.config(index).model) == shapes
 
 

@@ -155,7 +155,7 @@ class LayerConfig(Base):
         return counts
 
     def matrix_shapes(self) -> Counter[MatrixShape]:
-        """Return the number of weight matrices of each shape."""
+        """Return the number of parameters of each shape that hold weight matrices."""
         return sum((component.matrix_shapes(site) for _, component, site in self._placed), Counter[MatrixShape]())
 
     def in_matrices(self) -> int:

@@ -1,6 +1,7 @@
 """Tensors that are sharded over several processes (torch's DTensor)."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -53,20 +54,21 @@ def placements(x: Tensor) -> object:
 
 
 def n_sharing(x: Tensor) -> int:
-    """Return the number of processes that a tensor is sharded over; 1 if it is not sharded."""
+    """Return the number of processes that have different parts of a tensor; 1 if it is not sharded."""
     if not is_cut(x):
         return 1
     from torch.distributed.tensor import DTensor
 
     assert isinstance(x, DTensor)
-    return x.device_mesh.size()
+    sizes = zip(x.placements, x.device_mesh.shape, strict=True)
+    return prod(size for placement, size in sizes if _axis(placement) is not None)
 
 
 def dealt(stack: Tensor) -> Tensor:
     """Return this process's entries of the first axis of a stack, each of them whole.
 
-    The processes have different entries. If they cannot divide the entries evenly, each process has all of them. Each
-    process that has a part of the stack must call this function.
+    Processes with different parts of the stack have different entries. If they cannot divide the entries evenly, each
+    process has all of them. Each process that has a part of the stack must call this function.
     """
     if not is_cut(stack):
         return stack
@@ -77,7 +79,7 @@ def dealt(stack: Tensor) -> Tensor:
 
 
 def collected(entries: Tensor, like: Tensor) -> Tensor:
-    """Return the stack of the entries that the processes have after `dealt(like)`, sharded in the same way as `like`."""
+    """Return the stack of the entries that the processes have after `dealt(like)`, sharded like `like`."""
     if not is_cut(like):
         return entries
     from torch.distributed.tensor import DTensor
@@ -92,9 +94,13 @@ def _of_whole_entries(stack: "DTensor") -> "Sequence[Placement]":
     """Return placements in which each process has whole entries of the first axis."""
     from torch.distributed.tensor import Replicate, Shard
 
-    # Experts are sharded over `within` and then over `shard`, both along the first axis. These entries are whole
-    # already, and torch 2.13 would confuse their order on the way to the usual placements.
-    if [getattr(placement, "dim", None) for placement in stack.placements].count(0) > 1:
-        return stack.placements
-    divides = len(stack) % stack.device_mesh.size() == 0
-    return [Shard(0) if divides else Replicate()] * stack.device_mesh.ndim
+    axes = [_axis(placement) for placement in stack.placements]
+    if 0 in axes:  # experts that the processes have divided
+        return [own if axis == 0 else Replicate() for own, axis in zip(stack.placements, axes, strict=True)]
+    divides = len(stack) % n_sharing(stack) == 0
+    return [Shard(0) if divides and axis is not None else Replicate() for axis in axes]
+
+
+def _axis(placement: "Placement") -> int | None:
+    """Return the axis along which a placement divides a tensor. torch has two classes of such placements."""
+    return getattr(placement, "dim", None)

@@ -18,7 +18,7 @@ _PART = "lora"
 
 def added_parameters(model: ModelConfig, lora: Lora | None) -> int:
     """Return the number of parameters that LoRA adds to the model. 0 without LoRA."""
-    return 0 if lora is None else sum(n * d_out * d_in for (d_out, d_in), n in added_matrices(model, lora).items())
+    return 0 if lora is None else sum(n * shape.n_weights for shape, n in added_matrices(model, lora).items())
 
 
 def added_matrices(model: ModelConfig, lora: Lora) -> Counter[MatrixShape]:
@@ -27,8 +27,8 @@ def added_matrices(model: ModelConfig, lora: Lora) -> Counter[MatrixShape]:
     shapes = Counter[MatrixShape]()
     for layer, n in layers:
         for shape in _changed(layer, lora).values():
-            shapes[lora.rank, shape.d_in] += n
-            shapes[shape.d_out, lora.rank] += n
+            shapes[MatrixShape(lora.rank, shape.d_in)] += n
+            shapes[MatrixShape(shape.d_out, lora.rank)] += n
     return shapes
 
 

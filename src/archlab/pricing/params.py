@@ -100,19 +100,22 @@ def before_head(model: ModelConfig) -> DenseLayer | None:
 
 
 def matrix_shapes(model: ModelConfig) -> Counter[MatrixShape]:
-    """Return the number of weight matrices of each shape that Muon updates."""
+    """Return the number of parameters of each shape that hold the weight matrices which Muon updates."""
     shapes, widen, before = Counter[MatrixShape](), widening(model), before_head(model)
     if widen:
-        shapes[widen.d_out, widen.d_in] += n_widenings(model)
+        shapes[MatrixShape(widen.d_out, widen.d_in)] += n_widenings(model)
     if before and model.head.transform:  # otherwise it is part of the head's table
-        shapes[before.d_out, before.d_in] += 1
+        shapes[MatrixShape(before.d_out, before.d_in)] += 1
     for stack in stacks(model):
         shapes += matrix_shapes_of(distinct_layers(stack))
     return shapes
 
 
 def matrix_shapes_of(layers: Mapping[LayerConfig, int]) -> Counter[MatrixShape]:
-    """Return the number of weight matrices of each shape in layers. `layers` maps distinct layers to their numbers."""
+    """Return the number of parameters of each shape that hold weight matrices of layers.
+
+    `layers` maps distinct layers to their numbers.
+    """
     shapes = Counter[MatrixShape]()
     for layer, n in layers.items():
         shapes.update({shape: n * count for shape, count in layer.matrix_shapes().items()})

@@ -5,48 +5,36 @@ pipeline stage that needs the most.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from pydantic import computed_field
 
-from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
+from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base
-from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, layer_configs
+from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import Muon, Optimizer
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
-    BYTES,
-    Format,
-    LayerPass,
     bytes_after,
     bytes_before,
     bytes_of_head_gradient,
     bytes_saved_by_optimizer,
     head_bytes,
-    layer_passes,
     logits_bytes,
     saved_bytes,
 )
-from archlab.pricing.params import matrix_shapes_of, outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
-from archlab.pricing.update import update
-from archlab.pricing.work import BACKWARD, after_layers, around_layers, by_kind, loss
+from archlab.pricing.sending import bandwidth, bytes_sent
+from archlab.pricing.stage import BYTES_PER_WEIGHT, PLAN_FORMAT, Batch, Stage, stages_of
+from archlab.pricing.work import by_kind
 
 BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
 """Bytes that a device stores for each of its parameters: weight, gradient and AdamW's two running means, in float32."""
-PLAN_FORMAT: Format = "bfloat16"
-"""Number format of matrix products."""
-BYTES_PER_WEIGHT = BYTES[PLAN_FORMAT]
-"""Bytes per weight in a matrix product, and bytes per element when devices send the residual stream."""
-
 TOKENS_OF_A_STEP = 2**20
 """Tokens per step if the config does not set the batch size."""
 
@@ -94,95 +82,6 @@ class TrainingPlan(Base):
         return max(self.computing, self.sending)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Part of the batch that one replica processes."""
-
-    texts: int
-    tokens: int
-    """Number of tokens that the decoder, or the only stack, reads of each sequence."""
-    source: int
-    """Number of source tokens of each sequence. 0 without an encoder."""
-    predicted: float | None
-    """Mean number of tokens of each sequence that get logits. None: all tokens."""
-    micro: int
-
-    @property
-    def n_micro_batches(self) -> int:
-        return self.texts // self.micro
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """Pipeline stage. It runs on one device or, with tensor parallelism, on a group of devices."""
-
-    model: ModelConfig
-    layers: Counter[LayerConfig]
-    """Distinct layer configs of the stage, with the number of layers that have each. Those of an encoder are
-    included."""
-    index: int
-    n_stages: int
-    optimizer: Optimizer
-
-    @property
-    def is_first(self) -> bool:
-        return self.index == 0
-
-    @property
-    def is_last(self) -> bool:
-        return self.index == self.n_stages - 1
-
-    @cached_property
-    def outside_layers(self) -> int:
-        """Number of parameters of this stage outside its layers, such as the embedding or the head.
-
-        If the head is tied, both the first and the last stage store its matrix.
-        """
-        counts, tied = parameters(self.model), self.model.head.tied
-        before = counts.embedding + shared_positions(self.model)
-        after = counts.head + outer_norms(self.model)
-        if self.is_first and self.is_last:
-            return before + after
-        after += counts.embedding if tied else 0
-        return before * self.is_first + after * self.is_last
-
-    def layer_passes(self, model_pass: Pass) -> list[LayerPass]:
-        """Return the distinct layers of the stage with their passes. A model with an encoder has only one stage."""
-        if self.n_stages == 1:
-            return layer_passes(self.model, model_pass)
-        return [LayerPass(layer, n, model_pass) for layer, n in self.layers.items()]
-
-    def parameters_per_device(self, tensor: int) -> float:
-        """Return the number of parameters on each device if `tensor` devices share this stage."""
-        return (
-            sum(n * layer.parameters_per_device(tensor) for layer, n in self.layers.items())
-            + self.outside_layers / tensor
-        )
-
-    @cached_property
-    def in_matrices(self) -> int:
-        """Number of parameters in weight matrices of layers."""
-        return sum(n * layer.in_matrices() for layer, n in self.layers.items())
-
-    def update(self, parallel: Parallel) -> Iterator[Operation]:
-        """Return the operations of an update on one device. Muon needs whole matrices, so each device computes its
-        products for all matrices of the stage."""
-        own = self.parameters_per_device(parallel.tensor) / parallel.shard
-        return update(self.optimizer, own, matrix_shapes_of(self.layers), BYTES_PER_WEIGHT)
-
-    def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
-        passes = 1 + BACKWARD
-        for layer, n, own_pass in self.layer_passes(model_pass):
-            yield from (operation.repeated(n * (passes + recompute)) for operation in layer.work(own_pass))
-        if self.is_first:
-            yield from (operation.repeated(passes) for operation in around_layers(self.model, model_pass))
-        if self.is_last:
-            yield from (
-                operation.repeated(passes) for operation in after_layers(self.model, model_pass, model_pass.logit_rows)
-            )
-            yield loss(self.model, model_pass)
-
-
 def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> TrainingPlan:
     """Return the plan for training steps of `train.batch_tokens` tokens (default: 2^20).
 
@@ -196,11 +95,11 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     batch, p = _batch(config, parallel), parallel.pipeline
     whole = Cut((range(model.n_layers),), (1.0,))
     pipeline = cut(model, batch.tokens, p) if model.encoder is None else whole
-    stages = _stages(model, pipeline, config.train.optimizer)
+    stages = stages_of(model, pipeline, config.train.optimizer)
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.n_micro_batches + p - 1
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
-    sent = _sent(stages, parallel, batch, recompute)
+    sent = bytes_sent(stages, parallel, batch, recompute)
     return TrainingPlan(
         recomputes=recompute,
         batch_tokens=batch.texts * resolve_train(config).seq_len * parallel.replicas,
@@ -212,11 +111,11 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
         stages=[len(layers) + (model.encoder.n_layers if model.encoder else 0) for layers in pipeline.layers],
         bubble=(p - 1) / slots,
         computing=max(micro_batch * slots + updating for micro_batch, updating in seconds),
-        sending=sum(n / _bandwidth(device, parallel, way) for way, n in sent.items() if n),
+        sending=sum(n / bandwidth(device, parallel, way) for way, n in sent.items() if n),
     )
 
 
-def _batch(config: Config, parallel: Parallel) -> _Batch:
+def _batch(config: Config, parallel: Parallel) -> Batch:
     written, train = config.train, resolve_train(config)
     texts = train.rows if written.batch_tokens else TOKENS_OF_A_STEP // train.seq_len
     if not written.batch_tokens:
@@ -228,10 +127,10 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
         )
     own = texts // parallel.replicas
     micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if written.micro_batch_tokens else 1
-    return _Batch(own, *tokens_read(config), tokens_predicted(config), micro)
+    return Batch(own, *tokens_read(config), tokens_predicted(config), micro)
 
 
-def _micro_batch(batch: _Batch) -> Pass:
+def _micro_batch(batch: Batch) -> Pass:
     return Pass(
         batch.micro,
         batch.tokens,
@@ -252,29 +151,12 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
             branch.component.share(parallel.tensor)
 
 
-def _stages(model: ModelConfig, pipeline: Cut, optimizer: Optimizer) -> list[_Stage]:
-    """Return the stages of the pipeline, without repetitions.
-
-    Of several stages with the same layers, only the first is returned. It needs the most memory, because it stores the
-    activations of the most micro-batches.
-    """
-    layers, encoder = layer_configs(model), encoder_of(model)
-    stages: dict[object, _Stage] = {}
-    for i, indices in enumerate(pipeline.layers):
-        own = Counter(layers[indices.start : indices.stop]) + (
-            Counter(layer_configs(encoder)) if encoder else Counter()
-        )
-        stage = _Stage(model, own, i, len(pipeline.layers), optimizer)
-        stages.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
-    return list(stages.values())
-
-
-def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
+def _memory(stage: Stage, parallel: Parallel, batch: Batch, recompute: bool) -> dict[str, int]:
     """Return the bytes that one device of a stage needs, by purpose, at the moment when it needs the most."""
     return max(_moments(stage, parallel, batch, recompute), key=lambda memory: sum(memory.values()))
 
 
-def _moments(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> Iterator[dict[str, int]]:
+def _moments(stage: Stage, parallel: Parallel, batch: Batch, recompute: bool) -> Iterator[dict[str, int]]:
     """Yield the bytes by purpose at four moments of a micro-batch.
 
     The first moment is in the loss, and the second in the backward pass of a layer. The third is at the end of the
@@ -329,7 +211,7 @@ def _moments(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) 
     yield moment(0, outside, FLOAT32_BYTES * outside + added, (waiting + before) * (begun - 1) + before)
 
 
-def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device: Hardware, recompute: bool) -> int:
+def _largest(stages: Sequence[Stage], parallel: Parallel, batch: Batch, device: Hardware, recompute: bool) -> int:
     fitting = (
         micro
         for micro in range(batch.texts, 0, -1)
@@ -342,9 +224,7 @@ def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device
     return next(fitting, 0)
 
 
-def _seconds(
-    stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool
-) -> tuple[float, float]:
+def _seconds(stage: Stage, parallel: Parallel, device: Hardware, batch: Batch, recompute: bool) -> tuple[float, float]:
     """Return the time in seconds of one micro-batch, and that of the update."""
     t, model_pass = parallel.tensor, _micro_batch(batch)
     micro_batch = ideal(
@@ -352,49 +232,3 @@ def _seconds(
     )
     updated = ideal(by_kind(stage.update(parallel)), device, PLAN_FORMAT, model_pass.rows)
     return micro_batch.seconds / t, updated.seconds
-
-
-def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
-    """Return the bytes sent in a step by the device that sends the most.
-
-    - shard: The weights of a layer are gathered for each use (forward and backward pass) and freed after it. Weights
-      outside the layers are gathered once and kept until their backward pass. Gradients are reduced after each
-      micro-batch. All are sent in float32. Recomputation does not gather weights again, because the backward pass of
-      the layer needs them anyway. Muon gathers the momentum of each matrix once per step.
-    - replicate: Replicas average their gradients once per step.
-    - tensor: Devices gather the residual stream before each group of branches and scatter it after the group: in the
-      forward pass, in the backward pass, and in a recomputation.
-    - pipeline: The first stage sends the residual stream to the next stage. The last stage sends the gradient of the
-      stream to the previous stage. All other stages send both.
-    """
-    d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
-    own = max(stage.parameters_per_device(t) for stage in stages)
-    to_orthogonalize = max(stage.in_matrices * isinstance(stage.optimizer, Muon) for stage in stages) / t
-    gathered = FLOAT32_BYTES * max(3 * stage.parameters_per_device(t) - stage.outside_layers / t for stage in stages)
-    stream = batch.texts * batch.tokens * stages[0].model.d_model * BYTES_PER_WEIGHT
-    groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
-    return {
-        "replicate": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
-        "shard": round((s - 1) / s * (gathered * batch.n_micro_batches + FLOAT32_BYTES * to_orthogonalize)),
-        # The stream is gathered before and scattered after each group of branches, forward and backward.
-        "tensor": round((t - 1) / t * (4 + 2 * recompute) * groups * stream),
-        "pipeline": min(p - 1, 2) * stream // t,
-    }
-
-
-def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
-    """Return the bytes per second that one device can send in the dimension `way`.
-
-    If several devices of a group are in one server, they use the network adapters of all of them together. The speed is
-    then the sum of these adapters' speeds, but at most that of the link inside the server.
-    """
-    span = parallel.group_span(way)
-    if span <= device.linked and device.link:
-        return device.link.bandwidth
-    if device.network is None:
-        raise UserError(f"{device.name} has no known link between {span} devices")
-    if way == "pipeline":
-        return device.network.bandwidth
-    together = max(1, device.devices_per_server // parallel.neighbor_distance(way))
-    out = together * device.network.bandwidth
-    return min(out, device.link.bandwidth) if device.link and together > 1 else out

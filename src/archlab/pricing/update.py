@@ -20,29 +20,46 @@ AdamW (7) reads the weight, the gradient and two running means, and writes the w
 
 
 def update(
-    optimizer: Optimizer, n_parameters: float, shapes: Counter[MatrixShape], bytes_each: int
+    optimizer: Optimizer, n_parameters: float, shapes: Counter[MatrixShape], bytes_each: int, sharing: int = 1
 ) -> Iterator[Operation]:
     """Yield the operations of one update of `n_parameters` parameters. An optimizer from a plug-in counts like AdamW.
 
-    `shapes` counts the matrices that Muon orthogonalizes, with `bytes_each` bytes per number in the products.
+    `shapes` counts the parameters that Muon orthogonalizes, with `bytes_each` bytes per number in the products.
+    `sharing` processes have parts of each of them.
     """
     moved = OPTIMIZER_NUMBERS * n_parameters * FLOAT32_BYTES
     yield Operation("optimiser", "optimiser", OPTIMIZER_FLOPS * n_parameters, moved=moved)
     if isinstance(optimizer, Muon):
-        yield from orthogonalizing(optimizer, shapes, bytes_each)
+        yield from orthogonalizing(optimizer, shapes, bytes_each, sharing)
 
 
-def orthogonalizing(muon: Muon, shapes: Counter[MatrixShape], bytes_each: int) -> Iterator[Operation]:
-    """Yield the Newton-Schulz steps of Muon, for matrices with `bytes_each` bytes per number.
+def dealt(shapes: Counter[MatrixShape], sharing: int) -> Counter[MatrixShape]:
+    """Return the parameters whose matrices Muon deals to the processes that share them.
+
+    Each process then orthogonalizes as many of these matrices as the others. It orthogonalizes every other matrix as a
+    whole, like all others. Experts are dealt if all processes get as many, other matrices in groups of `sharing`.
+    """
+    return +Counter(
+        {
+            shape: count - count % sharing if shape.stacked == 1 else count * (shape.stacked % sharing == 0)
+            for shape, count in shapes.items()
+        }
+    )
+
+
+def orthogonalizing(muon: Muon, shapes: Counter[MatrixShape], bytes_each: int, sharing: int = 1) -> Iterator[Operation]:
+    """Yield the Newton-Schulz steps of Muon in one process, for matrices with `bytes_each` bytes per number.
 
     A step has three products. With m rows and n columns, and m <= n, they have 2 m^2 n, 2 m^3 and 2 m^2 n FLOPs.
     """
+    divided = dealt(shapes, sharing)
     for shape, count in shapes.items():
-        m, n = sorted(shape)
+        m, n = sorted((shape.d_out, shape.d_in))
+        times = (shape.stacked * (count - divided[shape]) + shape.stacked * divided[shape] // sharing) * muon.steps
         products = Operation(
             "products", "optimiser", 4 * m * m * n + 2 * m**3, moved=(4 * m * n + 5 * m * m) * bytes_each, times=3
         )
         sums = Operation(
             "element-wise", "optimiser", 2 * m * n + 3 * m * m, moved=(5 * m * n + 7 * m * m) * bytes_each, times=5
         )
-        yield from (operation.repeated(count * muon.steps) for operation in (products, sums))
+        yield from (operation.repeated(times) for operation in (products, sums))

@@ -75,8 +75,17 @@ class ProjectionShape(NamedTuple):
         return rank * (self.d_in + self.d_out)
 
 
-MatrixShape = tuple[int, int]
-"""Shape of a weight matrix, [d_out, d_in]."""
+class MatrixShape(NamedTuple):
+    """Shape of a parameter that holds weight matrices."""
+
+    d_out: int
+    d_in: int
+    stacked: int = 1
+    """Number of matrices [d_out, d_in] that the parameter holds, such as those of all experts."""
+
+    @property
+    def n_weights(self) -> int:
+        return self.d_out * self.d_in * self.stacked
 
 
 def divide_evenly(n: int, tensor: int, what: str) -> int:
@@ -154,18 +163,18 @@ class Component(Registered):
         return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
 
     def matrix_shapes(self, site: Site) -> Counter[MatrixShape]:
-        """Return the number of weight matrices of each shape. Each expert's matrix counts separately."""
-        shapes = ((shape.d_out, shape.d_in) for shape in self.projections(site).values())
+        """Return the number of parameters of each shape that hold weight matrices."""
+        shapes = (MatrixShape(shape.d_out, shape.d_in) for shape in self.projections(site).values())
         return Counter(shapes) + self.other_matrices(site)
 
     def other_matrices(self, site: Site) -> Counter[MatrixShape]:
-        """Return the number of weight matrices of each shape that are not in `projections`.
+        """Return the number of parameters of each shape that hold weight matrices which are not in `projections`.
 
-        By default, all their parameters count as one matrix that reads d_model features.
+        By default, all these weights count as one matrix that reads d_model features.
         """
         in_projections = sum(shape.d_out * shape.d_in for shape in self.projections(site).values())
         left = self.in_matrices(site) - in_projections
-        return Counter({(left // site.d_model, site.d_model): 1} if left else ())
+        return Counter({MatrixShape(left // site.d_model, site.d_model): 1} if left else ())
 
     def active_parameters(self, site: Site) -> int:
         """Return the number of parameters that one token uses."""

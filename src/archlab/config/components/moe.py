@@ -182,9 +182,9 @@ class MoE(MLP):
         return {**{f"shared.{name}": shape for name, shape in shared.items()}, **gate}
 
     def other_matrices(self, site: Site) -> Counter[MatrixShape]:
-        shapes = Counter({(self.experts, site.d_model): 1})  # the router
+        shapes = Counter({MatrixShape(self.experts, site.d_model): 1})  # the router
         for shape in self.expert_mlp.projections(site).values():
-            shapes[shape.d_out, shape.d_in] += self.experts
+            shapes[MatrixShape(shape.d_out, shape.d_in, self.experts)] += 1
         return shapes
 
     def vectors(self, site: Site) -> int:

@@ -59,7 +59,7 @@ class RGLRU(Mixer):
 
     def other_matrices(self, site: Site) -> Counter[MatrixShape]:
         width = self.lru_width // self.n_heads
-        return Counter({(width, width): 2 * self.n_heads})  # the blocks of both gates
+        return Counter({MatrixShape(width, width, self.n_heads): 2})  # the blocks of both gates
 
     def vectors(self, site: Site) -> int:
         return self.lru_width * (self.taps + 6) + site.d_model

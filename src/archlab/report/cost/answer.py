@@ -16,9 +16,9 @@ from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.memory import Format
 from archlab.pricing.partition import Parallel
 from archlab.pricing.pass_time import ideal
+from archlab.pricing.stage import PLAN_FORMAT
 from archlab.pricing.summary import Cost, room
 from archlab.pricing.summary import cost as cost_of
-from archlab.pricing.training_plan import PLAN_FORMAT
 from archlab.report.cost.plan_tables import tables as plan_tables
 from archlab.report.cost.tables import OF_MODEL, Point, of_one, ratios, side_by_side
 from archlab.report.text_table import Table
