@@ -11,7 +11,8 @@ from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.params import Parameters, parameters
 from archlab.pricing.partition import WAYS, Parallel
-from archlab.pricing.training_plan import PLAN_FORMAT, TrainingPlan, plan_training
+from archlab.pricing.stage import PLAN_FORMAT
+from archlab.pricing.training_plan import TrainingPlan, plan_training
 from archlab.pricing.work import visible_training_flops
 
 TOKENS_PER_PARAMETER = 20
