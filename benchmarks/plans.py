@@ -189,7 +189,7 @@ def as_on_a_gpu() -> Iterator[None]:
     with (
         mock.patch.object(pieces, "LOGITS_AT_ONCE", at_once),
         mock.patch.object(kernels, "_is_better_wide", lambda _, bias: bias is not None),
-        mock.patch.object(_collective_utils, "local_tensor_mode", lambda: "not a CPU"),
+        mock.patch.object(_collective_utils, "local_tensor_mode", return_value="not a CPU"),
     ):
         yield
 

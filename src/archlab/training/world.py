@@ -1,5 +1,6 @@
 """Processes that train one run together, as started by torchrun, and their communication."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,6 +173,8 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     if device_type == "cuda":
         _check_devices(int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
+    else:  # torch warns in each process that gloo gathers a whole tensor where NCCL exchanges parts of it
+        logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
     if joins := not is_initialized():  # the user's program may already have connected them
         init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
