@@ -66,7 +66,9 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
     known = {"tuned": [*arms, *names_at_sizes], "labels": list(arms), "at_size": names_at_sizes}
     for section, allowed in known.items():
         for name in getattr(study, section):
-            if name not in allowed:
+            if section == "at_size" and (study.cross or not study.sizes):
+                yield Problem(f"{section}.{name}", "has no effect; it needs `arms` and `sizes`")
+            elif name not in allowed:
                 choices = names_at_sizes if section == "at_size" else list(arms)
                 yield Problem(f"{section}.{name}", f"unknown arm{choose(name, choices)}")
     if isinstance(study.start, StartTraining):
