@@ -236,8 +236,8 @@ class DataConfig(Settings):
 
     path: str = STDLIB
     """Training data: a folder made by `archlab data`, or text files that training prepares itself. python-stdlib is the
-    source code of the running Python's standard library, and python-docs is English text from the documentation of
-    torch, networkx, numpy, scipy and sympy."""
+    source code of the running Python's standard library. python-docs is English text from the documentation of Python
+    packages."""
     mixture: _Mixture = Field(default_factory=dict)
     """Sources that together replace `path`, by name. Each source fills its fraction of the training windows. null:
     no mixture."""
