@@ -98,21 +98,22 @@ def test_the_version_has_one_place():
     assert newest[1] == archlab.__version__
 
 
-def test_a_release_is_refused_while_any_file_has_a_placeholder():
+def search_for_placeholders(folder):
     *_, line = re.findall(r"(?m)^release:.*\n(?:\t.*\n)*?\t(git grep .*)$", (ROOT / "Makefile").read_text())
-    command = ["bash", "-c", line.replace("$$", "$")]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(["bash", "-c", line.replace("$$", "$")], cwd=folder, capture_output=True, text=True)
+
+
+def test_a_release_is_refused_while_any_file_has_a_placeholder():
+    found = search_for_placeholders(ROOT)
     assert found.returncode == 1
     files = {line.partition(":")[0] for line in found.stdout.splitlines()}
     assert files >= {"pyproject.toml", "CITATION.cff", "recipe/recipe.yaml", ".github/ISSUE_TEMPLATE/config.yml"}
 
 
 def test_a_release_is_refused_if_git_fails(tmp_path):
-    *_, line = re.findall(r"(?m)^release:.*\n(?:\t.*\n)*?\t(git grep .*)$", (ROOT / "Makefile").read_text())
-    command = ["bash", "-c", line.replace("$$", "$")]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+    assert search_for_placeholders(tmp_path).returncode == 1
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    assert search_for_placeholders(tmp_path).returncode == 0
 
 
 def test_the_conda_recipe_needs_the_same():

@@ -56,8 +56,7 @@ def lines(summary: StudySummary) -> Iterator[str]:
 def of_the_ledger(result: ClaimAtScale) -> str:
     """Return a line about archlab's own run of the study at one scale: its results, and the verdict on the whole
     claim."""
-    own = [found_here(result)] if result.judged else []  # otherwise, other studies decide the verdict
-    findings = "; ".join([*filter(None, own), *map(over_sizes_line, result.over_sizes)])
+    findings = "; ".join(filter(None, (found_here(result), *map(over_sizes_line, result.over_sizes))))
     here = f"the ledger's run, {at_scale(result)}"
     return f"{here}: {findings}; verdict on the claim: {result.verdict}" if findings else f"{here}: not run yet"
 
