@@ -607,7 +607,7 @@ def test_the_reason_why_a_claim_is_not_testable_is_shown(capsys: pytest.CaptureF
     printed = capsys.readouterr().out
     assert reason in printed
     assert "could not be tested here" in printed
-    assert reason in html.unescape(render([entry]))
+    assert reason[1:] in html.unescape(render([entry]))  # there, it is a sentence
     assert main(["ledger", str(entry.claim.number), "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["claims"]
     assert shown["found"][0]["judged"][0]["untested"] == reason
@@ -629,6 +629,21 @@ NUMBERS_IN_CAVEATS = [
     (3, "biases", "sensitivity", "all", "without", "0.013"),
     (6, "positions", "4 times the length", "learned", "rope", "-0.005"),
     (6, "positions", "8 times the length", "learned", "rope", "-0.051"),
+    (1, "shapes", "bits_per_byte", "post at 300K", "llama at 300K", "0.072 bits per byte [0.066, 0.078]"),
+    (1, "shapes", "bits_per_byte", "post at 1M", "llama at 1M", "0.103 [0.089, 0.116]"),
+    (4, "steps", "bits_per_byte", "relu at 1M", "llama at 1M", "-0.014 bits per byte [-0.027, -0.001]"),
+    (4, "shapes", "bits_per_byte", "gelu at 1M", "llama at 1M", "-0.039 [-0.049, -0.030]"),
+    (6, "steps", "bits_per_byte", "learned at 300K", "llama at 300K", "0.118 bits per byte [0.102, 0.135]"),
+    (6, "steps", "bits_per_byte", "learned at 1M", "llama at 1M", "0.162 [0.142, 0.182]"),
+    (4, "steps-docs", "bits_per_byte", "relu at 1M", "llama at 1M", "0.011 bits per byte [0.006, 0.016]"),
+    (6, "steps-docs", "bits_per_byte", "learned at 300K", "llama at 300K", "0.108 [0.102, 0.114]"),
+    (6, "steps-docs", "bits_per_byte", "learned at 1M", "llama at 1M", "0.228 [0.207, 0.249]"),
+    (7, "shapes", "bits_per_byte", "wider at 300K", "gelu at 300K", "0.023 bits per byte [0.013, 0.032]"),
+    (7, "shapes", "bits_per_byte", "wider at 1M", "gelu at 1M", "0.025 [-0.016, 0.067]"),
+    (9, "shapes", "bits_per_byte", "wide at 1M", "llama at 1M", "0.056 bits per byte [0.038, 0.073]"),
+    (9, "shapes", "bits_per_byte", "wide at 300K", "llama at 300K", "0.009"),
+    (13, "steps", "bits_per_byte", "gqa at 300K", "llama at 300K", "0.007 bits per byte"),
+    (13, "steps", "bits_per_byte", "gqa at 1M", "llama at 1M", "0.007 bits per byte"),
     (9, "depth", "bits_per_byte", "one", "two", "0.022 bits per byte [0.011, 0.034]"),
     (9, "depth", "bits_per_byte", "two", "four", "0.023"),
     (9, "depth", "bits_per_byte", "eight", "four", "0.053"),

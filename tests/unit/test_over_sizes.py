@@ -27,8 +27,8 @@ def results(differences: tuple[float, float]) -> Results:
             step = size / 1e9 if name == "relu" else 0.0
             values[full] = {seed: value + step * turn for seed, turn in enumerate((0, 1, -1))}
     about = ResultsHeader(
-        study="steps", scale="cpu", digest="", date="2026-01-01", command="", environment={}, corpus="a text: 1 MB", margin=None,
-        first=None, outcomes=[LOSS], arms=arms,
+        study="steps", scale="cpu", digest="", date="2026-01-01", command="", environment={},
+        corpus="a text: 1 MB", margin=None, first=None, outcomes=[LOSS], arms=arms,
     )  # fmt: skip
     return Results(about=about, values={LOSS.name: values}, folds={seed: seed for seed in range(3)})
 

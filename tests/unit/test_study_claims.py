@@ -34,6 +34,22 @@ def test_the_terminal_shows_the_claim_and_the_findings_of_the_ledger():
     assert said[-1] == "  in full: archlab ledger 4"
 
 
+def test_a_study_over_sizes_shows_its_predictions_and_gains():
+    """Other studies decide the verdict, so their results are left out."""
+    said = list(lines(run_of("steps", "cpu")))
+    assert said[1] == "  predicted: SwiGLU vs ReLU: grows over sizes"
+    assert re.match(r"  the ledger's run, .*: steps: SwiGLU vs ReLU on python-stdlib [0-9.]+: gain ", said[2])
+    assert "verdict on the claim: mixed" in said[2]
+    assert "margin" not in said[2]
+
+
+@pytest.mark.slow
+def test_the_page_of_a_study_over_sizes_shows_its_gains():
+    page = render(run_of("steps", "cpu"))
+    assert page.count("gain over model sizes") == 6  # three claims have one comparison each, and a fourth all three
+    assert not re.search(r"<tbody[^>]*>\s*</tbody>", page)
+
+
 @pytest.mark.slow
 def test_the_page_shows_the_claim_with_links_to_its_sources():
     page = render(run_of("gates", "cpu"))

@@ -97,6 +97,15 @@ def test_changes_at_one_size_are_checked_like_arms(at_size, problem):
     assert problem in " ".join(str(error.value).split())
 
 
+@pytest.mark.parametrize(
+    "without", [{"sizes": []}, {"arms": {}, "cross": {"model.norm.kind": ["rmsnorm", "layernorm"]}}]
+)
+def test_changes_at_one_size_need_arms_and_sizes(without):
+    name = "layer at 200K" if "sizes" in without else "norm.kind=rmsnorm at 200K"
+    with pytest.raises(UserError, match=f"at_size.{name} +has no effect; it needs `arms` and `sizes`"):
+        arms(study(at_size={name: {"model.d_model": 64}}, **without))
+
+
 def test_parameters_are_matched_within_a_size():
     found = arms(study(arms={"gated": {}, "plain": {"model.mlp.kind": "plain"}}, equal={"parameters": "1%"}))
     for reference, arm in zip(found[::2], found[1::2], strict=True):

@@ -98,11 +98,22 @@ def test_the_version_has_one_place():
     assert newest[1] == archlab.__version__
 
 
+def search_for_placeholders(folder):
+    *_, line = re.findall(r"(?m)^release:.*\n(?:\t.*\n)*?\t(git grep .*)$", (ROOT / "Makefile").read_text())
+    return subprocess.run(["bash", "-c", line.replace("$$", "$")], cwd=folder, capture_output=True, text=True)
+
+
 def test_a_release_is_refused_while_any_file_has_a_placeholder():
-    *_, command = re.findall(r"(?m)^release:.*\n(?:\t.*\n)*?\t! (git grep .*)$", (ROOT / "Makefile").read_text())
-    found = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True).stdout
-    files = {line.partition(":")[0] for line in found.splitlines()}
+    found = search_for_placeholders(ROOT)
+    assert found.returncode == 1
+    files = {line.partition(":")[0] for line in found.stdout.splitlines()}
     assert files >= {"pyproject.toml", "CITATION.cff", "recipe/recipe.yaml", ".github/ISSUE_TEMPLATE/config.yml"}
+
+
+def test_a_release_is_refused_if_git_fails(tmp_path):
+    assert search_for_placeholders(tmp_path).returncode == 1
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert search_for_placeholders(tmp_path).returncode == 0
 
 
 def test_the_conda_recipe_needs_the_same():

@@ -55,6 +55,8 @@ def list_presets(*conditions: str, sort: str | None = None) -> Presets:
     >>> presets = archlab.list_presets("family=llama", "year=2023", sort="size")
     >>> [(row["preset"], row["n_layers"]) for row in presets.frame()][:2]
     [('llama-2-7b', 32), ('llama-7b', 32)]
+    >>> len(presets) == len([row.preset for row in presets])
+    True
     """
     models = rows()
     selected = select(models, conditions, sort)

@@ -29,9 +29,9 @@ def run(
     Parameters
     ----------
     src
-        Text files, folders, globs, JSONL or Parquet files, `python-stdlib` (the source files of Python's standard
-        library), `python-docs` (English text from the documentation of Python packages), or hf:NAME for a dataset of
-        the Hugging Face hub.
+        Text files, folders, globs, JSONL or Parquet files, or hf:NAME for a dataset of the Hugging Face hub.
+        `python-stdlib` is the source code of Python's standard library. `python-docs` is English text from the
+        documentation of Python packages.
     out
         The data folder to write. A config names it in data.path.
     vocab_size

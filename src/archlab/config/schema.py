@@ -235,9 +235,9 @@ class DataConfig(Settings):
     """Data that the model is trained on."""
 
     path: str = STDLIB
-    """Training data: python-stdlib (the source code of the running Python's standard library), python-docs (English
-    text from the documentation of numpy, scipy, sympy, networkx and torch), a folder made by `archlab data`, or text
-    files that training prepares itself."""
+    """Training data: a folder made by `archlab data`, or text files that training prepares itself. python-stdlib is the
+    source code of the running Python's standard library. python-docs is English text from the documentation of Python
+    packages."""
     mixture: _Mixture = Field(default_factory=dict)
     """Sources that together replace `path`, by name. Each source fills its fraction of the training windows. null:
     no mixture."""

@@ -39,7 +39,7 @@ def sized_result(expected: OverSizes, results: Results) -> SizedResult:
     trend = next(trend for trend in results.trends() if trend.arms[0].startswith(f"{expected.arm} at "))
     return SizedResult(
         expected=expected,
-        text=results.about.corpus.partition(":")[0],
+        text=results.about.text,
         measured=list(_measured(expected, results, dict(zip(trend.arms, trend.sizes, strict=True)))),
         published=sorted(_published(expected.topic), key=lambda gain: gain.parameters),
         trend=trend.trend,

@@ -69,7 +69,7 @@ class ResultsHeader(Base):
     environment: dict[str, Any]
     """Software versions, processor and number of threads."""
     corpus: str
-    """Description of the corpus."""
+    """Description of the corpus. It begins with the name of the text and a colon. A task has no colon."""
     margin: float | None
     """Margin for the primary outcome, which is the first of `outcomes`."""
     first: list[int] | None
@@ -77,6 +77,12 @@ class ResultsHeader(Base):
     number was fixed in advance."""
     outcomes: list[Heading]
     arms: list[ArmOfResults]
+
+    @property
+    def text(self) -> str:
+        """Name of the text on which the models were trained, such as `python-stdlib 3.11.7`, or `a task`."""
+        name, colon, _ = self.corpus.partition(":")
+        return name if colon else "a task"
 
 
 class RunInfo(Base):

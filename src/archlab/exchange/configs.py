@@ -130,6 +130,11 @@ def is_run_folder(folder: Path) -> bool:
     return source_kind(folder) == "run folder"
 
 
+def why_no_run_folder(path: Path) -> str:
+    """Return the beginning of a message about a path that is not a run folder."""
+    return f"{path}: {'not a run folder (no config.yaml)' if path.exists() else 'no such folder'}"
+
+
 def load_config(source: str | Path, *overrides: str | Mapping[str, Any]) -> Config:
     """Load a config and apply overrides.
 

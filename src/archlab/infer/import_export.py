@@ -12,7 +12,7 @@ from archlab.config.schema import Config
 from archlab.data import tokenizer as bpe
 from archlab.digests import write_with_digests
 from archlab.errors import UserError
-from archlab.exchange.configs import find_folder, is_gguf, is_run_folder
+from archlab.exchange.configs import find_folder, is_gguf, is_run_folder, why_no_run_folder
 from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.hf_config import read_raw_config
@@ -95,8 +95,7 @@ def export_model(run: Path, out: Path, family: str | None = None, dtype: Format 
     `dtype` is the dtype of the stored weights; None means the run's dtype.
     """
     if not is_run_folder(run):
-        problem = "not a run folder (no config.yaml)" if run.exists() else "no such folder"
-        raise UserError(f"{run}: {problem}; name a folder that `archlab train` created")
+        raise UserError(f"{why_no_run_folder(run)}; name a folder that `archlab train` created")
     model = _complete(run)
     return save_pretrained(model.to(getattr(torch, dtype)) if dtype else model, out, family)
 

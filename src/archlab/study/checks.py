@@ -63,12 +63,10 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
     that cannot be set in their section."""
     arms = overrides_of_arms(study)
     names_at_sizes = [name_at_size(arm, size) for arm in arms for size in study.sizes]
-    known = {"tuned": [*arms, *names_at_sizes], "labels": list(arms), "at_size": names_at_sizes}
-    for section, allowed in known.items():
+    for section, known in (("tuned", [*arms, *names_at_sizes]), ("labels", arms)):
         for name in getattr(study, section):
-            if name not in allowed:
-                choices = names_at_sizes if section == "at_size" else list(arms)
-                yield Problem(f"{section}.{name}", f"unknown arm{choose(name, choices)}")
+            if name not in known:
+                yield Problem(f"{section}.{name}", f"unknown arm{choose(name, list(arms))}")
     if isinstance(study.start, StartTraining):
         yield from _decided_elsewhere("start.set", study.start.set)
         if study.sizes:
@@ -87,6 +85,10 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
     for name, overrides in arms.items():
         yield from _fields_of_an_arm(section_of(study, name), overrides, study)
     for name, overrides in study.at_size.items():
+        if study.cross or not study.sizes:
+            yield Problem(f"at_size.{name}", "has no effect; it needs `arms` and `sizes`")
+        elif name not in names_at_sizes:
+            yield Problem(f"at_size.{name}", f"unknown arm{choose(name, names_at_sizes)}")
         yield from _fields_of_an_arm(f"at_size.{name}", overrides, study)
 
 

@@ -120,8 +120,7 @@ def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
     if primary is None or primary.study not in about:
         return ""
     sizes = [about[one.study].arms[0].parameters for one in result.deciding if one.study in about]
-    text, colon, _ = about[primary.study].corpus.partition(":")
-    return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {text if colon else 'a task'}"
+    return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {about[primary.study].text}"
 
 
 def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
@@ -186,7 +185,10 @@ def _would_have_found(result: ClaimAtScale) -> str:
 
 
 def found_here(result: ClaimAtScale) -> str:
-    """Return how many comparisons are as claimed, the result that decides, and what other margins would change."""
+    """Return how many comparisons are as claimed, the result that decides, and what other margins would change. Return
+    "" without comparisons: then other studies decide the verdict."""
+    if not result.judged:
+        return ""
     return "; ".join(filter(None, (counts(result), decisive(result), other_margins(result))))
 
 

@@ -12,7 +12,7 @@ from archlab.config.training import resolve_train
 from archlab.data.batch import Measure
 from archlab.displayed import Charted, Library, as_frame
 from archlab.errors import UserError
-from archlab.exchange.configs import is_run_folder, load_config
+from archlab.exchange.configs import is_run_folder, load_config, why_no_run_folder
 from archlab.files import real_path
 from archlab.training.run_files import RunFiles
 from archlab.training.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
@@ -163,8 +163,7 @@ def _read(path: Path, name: str) -> Watched:
             if (path / "study.yaml").is_file()
             else "; `archlab train` makes one"
         )
-        problem = "not a run folder (no config.yaml)" if path.exists() else "no such folder"
-        raise UserError(f"{path}: {problem}{hint}")
+        raise UserError(why_no_run_folder(path) + hint)
     folder = RunFiles(path)
     is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
     return Watched(name, path, load_config(path), folder.metrics(), folder.summary(), folder.environment(), is_training)

@@ -15,7 +15,7 @@ from archlab.evidence.results import in_library
 from archlab.evidence.studies import ListedStudy
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.pricing.units import plural, seconds, si
-from archlab.report.ledger.words import at_scale, found_here
+from archlab.report.ledger.words import at_scale, found_here, over_sizes_line
 from archlab.report.text_table import FIXED
 from archlab.study.forecast import Forecast
 from archlab.study.formatting import contrast_text, listed
@@ -56,7 +56,7 @@ def lines(summary: StudySummary) -> Iterator[str]:
 def of_the_ledger(result: ClaimAtScale) -> str:
     """Return a line about archlab's own run of the study at one scale: its results, and the verdict on the whole
     claim."""
-    findings = found_here(result)
+    findings = "; ".join(filter(None, (found_here(result), *map(over_sizes_line, result.over_sizes))))
     here = f"the ledger's run, {at_scale(result)}"
     return f"{here}: {findings}; verdict on the claim: {result.verdict}" if findings else f"{here}: not run yet"
 
@@ -103,14 +103,15 @@ def basis(pace: Pace | None) -> str:
 
 
 def predicted(study: str, claim: Claim) -> str:
-    """Return predictions such as `swiglu better, relu worse in training_speed`."""
-    predictions = (
+    """Return predictions such as `swiglu better, relu worse in training_speed, SwiGLU vs ReLU: grows over sizes`."""
+    comparisons = [
         f"{_named(expectation.arm)} {expectation.verdict}"
         + (f" in {expectation.outcome}" if expectation.outcome else "")
         for expectation in claim.expected
         if expectation.study == study
-    )
-    return ", ".join(predictions)
+    ]
+    trends = [f"{sized.of}: {sized.trend} over sizes" for sized in claim.over_sizes if sized.study == study]
+    return ", ".join([*comparisons, *trends])
 
 
 def _named(arm: str) -> str:
