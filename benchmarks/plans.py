@@ -90,8 +90,8 @@ NOT_COMPARED = {
 """Numbers that the record does not compare, with the reason."""
 
 
-_COLLECTIVES = ("c10d", "_c10d_functional", "_dtensor")
-
+COLLECTIVES = ("c10d", "_c10d_functional", "_dtensor")
+"""Namespaces of torch's operations that send data."""
 
 class Allocations(DispatchMode):
     """Bytes of all tensors in memory, and their peak. The scalars that the trainer reads from fake tensors are 1."""
@@ -109,7 +109,7 @@ class Allocations(DispatchMode):
         if op is torch.ops.aten._local_scalar_dense.default:
             return 1.0 if args[0].is_floating_point() else 1
         out = op(*args, **(kwargs or {}))
-        if op.namespace in _COLLECTIVES and op is not torch.ops._c10d_functional.wait_tensor.default:
+        if op.namespace in COLLECTIVES and op is not torch.ops._c10d_functional.wait_tensor.default:
             self._count(op, args, out)
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
@@ -238,7 +238,7 @@ def exactness(plan: float, measurement: float) -> float:
 def main() -> int:
     chosen = options(__doc__, rounds=None).parse_args()
     ratios, results = dict[str, float](), {}
-    print(f"{'':50}{'plan':>12}{'torch':>12}")
+    print(f"{'':60}{'plan':>14}{'torch':>14}")
     for case in CASES:
         (found,), plan = side_by_side(1, dry_run, [case]), planned(case)
         rows = {"memory": (plan.total_memory, found["memory"])}
@@ -246,7 +246,7 @@ def main() -> int:
         rows |= {f"sent, {way}": (plan.sent[way], found["sent"][way]) for way in ways}
         for row, (before, after) in rows.items():
             label = f"{case}: {row}"
-            print(f"{label:50}{before / 2**20:8,.1f} MiB{after / 2**20:8,.1f} MiB", flush=True)
+            print(f"{label:60}{before / 2**20:10,.1f} MiB{after / 2**20:10,.1f} MiB", flush=True)
             ratios[label] = exactness(before, after)
         results[str(case)] = {"plan": {"memory": plan.memory, "sent": plan.sent}, "torch": found}
     return finish("plans", ratios, {"results": results, "not_compared": NOT_COMPARED}, check=chosen.check)

@@ -2,13 +2,16 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from archlab.cli import app
+from archlab.config.components.component import MatrixShape
 from archlab.config.layers import LayerConfig
+from archlab.config.optimizer import Muon
 from archlab.errors import UserError
 from archlab.evidence.claims import sources
 from archlab.exchange.configs import load_config
@@ -18,6 +21,7 @@ from archlab.pricing.params import parameters
 from archlab.pricing.partition import Parallel, cut, even_cut
 from archlab.pricing.training_plan import plan_training
 from archlab.pricing.units import seconds
+from archlab.pricing.update import orthogonalizing
 
 H100 = load_hardware("h100")
 N = 8_030_261_248
@@ -273,6 +277,25 @@ def test_a_tied_matrix_stands_at_both_ends_of_a_pipeline():
     assert 2 * planned("pipeline=2", "gemma-2-2b", tokens=1024).memory["weights, gradients, averages"] > 16 * (
         parameters(tied).total + tied.vocab_size * tied.d_model
     )
+
+
+def test_muon_deals_matrices_to_shards_by_hand():
+    """Llama 3 8B has 32 layers. Their matrices of one shape come in 64s (queries and outputs, keys and values, gate and
+    up), except 32 that go down. Eight shards deal all of them, 64 shards all but those that go down. A dealt matrix is sent in
+    float32 and its update in bfloat16; a matrix that is not dealt is gathered by all."""
+    pairs, down = 64 * (4096 * 4096 + 1024 * 4096 + 14336 * 4096), 32 * 4096 * 14336
+    muon = ("llama-3-8b", "train.optimizer=muon")
+    for n, added in ((8, 6 * (pairs + down) / 8), (64, 6 * pairs / 64 + 4 * down)):
+        sent = planned(f"shard={n}", *muon).sent["shard"] - planned(f"shard={n}").sent["shard"]
+        assert sent == pytest.approx((n - 1) / n * added, abs=1)
+
+
+def test_muon_divides_the_work_of_dealt_matrices():
+    shapes = Counter({MatrixShape(64, 32): 9, MatrixShape(64, 32, stacked=8): 3, MatrixShape(64, 32, stacked=6): 1})
+    one, four = (sum(o.flops for o in orthogonalizing(Muon(), shapes, 2, sharing)) for sharing in (1, 4))
+    matrices = 9 + 3 * 8 + 6
+    of_each = 8 // 4 + 1 + 3 * 8 // 4 + 6  # two dealt, one left over, two experts of each eight, and all of six
+    assert four / one == pytest.approx(of_each / matrices)
 
 
 def test_shards_update_what_they_own():

@@ -1,5 +1,7 @@
 """Muon: its updates of matrices, and the parameters that it leaves to AdamW."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
 from archlab.pricing.params import matrix_shapes
-from archlab.pricing.update import orthogonalizing
+from archlab.pricing.update import dealt, orthogonalizing
 from archlab.pricing.work import training_step
 from archlab.training import optim
 from archlab.training.optim import Muon, make_optimizer, orthogonalized
@@ -72,6 +74,32 @@ def test_the_flops_of_its_products_are_counted(mlp):
         optimizer.step()
     work = orthogonalizing(cfg.train.optimizer, matrix_shapes(cfg.model), 4)
     assert matrix_flops(work) == {"optimiser": counter.get_total_flops()}
+
+
+@pytest.mark.parametrize("mlp", ["{kind: gated}", "{kind: moe, experts: 4, shared: {}}", "{kind: moe, experts: 6}"])
+@pytest.mark.parametrize("n", [2, 4, 5])
+def test_costs_deal_the_matrices_that_training_deals(mlp, n, monkeypatch):
+    """Of five processes, each would have one matrix of a group of five. Experts are dealt if all get as many."""
+    cfg = config("model.n_layers=5", f"model.mlp={mlp}", "train.optimizer=muon")
+    model, found = Decoder(cfg.model), Counter[tuple[int, ...]]()
+
+    def seen(stack):
+        if len(stack) % n == 0:
+            found[(*stack.shape[-2:], *stack.shape[:-2])] += 1
+        return stack
+
+    monkeypatch.setattr(optim, "n_sharing", lambda matrix: n)
+    monkeypatch.setattr(optim, "dealt", seen)
+    optimizer = make_optimizer(model, cfg.train)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    expected = Counter[tuple[int, ...]]()
+    for shape, count in dealt(matrix_shapes(cfg.model), n).items():
+        stacked = shape.stacked > 1
+        expected[shape.d_out, shape.d_in, shape.stacked if stacked else n] += count if stacked else count // n
+    assert found
+    assert found == expected
 
 
 def test_a_step_with_muon_has_more_work_than_one_with_adamw():
