@@ -93,6 +93,7 @@ NOT_COMPARED = {
 COLLECTIVES = ("c10d", "_c10d_functional", "_dtensor")
 """Namespaces of torch's operations that send data."""
 
+
 class Allocations(DispatchMode):
     """Bytes of all tensors in memory, and their peak. The scalars that the trainer reads from fake tensors are 1."""
 
