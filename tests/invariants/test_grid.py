@@ -345,9 +345,8 @@ def test_parameters_are_counted_as_they_are_allocated(index: int) -> None:
     counts = parameters(grid.config(index).model)
     assert counts.total == sum(p.numel() for _, p, _, _ in roles)
     assert counts.matrices == sum(p.numel() for _, p, role, _ in roles if role.group == "matrix")
-    held = [p.shape for _, p, role, _ in roles if role.group == "matrix"]
-    shapes = Counter((*shape[-2:], shape[:-2].numel()) for shape in held)
-    assert matrix_shapes(grid.config(index).model) == shapes
+    shapes = [p.shape for _, p, role, _ in roles if role.group == "matrix"]
+    assert matrix_shapes(grid.config(index).model) == Counter((*shape[-2:], shape[:-2].numel()) for shape in shapes)
 
 
 def test_a_cache_is_refused_if_later_tokens_change_earlier_ones() -> None:

@@ -79,7 +79,7 @@ def test_the_flops_of_its_products_are_counted(mlp):
 @pytest.mark.parametrize("mlp", ["{kind: gated}", "{kind: moe, experts: 4, shared: {}}", "{kind: moe, experts: 6}"])
 @pytest.mark.parametrize("n", [2, 4, 5])
 def test_costs_deal_the_matrices_that_training_deals(mlp, n, monkeypatch):
-    """Of five processes, each would have one matrix of a group of five. Experts are dealt if all get as many."""
+    """A group has one matrix for each of n processes. Experts form groups of their own, if n divides their number."""
     cfg = config("model.n_layers=5", f"model.mlp={mlp}", "train.optimizer=muon")
     model, found = Decoder(cfg.model), Counter[tuple[int, ...]]()
 

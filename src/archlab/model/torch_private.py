@@ -51,6 +51,10 @@ def int8_product(x_MK: Tensor, weight_NK: Tensor, scale_N: Tensor) -> Tensor:
     return torch.ops.aten._weight_int8pack_mm(x_MK, weight_NK, scale_N)
 
 
+EXCHANGE_LOGGER = "torch.distributed.tensor._collective_utils"
+"""Name of the logger with which torch warns that gloo gathers a whole tensor where NCCL exchanges parts of it."""
+
+
 def kept_out_of_graphs(function: Callable[P, R]) -> Callable[P, R]:
     """Exclude a function from graphs as `torch.compiler.disable` does, without loading the compiler."""
     return torch._disable_dynamo(function)  # pyright: ignore[reportPrivateImportUsage, reportReturnType]

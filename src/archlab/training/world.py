@@ -14,6 +14,7 @@ from torch import Tensor
 from archlab.config.parallel import ParallelConfig
 from archlab.config.problems import ConfigError, Problem
 from archlab.errors import UserError
+from archlab.model.torch_private import EXCHANGE_LOGGER
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -173,8 +174,8 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     if device_type == "cuda":
         _check_devices(int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
-    else:  # torch warns in each process that gloo gathers a whole tensor where NCCL exchanges parts of it
-        logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
+    else:
+        logging.getLogger(EXCHANGE_LOGGER).setLevel(logging.ERROR)  # each process would warn
     if joins := not is_initialized():  # the user's program may already have connected them
         init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
