@@ -1,11 +1,13 @@
 """Gains over model sizes, against shares that are computed by hand."""
 
+import re
+
 import pytest
 
 from archlab.evidence.claims import OverSizes
 from archlab.evidence.over_sizes import sized_result
 from archlab.evidence.results import ArmOfResults, Results, ResultsHeader
-from archlab.report.ledger.words import over_sizes_line
+from archlab.report.ledger.words import over_sizes_heading, over_sizes_line, sized_gain
 from archlab.study.record import Heading
 
 SIZES = {300_000: 2.0, 3_000_000: 1.6}
@@ -79,4 +81,29 @@ def test_the_change_over_sizes_counts_in_the_correction_for_several_comparisons(
 
 def test_a_line_names_the_text_and_the_gain_at_each_size():
     line = over_sizes_line(sized_result(expected(leaves_out=True), results((0.04, 0.08))))
-    assert line == "steps: SwiGLU vs ReLU on a text: gain +2.0% at 300K, +4.8% at 3M, grows (predicted: grows)"
+    assert re.sub(r" \[[^]]*\]", "", line) == (
+        "steps: SwiGLU vs ReLU on a text: gain +2.0% at 300K, +4.8% at 3M, grows (as predicted)"
+    )
+    assert line.count("[+") == 2
+
+
+def test_rows_and_the_change_name_their_level_and_their_seeds():
+    """Two sizes and one change share Holm's correction, whose levels are 5% / 3, 5% / 2 and 5%."""
+    found = sized_result(expected(leaves_out=True), results((0.04, 0.08)))
+    assert found.change is not None
+    assert found.change.difference == pytest.approx(0.04)
+    levels = sorted([gain.confidence or 0 for gain in found.measured] + [found.change.confidence or 0])
+    assert levels == pytest.approx([0.95, 0.975, 1 - 0.05 / 3])
+    for gain in found.measured:
+        source, _, seeds, share, _ = sized_gain(gain)
+        assert (source, seeds) == ("steps", "3")
+        assert share.partition("], ")[2] == {0.95: "", 0.975: "97.5% interval"}.get(gain.confidence, "98.3% interval")
+    assert "change 0.040 [" in over_sizes_heading(found)
+
+
+def test_the_fewest_seeds_of_an_arm_are_known():
+    few = results((0.04, 0.08))
+    for name, values in few.values[LOSS.name].items():
+        if name.endswith("3000000"):
+            del values[2]
+    assert (few.run_info.fewest_seeds, few.run_info.seeds) == (2, 3)

@@ -3,7 +3,6 @@ contrast compares factor levels."""
 
 import re
 from collections.abc import Iterator, Mapping
-from math import isclose
 from typing import Any
 
 from archlab.config.core.base import Base
@@ -13,9 +12,8 @@ from archlab.evidence.results import Results, results_name
 from archlab.evidence.topics import topics
 from archlab.study.arm import setting_text, short_names
 from archlab.study.comparisons import PlannedContrast, factor_contrasts
-from archlab.study.formatting import difference, effect
+from archlab.study.formatting import difference, effect, with_level
 from archlab.study.record import Comparison, Heading, OutcomeStatistics
-from archlab.study.stats import ALPHA
 
 _FEWEST_STEPS = 3
 """A ladder has more arms than this."""
@@ -98,9 +96,7 @@ class Compared(Base):
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
-        level = self.confidence
-        if level and not isclose(level, 1 - ALPHA):
-            text = f"{text}, {100 * level:.3g}% interval"
+        text = with_level(text, self.confidence)
         if self.effects:
             first, other = (difference(value, self.outcome.unit) for value in self.effects)
             return f"{text} ({other} minus {first})"

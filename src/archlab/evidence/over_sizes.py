@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from archlab.config.core.base import Base
 from archlab.evidence.claims import OverSizes, claims, sources
 from archlab.evidence.results import Results
-from archlab.study.record import Comparison, Trend
+from archlab.study.record import Comparison, Heading, Trend
 
 
 class SizedGain(Base):
@@ -19,6 +19,10 @@ class SizedGain(Base):
     low: float | None
     """Lower end of the confidence interval. null for a published number, which comes from one run."""
     high: float | None
+    confidence: float | None
+    """Confidence level of the interval. null if there is none."""
+    seeds: int | None
+    """Number of seeds with a value for both models. null for a published number."""
     result: str
     """Verdict of the comparison in words, seen from the choice. Empty for a published number."""
 
@@ -32,6 +36,10 @@ class SizedResult(Base):
     measured: list[SizedGain]
     published: list[SizedGain]
     trend: Trend
+    outcome: Heading
+    """Outcome of which the gains are shares."""
+    change: Comparison | None
+    """Change of the difference between the arm and its reference, from the smallest size to the largest."""
 
 
 def sized_result(expected: OverSizes, results: Results) -> SizedResult:
@@ -43,6 +51,8 @@ def sized_result(expected: OverSizes, results: Results) -> SizedResult:
         measured=list(_measured(expected, results, dict(zip(trend.arms, trend.sizes, strict=True)))),
         published=sorted(_published(expected.topic), key=lambda gain: gain.parameters),
         trend=trend.trend,
+        outcome=results.heading(None),
+        change=trend.comparison,
     )
 
 
@@ -52,7 +62,7 @@ def _measured(expected: OverSizes, results: Results, sizes: dict[str, int]) -> I
     for arm, parameters in sizes.items():
         found = statistics[arm]
         comparison = found.comparison
-        gain, low, high, result = None, None, None, "too few runs"
+        gain, low, high, confidence, seeds, result = None, None, None, None, None, "too few runs"
         if comparison and comparison.difference is not None and found.mean is not None:
             # The share refers to the model without the choice: the arm itself, or its reference.
             base = found.mean if expected.leaves_out else found.mean - comparison.difference
@@ -60,8 +70,18 @@ def _measured(expected: OverSizes, results: Results, sizes: dict[str, int]) -> I
             gain = per * comparison.difference
             if comparison.low is not None and comparison.high is not None:
                 low, high = sorted((per * comparison.low, per * comparison.high))
+            confidence, seeds = comparison.confidence, comparison.pairs
             result = _seen_from_choice(comparison, expected.leaves_out)
-        yield SizedGain(source=results.about.study, parameters=parameters, gain=gain, low=low, high=high, result=result)
+        yield SizedGain(
+            source=results.about.study,
+            parameters=parameters,
+            gain=gain,
+            low=low,
+            high=high,
+            confidence=confidence,
+            seeds=seeds,
+            result=result,
+        )
 
 
 def _seen_from_choice(comparison: Comparison, leaves_out: bool) -> str:
@@ -81,5 +101,7 @@ def _published(topic: str) -> Iterator[SizedGain]:
                     gain=gain,
                     low=None,
                     high=None,
+                    confidence=None,
+                    seeds=None,
                     result="",
                 )

@@ -90,7 +90,9 @@ class RunInfo(Base):
 
     about: ResultsHeader
     seeds: int
-    """Number of seeds of each arm."""
+    """Number of seeds. An arm of the largest model size may have fewer."""
+    fewest_seeds: int
+    """Number of seeds of the arm that has the fewest."""
 
 
 class Results(Base):
@@ -177,7 +179,9 @@ class Results(Base):
     @property
     def run_info(self) -> RunInfo:
         """Description of the study that was run, without the measured values."""
-        return RunInfo(about=self.about, seeds=len(self.folds))
+        by_arm = self.values[self.heading(None).name].values()
+        fewest = min(len(self.folds.keys() & values.keys()) for values in by_arm)
+        return RunInfo(about=self.about, seeds=len(self.folds), fewest_seeds=fewest)
 
     @property
     def names(self) -> set[str]:

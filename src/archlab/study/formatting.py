@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, isclose
 
 from archlab.pricing.units import binary, count, plural
 from archlab.study.outcomes.schema import Source, Unit
 from archlab.study.record import ArmSummary, Comparison
+from archlab.study.stats import ALPHA
 
 
 def contrast_text(name: str) -> str:
@@ -84,6 +85,11 @@ def effect(value: float, low: float | None, high: float | None, unit: Unit) -> s
     percentage points`."""
     text = with_interval(value, low, high, unit)
     return f"{text.replace(' pp', '')} percentage points" if unit == "share" else with_unit(text, unit)
+
+
+def with_level(text: str, confidence: float | None) -> str:
+    """Append the level of an interval, such as `, 98.3% interval`, if it is known and is not 95%."""
+    return text if confidence is None or isclose(confidence, 1 - ALPHA) else f"{text}, {100 * confidence:.3g}% interval"
 
 
 def p_value(p: float) -> str:

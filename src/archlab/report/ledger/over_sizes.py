@@ -47,7 +47,7 @@ def gains(result: SizedResult, width: Width = "container") -> alt.LayerChart:
 
 
 def _row(gain: SizedGain, kind: str) -> ChartRow:
-    source, _, text, verdict = sized_gain(gain)
+    source, _, _, text, verdict = sized_gain(gain)
     return {
         "arm": source,
         "kind": kind,

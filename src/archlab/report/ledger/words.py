@@ -17,7 +17,7 @@ from archlab.evidence.verdicts import (
     Role,
 )
 from archlab.pricing.units import count, plural
-from archlab.study.formatting import margin_of, span
+from archlab.study.formatting import effect, margin_of, span, with_level
 from archlab.study.power import POWER
 from archlab.study.study_file import AS_IT_STANDS
 
@@ -36,7 +36,7 @@ UNPREDICTED = ("comparison", "difference", "result")
 UNPREDICTED_HEADING = "Found but not predicted: exploratory, with no effect on the verdict"
 """Title of the table of differences that no prediction covers."""
 
-OVER_SIZES = ("source", "parameters", "gain", "result")
+OVER_SIZES = ("source", "parameters", "seeds", "gain", "result")
 """Column headings of the table of gains over model sizes."""
 
 HOW_SURE = (
@@ -49,7 +49,7 @@ INTERVALS = (
     "Each interval is the one that decides the result, and its level is named if it is not 95%. Holm's correction "
     "covers the predictions that decide claims together, all others by study. For 'equivalent', 'not worse' and 'not "
     "better', the interval must lie within the margin, except that a gain is never worse and a loss never better. For "
-    "'better' and 'worse', it must exclude zero, and the difference must reach the margin."
+    "'better' and 'worse', it must exclude zero. In predictions, the difference must also reach the margin."
 )
 """Note on the intervals of results."""
 
@@ -318,28 +318,36 @@ def ranked(agreement: Agreement) -> str:
 
 
 def over_sizes_heading(result: SizedResult) -> str:
-    """Return a heading such as `SwiGLU vs ReLU on python-stdlib 3.11.7, gain over model sizes: grows (predicted:
-    grows)`."""
-    about = f"{result.expected.of} on {result.text}"
-    return f"{about}, gain over model sizes: {result.trend} (predicted: {result.expected.trend})"
+    """Return a heading such as `SwiGLU vs ReLU on python-stdlib 3.11.7, gain over model sizes: grows (change 0.044
+    [0.031, 0.056] bits per byte, 99.3% interval; as predicted)`."""
+    about, change = f"{result.expected.of} on {result.text}", ""
+    if result.change and result.change.difference is not None:
+        text = effect(result.change.difference, result.change.low, result.change.high, result.outcome.unit)
+        change = f"change {with_level(text, result.change.confidence)}; "
+    return f"{about}, gain over model sizes: {result.trend} ({change}{_predicted(result)})"
 
 
 def over_sizes_line(result: SizedResult) -> str:
-    """Return a line such as `steps: SwiGLU vs ReLU on python-stdlib 3.11.7: gain +0.2% at 298K, -0.9% at 1M, no trend
-    found (predicted: grows)`."""
+    """Return a line such as `steps: SwiGLU vs ReLU on python-stdlib 3.11.7: gain +0.2% [-1.3, +1.7] at 298K, -0.9%
+    [-2.4, +0.6] at 1M, no trend found (predicted: grows)`."""
     sizes = ", ".join(f"{_share(gain)} at {count(gain.parameters)}" for gain in result.measured)
     what = f"{result.expected.study}: {result.expected.of} on {result.text}"
-    return f"{what}: gain {sizes}, {result.trend} (predicted: {result.expected.trend})"
+    return f"{what}: gain {sizes}, {result.trend} ({_predicted(result)})"
+
+
+def _predicted(result: SizedResult) -> str:
+    return "as predicted" if result.trend == result.expected.trend else f"predicted: {result.expected.trend}"
 
 
 def _share(gain: SizedGain) -> str:
-    return "unknown" if gain.gain is None else f"{gain.gain:+.1%}"
-
-
-def sized_gain(gain: SizedGain) -> tuple[str, str, str, str]:
-    """Return a row of the table of gains over model sizes, with the columns of OVER_SIZES."""
     ends = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-    return gain.source, count(gain.parameters), _share(gain) + ends, gain.result or "published"
+    return "unknown" if gain.gain is None else f"{gain.gain:+.1%}{ends}"
+
+
+def sized_gain(gain: SizedGain) -> tuple[str, str, str, str, str]:
+    """Return a row of the table of gains over model sizes, with the columns of OVER_SIZES."""
+    share, seeds = with_level(_share(gain), gain.confidence), "" if gain.seeds is None else str(gain.seeds)
+    return gain.source, count(gain.parameters), seeds, share, gain.result or "published"
 
 
 def citation(source: Publication) -> str:
@@ -379,8 +387,9 @@ def _size(runs: Sequence[RunInfo]) -> str:
         known = list(values)
         return span(count(min(known)), count(max(known)))
 
+    seeds = [n for ran in runs for n in (ran.fewest_seeds, ran.seeds)]
     parameters, tokens = ends(arm.parameters for arm in arms), ends(arm.tokens for arm in arms)
-    return f"{parameters} parameters, {tokens} training tokens, {ends(ran.seeds for ran in runs)} seeds"
+    return f"{parameters} parameters, {tokens} training tokens, {ends(seeds)} seeds"
 
 
 def at_scale(result: ClaimAtScale) -> str:
