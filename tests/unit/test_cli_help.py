@@ -58,6 +58,22 @@ def test_the_help_of_a_command_ends_with_its_examples(command, capsys, monkeypat
     assert max(map(len, lines)) <= 80
     expected = [line for typed, does in EXAMPLES[command] for line in (f"  # {does}", f"  {typed}")]
     assert lines[-len(expected) - 1 :] == ["Examples:", *expected]
+    assert "ARGS" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"), [("cost", "CONFIG [MORE...]"), ("doctor", "[EXTRA...]"), ("list", "[WHAT]")]
+)
+def test_the_usage_names_optional_arguments(command, usage, capsys):
+    assert shown(capsys, command, "--help").splitlines()[0] == f"Usage: archlab {command} [OPTIONS] {usage}"
+
+
+@pytest.mark.parametrize(
+    ("command", "reads_folders"),
+    [("show", True), ("study run", True), ("ui", True), ("doctor", False), ("schema", False)],
+)
+def test_trust_stands_where_folders_are_read(command, reads_folders, capsys):
+    assert ("With --trust" in shown(capsys, *command.split(), "--help")) == reads_folders
     assert all(typed.startswith(f"archlab {command}") for typed, _ in EXAMPLES[command])
 
 

@@ -1,9 +1,11 @@
 """Help pages: the subcommands of `archlab` in groups, and examples of use below the options of each command."""
 
+import inspect
+import re
 from collections.abc import Iterable
 
-from cyclopts import App, Group, Parameter
-from cyclopts.help import HelpPanel
+from cyclopts import App, Argument, Group, Parameter
+from cyclopts.help import HelpPanel, format_usage
 from rich.console import Console, ConsoleOptions
 from rich.table import Table
 
@@ -26,7 +28,11 @@ class HelpApp(App):
     def help_print(self, tokens: str | Iterable[str] | None = None, *, console: Console | None = None) -> None:
         """Print the help page of the command that `tokens` name. None means the words in sys.argv."""
         words, apps, _ = self.parse_commands(tokens)
-        show_docstring(apps[-1])
+        command = apps[-1]
+        show_docstring(command)
+        if command.default_command is not None:
+            command.usage = with_names(f"Usage: {format_usage(self, words).plain.strip()}", command)
+            command.help_epilogue = None if _reads_folders(command) else ""  # the text about --trust
         super().help_print(tokens, console=console)
         for line in example_lines(" ".join(words)):
             self.console.print(line, soft_wrap=True)
@@ -45,6 +51,28 @@ def show_docstring(command: App) -> None:
     """Make the help page of a command show the whole docstring instead of the one-line summary."""
     if command.default_command is not None:
         command.help = None
+
+
+def with_names(usage: str, command: App) -> str:
+    """Return the usage of a command with the names of its optional arguments, in place of ARGS."""
+    names = [
+        f"[{one.name}...]" if one.field_info.kind is one.field_info.VAR_POSITIONAL else f"[{one.name}]"
+        for one in _positional(command)
+        if not one.required
+    ]
+    return re.sub(r"\[ARGS(\.\.\.)?\]", " ".join(names), usage, count=1)
+
+
+def _reads_folders(command: App) -> bool:
+    """Return whether a command opens folders, as the help of its arguments or its own help says."""
+    texts = [one.parameter.help for one in _positional(command)]
+    return any("folder" in (text or "") for text in (*texts, inspect.getdoc(command.default_command)))
+
+
+def _positional(command: App) -> list[Argument]:
+    if command.default_command is None:
+        return []
+    return [one for one in command.assemble_argument_collection(parse_docstring=True) if one.index is not None]
 
 
 def example_lines(command: str) -> list[str]:

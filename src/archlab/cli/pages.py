@@ -9,7 +9,7 @@ from cyclopts import App
 import archlab
 from archlab.cli.app import TRUST_HELP, VERBS, make_app
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.help import example_lines, show_docstring
+from archlab.cli.help import example_lines, show_docstring, with_names
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.errors import UserError
@@ -85,21 +85,19 @@ def commands() -> str:
     about, _, _ = text.partition("\n## Table of Contents")
     _, _, verbs = text.partition("\n## archlab ")
     sections = re.split(r"(?m)^(?=#+ archlab )", f"## archlab {verbs}")
-    named = (_with_names(section) for section in sections if section)
-    with_examples = "".join(f"{section.rstrip()}\n\n{_examples(section)}" for section in named)
+    named = ((_command(section), section) for section in sections if section)
+    with_examples = "".join(
+        f"{with_names(section, app.parse_commands(command)[1][-1]).rstrip()}\n\n{_examples(command)}"
+        for command, section in named
+    )
     return f"{about.replace('# archlab', '# Commands', 1)}\n{TRUST_HELP}\n\n{with_examples}"
 
 
-def _with_names(section: str) -> str:
-    """Return the help of a command with the names of the optional arguments in its usage, in place of ARGS."""
-    arguments = section.partition("**Arguments**")[2].partition("**Options**")[0]
-    items = re.findall(r"^\* `([A-Z_]+)`:((?:.|\n(?!\*))*)", arguments, re.MULTILINE)
-    optional = [name for name, text in items if "[required]" not in text]
-    names = " ".join(f"[{name}]" for name in optional)
-    return re.sub(r"\[ARGS(\.\.\.)?\]", rf"{names}\1", section, count=1) if names else section
+def _command(section: str) -> str:
+    """Return the command that a section is about, such as `study run`."""
+    return section.partition("\n")[0].partition("archlab ")[2].strip()
 
 
-def _examples(section: str) -> str:
-    command = section.partition("\n")[0].partition("archlab ")[2].strip()
+def _examples(command: str) -> str:
     lines = [line.removeprefix("  ") for line in example_lines(command)[2:]]
     return "\n".join(["**Examples**:", "", "```sh", *lines, "```", "", ""]) if lines else ""
