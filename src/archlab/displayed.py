@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.errors import UserError
 
 if TYPE_CHECKING:  # loading Altair takes a second
@@ -92,7 +93,7 @@ class Charted(Displayed):
 
 
 def as_frame(rows: Sequence[dict[str, Any]], library: Library | None) -> Any:
-    """Return rows as a frame of pandas or polars. None returns the rows themselves.
+    """Return rows as a frame of pandas or polars, in which a dict becomes text. None returns the rows themselves.
 
     Raise UserError if the library is unknown or not installed.
     """
@@ -101,6 +102,10 @@ def as_frame(rows: Sequence[dict[str, Any]], library: Library | None) -> Any:
     if library not in ("pandas", "polars"):
         raise UserError(f"library: {library!r}; allowed: pandas, polars, or None for a list of rows")
     try:
-        return import_module(library).DataFrame([*rows])
+        return import_module(library).DataFrame([{name: _cell(value) for name, value in row.items()} for row in rows])
     except ImportError as error:
         raise UserError(f"library: {library} is not installed ({error}); run: pip install {library}") from None
+
+
+def _cell(value: object) -> object:
+    return to_yaml_line(value) if isinstance(value, dict) else value

@@ -96,6 +96,7 @@ def test_values_read_like_the_output_of_their_commands(capsys: pytest.CaptureFix
         (lambda: archlab.list_presets("family=llama", sort="size"), "list presets --filter family=llama --sort size"),
         (archlab.list_studies, "study list"),
         (archlab.ledger, "ledger"),
+        (lambda: archlab.ledger(9)[0], "ledger 9"),
         (lambda: archlab.propose("llama-3", params=10**9), "size --params 1B"),
         (lambda: archlab.load_hardware("h100x16"), "hardware h100x16"),
         (lambda: archlab.diff(archlab.load_config("gpt-2"), archlab.load_config("gpt-2")), "diff gpt-2 gpt-2"),
@@ -224,6 +225,13 @@ def test_a_config_reads_like_its_file_and_shows_as_a_table() -> None:
     assert "Whole config" in text
 
 
+@pytest.mark.parametrize("section", ["train", "data", "parallel"])
+def test_a_section_of_a_config_reads_like_a_file_with_all_its_fields(section: str) -> None:
+    config = archlab.load_config("tiny-llama", "train.lr=2e-3", "data.fold=3", "parallel.tensor=2")
+    values = parse_yaml(repr(getattr(config, section)), "repr")
+    assert values == getattr(config, section).model_dump(mode="json")
+
+
 def test_costs_are_compared_side_by_side() -> None:
     llama, gpt = (archlab.load_config(name) for name in ("llama-3-8b", "gpt-2"))
     both = archlab.cost(llama, gpt)
@@ -332,6 +340,9 @@ def test_frames_are_of_the_library_that_the_user_names(monkeypatch: pytest.Monke
             study.frame(name)
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(DataFrame=lambda rows: ("frame", rows)))
         assert study.frame(name) == ("frame", study.frame())
+    (_, rows) = archlab.plan_study("ladder").frame("polars")
+    changes = archlab.plan_study("ladder").frame()[1]["changes"]
+    assert parse_yaml(rows[1]["changes"], "cell") == changes != {}
     with pytest.raises(UserError, match="library: 'numpy'; allowed: pandas, polars"):
         study.frame("numpy")  # pyright: ignore[reportArgumentType]
 

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from archlab.cli.arguments import ClaimName, Flag, check_one_answer
-from archlab.cli.terminal import long_output, print_json, print_table
+from archlab.cli.terminal import long_output, print_json
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.claims import cited, mistakes, sources
-from archlab.evidence.ledger import LedgerEntry, ledger
-from archlab.report.ledger import words
-from archlab.report.ledger.text import print_ledger
+from archlab.evidence.ledger import ledger
+from archlab.report.ledger.text import print_entry, print_ledger
 from archlab.report.text_table import labeled
 
 _MISTAKES = "mistakes"
@@ -55,7 +54,7 @@ def run(claim: ClaimName | None = None, /, *, html: Path | None = None, json: Fl
     elif claim is None:
         print_ledger(console(), entries)
     else:
-        _print_one(entries[0])
+        print_entry(console(), entries[0])
 
 
 def _mistakes_as_json() -> dict[str, object]:
@@ -73,42 +72,3 @@ def _print_mistakes() -> None:
             lines += labeled("", sentence, _LABEL, out.width)
         for line in (*lines, ""):
             out.print(line, soft_wrap=True)
-
-
-def _print_one(entry: LedgerEntry) -> None:
-    out = console()
-    out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
-    for source in cited(entry.claim.sources):
-        out.print(f"  {words.citation(source)}")
-    if entry.claim.also_cited:
-        out.print("\nAlso cited")
-    for source in cited(entry.claim.also_cited):
-        out.print(f"  {words.citation(source)}")
-    if entry.claim.published:
-        out.print("\nPublished")
-        print_table(words.PUBLISHED, map(words.published, entry.claim.published))
-    for result in entry.found:
-        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict_here(entry, result)}")
-        if summary := words.found_here(result):
-            out.print(f"{summary}.")
-        if result.judged:
-            print_table(words.EXPECTED, map(words.expected, result.judged))
-        for reason in words.untested(result):
-            out.print(reason)
-        if result.unpredicted:
-            out.print(f"\n{words.UNPREDICTED_HEADING}")
-            print_table(words.UNPREDICTED, map(words.not_predicted, result.unpredicted))
-        for sized in result.over_sizes:
-            out.print(f"\n{words.over_sizes_heading(sized)}")
-            print_table(words.OVER_SIZES, map(words.sized_gain, (*sized.measured, *sized.published)))
-        for ranking in result.rankings:
-            out.print(words.ranked(ranking))
-    if note := words.has_changed(entry):
-        out.print(f"note: {note}")
-    if entry.runs:
-        out.print(words.INTERVALS)
-    for ran in entry.runs:
-        out.print(f"run: {words.where(ran)}")
-    out.print(f"\nWhy a small scale may mislead: {entry.claim.caveat}")
-    for command in words.commands(entry) if not entry.runs else ():
-        out.print(f"to run it: {command}")

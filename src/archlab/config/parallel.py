@@ -1,9 +1,10 @@
 """Division of a training run among the processes that torchrun starts."""
 
 from archlab.config.core.base import Count, Settings
+from archlab.displayed import Displayed
 
 
-class ParallelConfig(Settings):
+class ParallelConfig(Displayed, Settings):
     """Number of processes along each dimension of parallelism. The product of these numbers must equal the number of
     processes that torchrun starts."""
 

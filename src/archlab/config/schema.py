@@ -70,7 +70,7 @@ def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
     return names
 
 
-class TrainConfig(Settings):
+class TrainConfig(Displayed, Settings):
     """Settings of training. A step is one optimizer update."""
 
     start: str | None = None
@@ -231,7 +231,7 @@ DOCS = "python-docs"
 INSTALLED_TEXTS = (STDLIB, DOCS)
 
 
-class DataConfig(Settings):
+class DataConfig(Displayed, Settings):
     """Data that the model is trained on."""
 
     path: str = STDLIB

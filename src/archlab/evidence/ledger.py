@@ -20,7 +20,7 @@ from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, unloaded_study
 
 
-class LedgerEntry(Base):
+class LedgerEntry(Displayed, Base):
     """A claim, with all results about it."""
 
     claim: Claim

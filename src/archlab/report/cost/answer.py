@@ -128,6 +128,10 @@ class CostRequest:
             )
         if planning and self.hardware is None:
             refused.add(f"{planning[0]} needs {self.prefix}hardware; `archlab list hardware` shows all devices")
+        n_devices = self.devices or (device.count if device and device.count > 1 else None)
+        if partition is not None and n_devices not in (None, partition.devices):
+            needed = f"{partition.devices} devices, but there are {n_devices}"
+            refused.add(f"{self.prefix}parallel {partition} needs {needed}")
         refused.raise_any()
         return device, partition
 
@@ -156,11 +160,6 @@ class CostRequest:
     def _plans(self, configs: Mapping[str, Config], device: Hardware, partition: Parallel | None) -> Plans:
         if len(configs) > 1:
             raise UserError(f"a training run is planned for one config; found {len(configs)}")
-        n_devices = self.devices or (device.count if device.count > 1 else None)
-        if partition is not None and n_devices not in (None, partition.devices):
-            raise UserError(
-                f"{self.prefix}parallel {partition} needs {partition.devices} devices, but there are {n_devices}"
-            )
         partitions = ways(self.devices or device.count) if partition is None else [partition]
         (config,) = configs.values()
         by_way, refused = divide(config, partitions, device)

@@ -6,9 +6,10 @@ from textwrap import TextWrapper
 from rich.console import Console
 from rich.text import Text
 
-from archlab.evidence.claims import mistakes
+from archlab.evidence.claims import cited, mistakes
 from archlab.evidence.ledger import LedgerEntry
 from archlab.report.ledger import words
+from archlab.report.text_table import print_columns
 from archlab.study.study_file import AS_IT_STANDS
 
 
@@ -23,6 +24,45 @@ def print_ledger(out: Console, entries: Sequence[LedgerEntry]) -> None:
     for note in filter(None, map(words.has_changed, entries)):
         out.print(f"note: {note}")
     out.print(f"\n{len(mistakes())} common errors, each with the correct fact: archlab ledger mistakes")
+
+
+def print_entry(out: Console, entry: LedgerEntry) -> None:
+    """Print everything about one claim."""
+    out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
+    for source in cited(entry.claim.sources):
+        out.print(f"  {words.citation(source)}")
+    if entry.claim.also_cited:
+        out.print("\nAlso cited")
+    for source in cited(entry.claim.also_cited):
+        out.print(f"  {words.citation(source)}")
+    if entry.claim.published:
+        out.print("\nPublished")
+        print_columns(out, words.PUBLISHED, map(words.published, entry.claim.published))
+    for result in entry.found:
+        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict_here(entry, result)}")
+        if summary := words.found_here(result):
+            out.print(f"{summary}.")
+        if result.judged:
+            print_columns(out, words.EXPECTED, map(words.expected, result.judged))
+        for reason in words.untested(result):
+            out.print(reason)
+        if result.unpredicted:
+            out.print(f"\n{words.UNPREDICTED_HEADING}")
+            print_columns(out, words.UNPREDICTED, map(words.not_predicted, result.unpredicted))
+        for sized in result.over_sizes:
+            out.print(f"\n{words.over_sizes_heading(sized)}")
+            print_columns(out, words.OVER_SIZES, map(words.sized_gain, (*sized.measured, *sized.published)))
+        for ranking in result.rankings:
+            out.print(words.ranked(ranking))
+    if note := words.has_changed(entry):
+        out.print(f"note: {note}")
+    if entry.runs:
+        out.print(words.INTERVALS)
+    for ran in entry.runs:
+        out.print(f"run: {words.where(ran)}")
+    out.print(f"\nWhy a small scale may mislead: {entry.claim.caveat}")
+    for command in words.commands(entry) if not entry.runs else ():
+        out.print(f"to run it: {command}")
 
 
 _NUMBER = 3

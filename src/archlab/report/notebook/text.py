@@ -10,10 +10,11 @@ from rich.console import Console
 from archlab.atlas.list_presets import Presets
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.model_schema import ModelConfig
-from archlab.config.schema import Config
+from archlab.config.parallel import ParallelConfig
+from archlab.config.schema import Config, DataConfig, TrainConfig
 from archlab.console import console
 from archlab.displayed import Evaluations, Families, Printed, Transformations, Written
-from archlab.evidence.ledger import Ledger
+from archlab.evidence.ledger import Ledger, LedgerEntry
 from archlab.evidence.studies import Studies
 from archlab.evidence.study_plan import PlannedStudy
 from archlab.exchange.diff import Differences
@@ -26,7 +27,7 @@ from archlab.report.device import print_device
 from archlab.report.drawings.figure import Figure
 from archlab.report.evaluations import print_evaluations
 from archlab.report.explain import Explanation
-from archlab.report.ledger.text import print_ledger
+from archlab.report.ledger.text import print_entry, print_ledger
 from archlab.report.lists import print_differences, print_families, print_hardware, print_presets, print_transformations
 from archlab.report.run.watched import Watched
 from archlab.report.study.claims import print_studies
@@ -57,6 +58,11 @@ def print_value(value: object, out: Console) -> None:
 @print_value.register
 def _(value: Config | ModelConfig, out: Console) -> None:
     out.print(to_yaml(value.model_dump(mode="json", exclude_unset=True)), soft_wrap=True)
+
+
+@print_value.register
+def _(value: TrainConfig | DataConfig | ParallelConfig, out: Console) -> None:
+    out.print(to_yaml(value.model_dump(mode="json")), soft_wrap=True)
 
 
 @print_value.register
@@ -130,7 +136,7 @@ def _(value: RunSummary, out: Console) -> None:
     out.print(to_yaml(value.model_dump(mode="json", exclude_none=True, exclude={"status", "why"})), soft_wrap=True)
 
 
-_LISTS: Mapping[type, Callable[[Console, Any], None]] = {
+_PRINTED: Mapping[type, Callable[[Console, Any], None]] = {
     Presets: print_presets,
     Devices: print_hardware,
     Hardware: print_device,
@@ -138,10 +144,11 @@ _LISTS: Mapping[type, Callable[[Console, Any], None]] = {
     Transformations: print_transformations,
     Studies: print_studies,
     Ledger: print_ledger,
+    LedgerEntry: print_entry,
     Evaluations: print_evaluations,
 }
-for _kind, _print in _LISTS.items():
-    print_value.register(_kind, lambda value, out, print_list=_print: print_list(out, value))
+for _kind, _print in _PRINTED.items():
+    print_value.register(_kind, lambda value, out, print_it=_print: print_it(out, value))
 
 
 def _print_tables(tables: Iterable[Table], out: Console) -> None:
