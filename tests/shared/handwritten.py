@@ -203,6 +203,8 @@ class Block(nn.Module):
                 return x + f(a(x))
             case "norms-swapped":
                 a, b = b, a
+            case "one-norm":
+                b = a
         x = x + f(a(x))
         return x + g(b(x))
 

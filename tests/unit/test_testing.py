@@ -57,6 +57,7 @@ def part_of(name):
         "parallel",
         "mlp-first",
         "norms-swapped",
+        "one-norm",
     )
     return "layer" if name in layer else "attention"
 
@@ -283,6 +284,7 @@ def test_positions_that_are_not_read_are_found():
     result = compare(Ignoring, "rotary", CONFIG)
     assert status(result)["outputs"] == "equal"
     assert status(result)["shifted positions"] == "differs"
+    assert "your code ignores the positions that it is given" in str(result)
 
 
 def test_a_cache_in_place_with_positions_from_the_start_again_is_found():

@@ -201,8 +201,11 @@ def _positions(pair: Pair, name: str) -> Check:
         return Check(name, "not checked", "only rotations are compared at other positions, in a part of a model")
     if getattr(layer.attention, "window", None) or positions_T[-1] >= pair.reference.config.max_seq_len:
         return Check(name, "not checked", "the config has a window or a short max_seq_len")
-    right = pair.reference(pair.x, positions_T).detach()
-    return _compared(name, pair.run(pair.x, positions_T), right, pair.allowed)
+    found = pair.run(pair.x, positions_T)
+    check = _compared(name, found, pair.reference(pair.x, positions_T).detach(), pair.allowed)
+    if check.status == "differs" and torch.equal(found, pair.run(pair.x)):
+        return Check(name, "differs", "your code ignores the positions that it is given")
+    return check
 
 
 def _cache(pair: Pair, make_cache: Callable[[], Any] | None, name: str) -> Check:

@@ -354,6 +354,11 @@ _LAYER = (
     ),
     Mistake("mlp-first", "The MLP comes before attention; it should come after it.", [in_layers(planting.reverse)]),
     Mistake("norms-swapped", "The norms of attention and MLP are swapped.", [in_layers(planting.swap_norms)]),
+    Mistake(
+        "one-norm",
+        "Attention and MLP share one norm; each should have its own.",
+        [in_layers(planting.share_norm("attention_norms")), in_layers(planting.share_norm("mlp_norms"))],
+    ),
 )
 
 _MODEL = (

@@ -262,6 +262,16 @@ def swap_norms(layer: Layer) -> None:
         swap(layer, "attention_norms", "mlp_norms")
 
 
+def share_norm(name: str) -> Callable[[Layer], None]:
+    """Return a change of a layer after which both of its branches have the norms of this name."""
+
+    def change(layer: Layer) -> None:
+        if hasattr(layer, "attention_norms") and hasattr(layer, "mlp_norms"):
+            layer.attention_norms = layer.mlp_norms = getattr(layer, name)
+
+    return change
+
+
 def in_model(change: Callable[[Decoder], None]) -> Plant:
     """Return a plant that calls `change` for a whole model."""
 
