@@ -5,7 +5,7 @@ Every public name is imported on first use, so that `import archlab` is fast and
 
 from importlib import import_module
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archlab.version import __version__
 
@@ -203,17 +203,19 @@ _HOME = {
 """Defining module by public name."""
 
 
-def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return import_module("archlab.testing")
-    if name not in _HOME:
-        raise AttributeError(f"module 'archlab' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    if isinstance(value, FunctionType):
-        value = import_module("archlab.calls").checked(value, __name__)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker finds misspelled names, because it sees the imports above only
+
+    def __getattr__(name):
+        if name == "testing":
+            return import_module("archlab.testing")
+        if name not in _HOME:
+            raise AttributeError(f"module 'archlab' has no attribute {name!r}")
+        value = getattr(import_module(_HOME[name]), name)
+        if isinstance(value, FunctionType):
+            value = import_module("archlab.calls").checked(value, __name__)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "testing"])

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from archlab.config.core.plain import plain_number
-from archlab.config.problems import nearest
+from archlab.config.problems import nearest, override_advice
 from archlab.errors import UserError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -45,13 +45,13 @@ def checked(function: _F, package: str = "archlab") -> _F:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             allowed = ", ".join(name for name in signature.parameters if name != "self") or "no argument"
-            raise UserError(f"{public_name}: {error}; allowed: {allowed}") from None
+            raise UserError(f"{public_name}: {error}; allowed: {allowed}{override_advice(*args)}") from None
         for name, value in bound.arguments.items():
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             values = tuple(map(plain_number, value if several else (value,)))
             for each in values:
                 if name in types() and not _fits(each, types()[name]):
-                    raise UserError(f"{name}: {_shown(each)}{_allowed(each, types()[name])}")
+                    raise UserError(f"{name}: {_shown(each)}{_allowed(each, types()[name])}{override_advice(each)}")
             bound.arguments[name] = values if several else values[0]
         return function(*bound.args, **bound.kwargs)
 

@@ -250,7 +250,7 @@ def test_costs_are_compared_side_by_side() -> None:
 
 def test_a_drawing_is_the_picture_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = archlab.load_config("gemma-2-9b")
-    drawn = archlab.draw(config, "gemma-2-9b")
+    drawn = archlab.draw(config, title="gemma-2-9b")
     assert main(["draw", "gemma-2-9b", "--out", str(tmp_path / "a.svg")]) == 0
     assert drawn._repr_svg_() == drawn._repr_mimebundle_()["image/svg+xml"] == (tmp_path / "a.svg").read_text()
     assert drawn._repr_html_() == drawn._repr_mimebundle_()["text/html"] == drawn.svg, "JupyterLab shows only the HTML"
@@ -399,7 +399,7 @@ def test_a_text_is_continued_with_the_tokenizer_of_the_model(
 
 
 def test_the_package_lists_only_its_names_and_has_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dir(archlab) == sorted(archlab.__all__)
+    assert dir(archlab) == sorted([*archlab.__all__, "testing"])
     builtins.help(archlab.train)
     assert "Train a run in the folder" in capsys.readouterr().out
 

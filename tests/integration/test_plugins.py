@@ -326,7 +326,7 @@ def test_the_fields_of_a_kind_are_validated_as_those_of_any(file: str) -> None:
 def test_what_cannot_have_a_kind_of_the_model_refuses_it_by_name(file: str) -> None:
     model, kind = archlab.Decoder(documented(file).model), KINDS[file]
     for refusing in (
-        lambda: flatten_model(model.config, "own"),
+        lambda: flatten_model(model.config, title="own"),
         lambda: archlab.save_pretrained(model, "out"),
         lambda: save_gguf(model, Path("out.gguf"), None),
     ):

@@ -203,6 +203,10 @@ PROMPT = torch.zeros(1, 2, dtype=torch.int64)
         (lambda c: archlab.check(c, tensor=0), "tensor: 0; allowed: 1 or more"),
         (lambda c: archlab.draw(c, unfold="mlp"), "unfold: 'mlp'; allowed: a list (each item: a text)"),
         (lambda c: archlab.draw("tiny-lama"), "unknown config 'tiny-lama': neither a preset, a file nor a hub id"),
+        (lambda _: archlab.draw("tiny-llama", "model.n_layers=3"), "archlab.draw: too many positional arguments; allowed: config, title, unfold, remark; archlab.load_config takes overrides"),
+        (lambda _: archlab.flatten_model("tiny-llama", "model.n_layers=3"), "archlab.flatten_model: too many positional"),
+        (lambda _: archlab.cost("tiny-llama", "model.n_layers=3"), "unknown config 'model.n_layers=3': neither a preset, a file nor a hub id (owner/name); archlab.load_config takes overrides"),
+        (lambda c: archlab.profile(c, "train.lr=1"), "steps: 'train.lr=1'; allowed: an integer; archlab.load_config takes overrides"),
         (lambda c: archlab.draw(c, unfold=b"x"), "unfold: a value of class bytes; allowed: a list (each item: a text)"),
         (lambda c: archlab.cost(c, dtype=np.zeros(2)), "dtype: a value of class ndarray; allowed: bfloat16, float32"),
         (lambda _: archlab.ledger("gate"), "unknown claim 'gate'; did you mean gates?"),
@@ -320,9 +324,9 @@ def test_a_config_may_be_given_by_its_name(tmp_path: Path) -> None:
     for source in ("gpt-2", tmp_path / "mine.yaml", str(tmp_path / "mine.yaml")):
         assert archlab.cost(source) == archlab.cost(config)
         assert archlab.check(source).data == archlab.check(config).data
-        assert archlab.draw(source, "it").svg == archlab.draw(config, "it").svg
+        assert archlab.draw(source, title="it").svg == archlab.draw(config, title="it").svg
         assert archlab.diff(source, config) == {}
-        assert archlab.flatten_model(source, "it") == archlab.flatten_model(config.model, "it")
+        assert archlab.flatten_model(source, title="it") == archlab.flatten_model(config.model, title="it")
     assert [*archlab.cost("gpt-2", config, tmp_path / "mine.yaml").by_name] == [
         "gpt-2",
         "config 2",

@@ -164,7 +164,7 @@ def test_every_parameter_has_a_gradient(index: int) -> None:
 @pytest.mark.parametrize("index", range(0, len(with_encoders()), 8))
 def test_the_flattened_file_gives_the_same_logits(index: int) -> None:
     names: dict[str, Any] = {}
-    exec(compile(flatten_model(with_encoders()[index].model, "grid", 1000), "grid", "exec"), names)
+    exec(compile(flatten_model(with_encoders()[index].model, title="grid", most_lines=1000), "grid", "exec"), names)
     own, flat = deepcopy(model(index)).float(), names["Decoder"]().eval()
     flat.load_state_dict(own.state_dict())
     tokens, source = grid.tokens(3), grid.tokens(3, S, seed=1)

@@ -31,7 +31,7 @@ tests/parity/test_flatten.py."""
 
 @cache
 def file_of(model: ModelConfig) -> str:
-    return flatten_model(model, "grid", LONGEST)
+    return flatten_model(model, title="grid", most_lines=LONGEST)
 
 
 def refusal(config: Config) -> str:

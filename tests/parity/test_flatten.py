@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
 @cache
 def file_of(model: ModelConfig, name: str) -> str:
     """Return the flattened file. It is written once per process."""
-    return flatten_model(model, name, LONGEST)
+    return flatten_model(model, title=name, most_lines=LONGEST)
 
 
 def run_file(text: str) -> nn.Module:
@@ -264,7 +264,7 @@ def test_every_choice(overrides: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("more", [(), ENCODERS[0]])
 def test_dropout_is_the_same_as_in_the_model(more: tuple[str, ...]) -> None:
     model = noisy(Decoder(built("model.dropout={embedding: 0.1, attention: 0.2, branch: 0.3}", *more)))
-    flat = run_file(flatten_model(model.config, "dropout"))
+    flat = run_file(flatten_model(model.config, title="dropout"))
     flat.load_state_dict(model.state_dict())
     logits = []
     for decoder in (model.train(), flat.train()):
@@ -276,7 +276,7 @@ def test_dropout_is_the_same_as_in_the_model(more: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("norm", NORMS)
 def test_it_runs_in_bfloat16_and_rounds_much_like_the_model(norm: str) -> None:
     exact = noisy(Decoder(built(norm, "model.attention.qk_norm={kind: rmsnorm}")))
-    flat = run_file(flatten_model(exact.config, "rounded")).bfloat16()
+    flat = run_file(flatten_model(exact.config, title="rounded")).bfloat16()
     flat.load_state_dict(exact.state_dict())
     with torch.no_grad():
         wanted = exact(TOKENS)
@@ -310,7 +310,7 @@ def test_it_does_not_load_torch() -> None:
 
 def test_a_broken_file_is_seen() -> None:
     model = noisy(Decoder(built("model.attention={n_heads: 4, window: 5, softcap: 1.5}", "model.head.softcap=5.0")))
-    text = flatten_model(model.config, "whole")
+    text = flatten_model(model.config, title="whole")
     for old, new in (
         ("WINDOW = 5", "WINDOW = 6"), ("SOFTCAP = 1.5", "SOFTCAP = 1.6"), ("ROPE_THETA = 10_000.0", "ROPE_THETA = 9_000.0"),
         ("NORM_EPS = 1e-5", "NORM_EPS = 1e-2"), ("F.silu", "F.gelu"), ("own * cos + ", "own * cos - "),
@@ -318,7 +318,7 @@ def test_a_broken_file_is_seen() -> None:
         assert text.count(old) >= 1, old
         assert gap(text.replace(old, new), model) > 1e-4, new
     with_encoder = noisy(Decoder(built(*ENCODERS[0])))
-    text = flatten_model(with_encoder.config, "whole")
+    text = flatten_model(with_encoder.config, title="whole")
     for old, new in (
         ("index_11S < source_lengths", "index_11S <= source_lengths"), ("seen = key >= 0", "seen = key >= -1"),
         ("self.encoder(self.embedding(source)", "self.encoder(self.embedding(source.flip(1))"),
@@ -335,7 +335,7 @@ def of_choices() -> Iterator[str]:
 
 def of_presets() -> Iterator[str]:
     models = ((name, load_config(name).model) for name in presets())
-    return (flatten_model(model, name, LONGEST) for name, model in models)
+    return (flatten_model(model, title=name, most_lines=LONGEST) for name, model in models)
 
 
 @pytest.mark.parametrize("files", [of_choices, of_presets])
@@ -353,15 +353,15 @@ def test_ruff_finds_nothing_to_change(files: Callable[[], Iterator[str]], tmp_pa
 
 def test_a_field_that_the_skeleton_does_not_support_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KNOWN, Visibility, "visibility stride global_tokens blocks")
-    flatten_model(built(), "plain")
+    flatten_model(built(), title="plain")
     with pytest.raises(UserError, match=r"model\.attention\.window +5; allowed in a flattened file: null"):
-        flatten_model(built("model.attention={n_heads: 4, window: 5}"), "windowed")
+        flatten_model(built("model.attention={n_heads: 4, window: 5}"), title="windowed")
     with pytest.raises(
         UserError, match=r"model\.attention\.visibility +prefix; allowed in a flattened file: causal, two"
     ):
-        flatten_model(built("model.attention={n_heads: 4, visibility: prefix}"), "with a prefix")
+        flatten_model(built("model.attention={n_heads: 4, visibility: prefix}"), title="with a prefix")
     with pytest.raises(UserError, match=r"model\.encoder\.attention\.window +5; allowed in a flattened file: null"):
-        flatten_model(built("model.encoder={n_layers: 3, attention.window: 5}"), "with a windowed encoder")
+        flatten_model(built("model.encoder={n_layers: 3, attention.window: 5}"), title="with a windowed encoder")
 
 
 def test_a_component_whose_source_cannot_be_written_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,13 +369,13 @@ def test_a_component_whose_source_cannot_be_written_is_refused_by_name(monkeypat
         raise NotWritableError("for c in range(n)")
 
     monkeypatch.setattr(Statements, "_loop", refuse)
-    flatten_model(built(), "without a loop")
+    flatten_model(built(), title="without a loop")
     with pytest.raises(UserError, match=r"model\.mixer\.kind +mamba2 .*`for c in range\(n\)`"):
         flatten_model(
             built(
                 "model.attention={kind: none}", "model.position.kind=none", "model.mixer={kind: mamba2, head_dim: 8}"
             ),
-            "with one",
+            title="with one",
         )
 
 
@@ -386,5 +386,5 @@ def test_too_many_kinds_are_refused() -> None:
     with pytest.raises(UserError, match=r"model\.layers: 8 different kinds"):
         flatten_model(
             built("model.n_layers=8", f"model.layers={{{many}, pattern: [{', '.join(f'k{i}' for i in range(8))}]}}"),
-            "many",
+            title="many",
         )

@@ -205,6 +205,8 @@ class Block(nn.Module):
                 a, b = b, a
             case "one-norm":
                 b = a
+            case "branch-without-norm":
+                b = nn.Identity()
         x = x + f(a(x))
         return x + g(b(x))
 

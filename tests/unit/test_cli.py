@@ -504,6 +504,12 @@ def test_an_override_without_an_effect_is_noted(command, fields, capsys, tmp_pat
     assert f"note: no effect on archlab {command[0]}: {fields}\n" in capsys.readouterr().err
 
 
+def test_a_folder_is_not_written_under_the_name_of_a_gguf_file(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["export", "run", "--out", "model.gguf"]) == 2
+    assert "--out model.gguf is the name of a GGUF file; add --gguf, or name a folder" in capsys.readouterr().err
+
+
 def test_an_unknown_field_is_answered_with_what_it_may_mean(capsys):
     assert app.main(["eval", "mini-llama", "train.eval_tokns=2K"]) == 2
     assert "did you mean eval_tokens?" in capsys.readouterr().err

@@ -70,7 +70,15 @@ def test_the_usage_names_optional_arguments(command, usage, capsys):
 
 @pytest.mark.parametrize(
     ("command", "reads_folders"),
-    [("show", True), ("study run", True), ("ui", True), ("doctor", False), ("schema", False)],
+    [
+        ("show", True),
+        ("study run", True),
+        ("ui", True),
+        ("doctor", False),
+        ("schema", False),
+        ("guide", False),
+        ("demo", False),
+    ],
 )
 def test_trust_stands_where_folders_are_read(command, reads_folders, capsys):
     assert ("With --trust" in shown(capsys, *command.split(), "--help")) == reads_folders

@@ -358,7 +358,14 @@ def test_a_prompt_beyond_learned_positions_is_refused_before_anything_is_shown()
     with pytest.raises(UserError, match=r"prompt: 32 tokens; allowed: up to 31.*max_seq_len = 32"):
         stream_text(model, TOKENIZER, "\x01" * 32)
     list(stream_text(model, TOKENIZER, "\x01" * 31))
+
+
+def test_a_text_beyond_the_length_of_the_model_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    list(stream_text(tiny(), TOKENIZER, "\x01" * 28, 4))
+    assert capsys.readouterr().err == ""
     list(stream_text(tiny(), TOKENIZER, "\x01" * 100, 4))
+    note = "the model is built for at most 32 tokens (model.max_seq_len), but the text may have 104"
+    assert capsys.readouterr().err == f"note: {note}\n"
 
 
 def test_writing_ends_at_the_end_of_learned_positions() -> None:

@@ -58,6 +58,7 @@ def part_of(name):
         "mlp-first",
         "norms-swapped",
         "one-norm",
+        "branch-without-norm",
     )
     return "layer" if name in layer else "attention"
 
@@ -164,6 +165,37 @@ def test_the_note_about_the_search_is_for_whole_models_and_printed_once(capsys, 
         compare(OF_PART[part], part, CONFIG, arguments={"bug": bug})
         notes.append(capsys.readouterr().err.count("known mistakes are tried"))
     assert notes == [0, 1, 0]
+
+
+def test_a_report_says_where_pairs_of_mistakes_were_not_tried():
+    class Wrong(Attention):
+        def forward(self, x, **given):
+            return super().forward(x, **given) ** 3
+
+    small, large = (compare(Wrong, "attention", config) for config in (CONFIG, archlab.load_config("cs336")))
+    assert small.mistakes == large.mistakes == ()
+    assert "Pairs of mistakes were not tried" not in str(small)
+    assert "Pairs of mistakes were not tried, because the part is large." in str(large)
+
+
+def test_an_error_in_the_code_has_its_line():
+    class Failing(RMSNorm):
+        def forward(self, x):
+            return x @ x
+
+    with pytest.raises(UserError, match=r"Failing, line \d+ of test_testing\.py: RuntimeError"):
+        compare(Failing, "norm", CONFIG)
+
+
+def test_a_layer_that_is_never_called_is_counted():
+    class Short(TransformerLM):
+        def forward(self, in_indices):
+            x = self.token_embeddings(in_indices)
+            for layer in self.layers[:-1]:
+                x = layer(x)
+            return self.lm_head(self.ln_final(x))
+
+    assert "your model calls only 1 of its 2 layers" in str(compare(Short, "model", CONFIG))
 
 
 def test_two_mistakes_are_named_together():

@@ -130,4 +130,4 @@ def flatten(config: ConfigName, /, *overrides: Override) -> None:
     from archlab.flatten.write import flatten_model, title_of
 
     check_effect(overrides, "flatten")
-    print(flatten_model(load_config(config, *overrides).model, title_of(config, overrides)), end="")
+    print(flatten_model(load_config(config, *overrides).model, title=title_of(config, overrides)), end="")

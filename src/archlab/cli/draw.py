@@ -48,7 +48,7 @@ def run(
 
     shape, part = load_shape(config, overrides)
     names = [name.strip() for name in unfold.split(",")] if unfold else []
-    figure = draw(shape, title_with(config, overrides), unfold=names, remark=part)
+    figure = draw(shape, title=title_with(config, overrides), unfold=names, remark=part)
     if part:
         note(f"{config}: {part}")
     print(figure.save(out))

@@ -6,6 +6,7 @@ from archlab.cli.arguments import Flag, FolderName, Override
 from archlab.cli.terminal import long_output, print_json
 from archlab.config.core.text import note
 from archlab.console import console
+from archlab.errors import UserError
 from archlab.exchange.gguf.write import Format
 from archlab.infer.convert import convert as convert_model
 from archlab.infer.import_export import export_gguf, export_model, import_model
@@ -57,6 +58,8 @@ def export_run(
     gguf
         Write a GGUF file for llama.cpp. This needs the extra `gguf`.
     """
+    if out.suffix == ".gguf" and not gguf:
+        raise UserError(f"--out {out} is the name of a GGUF file; add --gguf, or name a folder")
     if gguf:
         with doing(f"writing {out}"):
             architecture, notes = export_gguf(folder, out, family, dtype)

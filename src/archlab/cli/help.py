@@ -65,8 +65,10 @@ def with_names(usage: str, command: App) -> str:
 
 def _reads_folders(command: App) -> bool:
     """Return whether a command opens folders, as the help of its arguments or its own help says."""
-    texts = [one.parameter.help for one in _positional(command)]
-    return any("folder" in (text or "") for text in (*texts, inspect.getdoc(command.default_command)))
+    texts = [one.parameter.help or "" for one in _positional(command)]
+    return any("folder" in text for text in texts) or "current folder" in (
+        inspect.getdoc(command.default_command) or ""
+    )
 
 
 def _positional(command: App) -> list[Argument]:

@@ -93,6 +93,13 @@ def raise_problems(problems: Sequence[Problem], source: str) -> None:
         raise ConfigError(problems, source)
 
 
+def override_advice(*values: object) -> str:
+    """Return advice if one of the values looks like an override, such as `model.n_layers=3`; otherwise ""."""
+    pattern = r"(model|train|data|parallel)\.\S+="
+    has_override = any(isinstance(value, str) and re.match(pattern, value) for value in values)
+    return "; archlab.load_config takes overrides" if has_override else ""
+
+
 def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
     """Return `; did you mean X?` with the nearest allowed name, or an empty string if no name is near enough.
 

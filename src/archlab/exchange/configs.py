@@ -22,7 +22,7 @@ from archlab.config.io import (
     with_most_words,
 )
 from archlab.config.notes import notes
-from archlab.config.problems import nearest
+from archlab.config.problems import nearest, override_advice
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
 from archlab.errors import UserError, at
@@ -360,6 +360,8 @@ def _file_of(source: str | Path) -> Path | Traversable:
 def hint_for(name: str) -> str:
     """Return advice for an unknown config name: the presets that begin with it, or else the one with the nearest name
     among those that share the most words with it."""
+    if advice := override_advice(name):
+        return advice
     if names := all_that_begin(name):
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         return f"; names that begin with {name}: {', '.join(names[:_MOST_NAMES])}{more}"

@@ -55,7 +55,7 @@ def title_of(config: str, overrides: Sequence[str]) -> str:
     return " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
 
 
-def flatten_model(model: ModelConfig | ConfigSource, title: str = "", most_lines: int | None = None) -> str:
+def flatten_model(model: ModelConfig | ConfigSource, *, title: str = "", most_lines: int | None = None) -> str:
     """Return the text of a Python file that contains exactly this architecture and needs only torch.
 
     `model` is `config.model` of a config, the config, or its name, as for `archlab.load_config`. The class `Decoder` in

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from archlab.config.core.text import note_once
 from archlab.config.layers import sees_as
 from archlab.config.objective import NextToken, Objective, SpanCorruption, reads_hidden_spans
 from archlab.data import tokenizer as bpe
@@ -170,6 +171,12 @@ def _n_new(model: Decoder, read: _Read, max_new_tokens: int) -> int:
         raise UserError(
             f"{name}: {n_tokens - 1} tokens; allowed: up to {allowed}, because an end-of-text token precedes them and "
             f"learned positions end at max_seq_len = {allowed + 1}"
+        )
+    limit = model.config.max_seq_len
+    if room is None and n_tokens + max_new_tokens - 1 > limit:
+        note_once(
+            f"the model is built for at most {limit:,} tokens (model.max_seq_len), but the text may have "
+            f"{n_tokens + max_new_tokens - 1:,}"
         )
     return max_new_tokens if room is None else min(max_new_tokens, room)
 

@@ -5,6 +5,9 @@ The names of arguments decide what they get. Shapes: B batch, T tokens.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from traceback import extract_tb
 from types import FunctionType, MethodType
 from typing import Any, Literal, NamedTuple
 
@@ -231,7 +234,16 @@ def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         kinds = {parameter.kind for parameter in inspect.signature(called).parameters.values()}
         is_variadic = inspect.Parameter.VAR_POSITIONAL in kinds
         hint = "; archlab passes arguments by name, so give those in *args names" if is_variadic else ""
-        raise UserError(f"{_name(function)}: {type(error).__name__}: {error}{hint}") from error
+        raise UserError(f"{_name(function)}{_place(error, called)}: {type(error).__name__}: {error}{hint}") from error
+
+
+def _place(error: Exception, function: Callable[..., Any]) -> str:
+    """Return the last line of the function's file that the error passed, as in `, line 12 of mine.py`."""
+    with suppress(TypeError):  # it has no file
+        file = inspect.getfile(function)
+        if lines := [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]:
+            return f", line {lines[-1]} of {Path(file).name}"
+    return ""
 
 
 def _uses_numpy(function: Callable[..., Any]) -> bool:

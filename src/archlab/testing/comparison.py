@@ -18,7 +18,7 @@ from archlab.exchange.configs import load_config
 from archlab.testing import Part
 from archlab.testing.candidate import Candidate, MaskForm
 from archlab.testing.checks import all_checks
-from archlab.testing.explanation import mistakes_in
+from archlab.testing.explanation import mistakes_in, tries_pairs
 from archlab.testing.matching import Mapped, match
 from archlab.testing.mistakes import Mistake
 from archlab.testing.pair import Pair, pairs
@@ -72,7 +72,8 @@ def compare(
     pair, mistakes = _best(pairs(candidate, reference, matches))
     parameters = {name: matched.names for name, matched in pair.matches.by_name.items()}
     name = getattr(target, "__name__", type(target).__name__)
-    return Comparison(part, name, parameters, tuple(all_checks(pair, make_cache)), mistakes)
+    checks = tuple(all_checks(pair, make_cache))
+    return Comparison(part, name, parameters, checks, mistakes, tries_pairs(reference))
 
 
 def _best(choices: Sequence[Pair]) -> tuple[Pair, tuple[Mistake, ...]]:

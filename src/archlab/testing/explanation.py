@@ -37,10 +37,15 @@ def mistakes_in(reference: Reference, run: Callable[[Reference], Tensor], output
         left = distance(planted, output)
         if left <= nearest and (not found or left < nearest):
             found, nearest = (mistake,), left
-    n_parameters = sum(parameter.numel() for parameter in reference.parameters())
-    if found or reference.part == "model" or n_parameters > MOST_FOR_PAIRS:
+    if found or not tries_pairs(reference):
         return found
     return next(_pairs(reference, run, output, acting, allowed), ())
+
+
+def tries_pairs(reference: Reference) -> bool:
+    """Return whether pairs of mistakes are tried, too."""
+    n_parameters = sum(parameter.numel() for parameter in reference.parameters())
+    return reference.part != "model" and n_parameters <= MOST_FOR_PAIRS
 
 
 def _pairs(

@@ -343,6 +343,11 @@ _LAYER = (
     ),
     Mistake("no-norms", "The layer does not use its norms.", [norms_moved()]),
     Mistake(
+        "branch-without-norm",
+        "Attention or the MLP reads the stream without its norm.",
+        [in_layers(planting.without_norms(name)) for name in ("attention_norms", "mlp_norms")],
+    ),
+    Mistake(
         "no-residual",
         "A residual connection is missing: the input of a branch should be added to its output.",
         [without_residual("attention", "mlp"), without_residual("attention"), without_residual("mlp")],

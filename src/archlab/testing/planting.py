@@ -272,6 +272,16 @@ def share_norm(name: str) -> Callable[[Layer], None]:
     return change
 
 
+def without_norms(name: str) -> Callable[[Layer], None]:
+    """Return a change of a layer after which the branch with the norms of this name reads the stream itself."""
+
+    def change(layer: Layer) -> None:
+        if hasattr(layer, name):
+            getattr(layer, name).before = Same()
+
+    return change
+
+
 def in_model(change: Callable[[Decoder], None]) -> Plant:
     """Return a plant that calls `change` for a whole model."""
 

@@ -33,6 +33,8 @@ class Comparison(Written):
     mistakes: tuple[Mistake, ...]
     """Known mistakes that together give exactly the output of the code. Empty if it is right, or wrong in another
     way."""
+    tries_pairs: bool
+    """Whether pairs of known mistakes were tried, too. Not in a whole model, nor with many parameters."""
 
     @property
     def equal(self) -> bool:
@@ -60,7 +62,12 @@ class Comparison(Written):
             lines += [f"  {mistake.words}" for mistake in self.mistakes]
         elif differs:
             lines += ["No known mistake gives this output."]
+            lines += [] if self.tries_pairs else [_WITHOUT_PAIRS]
         return "\n".join(lines)
 
 
+_WITHOUT_PAIRS = (
+    "Pairs of mistakes were not tried, because the part is large. Compare a smaller part, or set small widths, as in\n"
+    "model.d_model=64."
+)
 _TOGETHER = "These two mistakes together give exactly your output:"

@@ -44,7 +44,7 @@ class Figure(Displayed):
         return self.svg  # JupyterLab prefers HTML to SVG
 
 
-def draw(config: ConfigSource, title: str = "", *, unfold: Sequence[str] = (), remark: str = "") -> Figure:
+def draw(config: ConfigSource, *, title: str = "", unfold: Sequence[str] = (), remark: str = "") -> Figure:
     """Draw the block diagram of a config. It shows the resolved layers, from which the model is built.
 
     - `config`: a config, or its name, as for `archlab.load_config`. The name of a published model that archlab cannot

@@ -241,7 +241,7 @@ def model_file(view: View, root: Path) -> str:
     """Return the model as one PyTorch file, as `archlab flatten` prints it."""
     from archlab.flatten.write import flatten_model, title_of
 
-    return flatten_model(load(view.variant, root).config.model, title_of(view.name, view.variant.settings))
+    return flatten_model(load(view.variant, root).config.model, title=title_of(view.name, view.variant.settings))
 
 
 def finding_lines(finding: Finding) -> list[str]:
