@@ -19,7 +19,7 @@ from archlab.config.components.work import Pass
 from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.model import flex as flex_module
-from archlab.model import kernels
+from archlab.model import kernels, masks
 from archlab.model import products as products_module
 from archlab.model.decoder import Decoder
 from archlab.model.flex import flex
@@ -34,7 +34,7 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.masks import NoMask, TensorMask
+from archlab.model.masks import NoMask, TensorMask, causal_tiles
 from archlab.model.softmax import Softmax
 from archlab.training import attention_kernels as measured
 from archlab.training.attention_kernels import attention_kernels, products_up_to
@@ -218,6 +218,13 @@ def test_all_layers_share_the_tiles_of_a_mask(rule: str, times: int, monkeypatch
     monkeypatch.setattr(flex_attention, "create_block_mask", lambda *a, **k: made.append(a) or create(*a, **k))
     model(tokens).sum().backward()  # in inference mode, torch would make tensors that cannot be saved for it
     assert len(made) == times
+
+
+def test_tiles_are_made_on_the_device_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[Any]()
+    monkeypatch.setattr(masks, "compiled_once", lambda create: lambda *args, device: seen.append(device))
+    causal_tiles.__wrapped__(8, 8, torch.device("cuda", 1))
+    assert seen == [torch.device("cuda", 1)]
 
 
 @pytest.mark.parametrize("mask", [None, NoMask(7, 7, torch.device("cpu"))], ids=["causal", "no mask"])

@@ -187,6 +187,34 @@ def scanned(device, n_tokens, starts):
     return [y.detach(), S.detach(), *(x.grad for x in there)], seen.count
 
 
+class NoCumsum(TorchDispatchMode):
+    """Refuse sums of floats along an axis, as torch does on a GPU if only deterministic algorithms are allowed."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten.cumsum and args[0].is_floating_point():
+            raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_on_a_gpu_no_mixer_needs_an_algorithm_that_is_not_deterministic(name, monkeypatch):
+    mixer, x = made(name, torch.float32), inputs(batch=2).float()
+    wanted = mixer(x, PLAIN, None)
+    wanted.square().sum().backward()
+    gradients = {key: weight.grad.clone() for key, weight in mixer.named_parameters()}
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with Accelerator():
+        there = made(name, torch.float32).to("cuda")
+        tensors = {key: value for key, value in vars(PLAIN).items() if isinstance(value, torch.Tensor)}
+        on_gpu = replace(PLAIN, **{key: value.to("cuda") for key, value in tensors.items()})
+        with NoCumsum():
+            found = there(x.to("cuda"), on_gpu, None)
+            found.square().sum().backward()
+    torch.testing.assert_close(found.detach().content, wanted.detach(), rtol=1e-4, atol=1e-5)
+    for key, weight in there.named_parameters():
+        torch.testing.assert_close(weight.grad.content, gradients[key], rtol=1e-3, atol=1e-4)
+
+
 class Operations(TorchDispatchMode):
     """Count all operations."""
 

@@ -304,6 +304,23 @@ def test_training_compiles_into_one_graph() -> None:
 # --- products in groups -----------------------------------------------------------------------------------------
 
 
+def test_the_gradient_of_a_group_without_rows_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of some GPUs leaves it undefined."""
+    kernel = torch.nn.functional.grouped_mm
+
+    def undefined(*args: Any, offs: torch.Tensor) -> torch.Tensor:
+        found = kernel(*args, offs=offs)
+        found[offs.diff(prepend=offs.new_zeros(1)) == 0] = torch.nan
+        return found
+
+    monkeypatch.setattr("archlab.model.grouped.F.grouped_mm", undefined)
+    y_NO, x_ND = torch.randn(10, 8).bfloat16(), torch.randn(10, 16).bfloat16()
+    found = grouped_outer(y_NO, x_ND, torch.tensor([0, 3, 3, 10, 10], dtype=torch.int32))
+    zeros = torch.zeros(8, 16).bfloat16()
+    expected = torch.stack([zeros, y_NO[:3].T @ x_ND[:3], zeros, y_NO[3:].T @ x_ND[3:], zeros])
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [5, 16])
 @pytest.mark.slow

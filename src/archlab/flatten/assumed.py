@@ -62,7 +62,7 @@ class Assumed(Specializer):
                 return Record("nn.Linear", creation=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
             case "is_plain_causal", _:
                 return Known(self.mask_kind == "causal")
-            case (("is_compiled_row" | "is_step"), _):
+            case (("is_compiled_row" | "is_step" | "_refuses_cumsum"), _):
                 return Known(False)
             case "has_format_of", _:
                 return Known(True)

@@ -39,7 +39,9 @@ def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
     This is the gradient of `grouped_linear` with respect to the weight.
     """
     if _fits_kernel(y_NO, x_ND):
-        return F.grouped_mm(y_NO.T, x_ND, offs=ends_E)
+        # For a group without rows, the kernel of some GPUs leaves its output undefined (pytorch issue 172439).
+        is_empty_E = ends_E.diff(prepend=ends_E.new_zeros(1)) == 0
+        return F.grouped_mm(y_NO.T, x_ND, offs=ends_E).masked_fill_(is_empty_E[:, None, None], 0)
     weight_EOD = x_ND.new_zeros(len(ends_E), y_NO.shape[1], x_ND.shape[1])
     for e, rows in _groups(ends_E):
         torch.mm(y_NO[rows].T, x_ND[rows], out=weight_EOD[e])

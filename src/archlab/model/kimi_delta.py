@@ -17,7 +17,7 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context
 from archlab.model.gated_delta import Comparison, chunk_by_chunk, in_heads, step
 from archlab.model.projection import Projection
-from archlab.model.recurrent import CausalConv, GatedNorm, chunked, initial_decay, starts_in_chunks
+from archlab.model.recurrent import CausalConv, GatedNorm, chunked, initial_decay, starts_in_chunks, sum_up_to
 from archlab.model.state import State, is_step
 
 
@@ -104,7 +104,7 @@ def scan(
     q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))
     log_bcgrqk = chunked(log_decay_BTHK).unflatten(3, groups).movedim(2, 4)
     met_bcgrqs, weights_bcgrqs = decayed_products(q_bcgqk[:, :, :, None], k_bcgqk[:, :, :, None], log_bcgrqk)
-    since_bcgrqk, until_bcgrsk = log_bcgrqk.cumsum(-2).exp(), sum_of_later(log_bcgrqk).exp()
+    since_bcgrqk, until_bcgrsk = sum_up_to(log_bcgrqk, -2).exp(), sum_of_later(log_bcgrqk).exp()
     if starts_BT is not None:
         starts_bc11q = starts_in_chunks(starts_BT)[:, :, None]
         hidden_bc11qs = starts_bc11q[..., None] > torch.arange(met_bcgrqs.shape[-1], device=starts_BT.device)
@@ -133,7 +133,7 @@ def decayed_products(q_qk: Tensor, k_qk: Tensor, log_decay_qk: Tensor) -> tuple[
     while met_pqs.shape[-3] > 1:
         n = met_pqs.shape[-1]
         first_psk, second_pqk = log_decay_qk.unflatten(-2, (-1, 2, n)).unbind(-3)
-        decays_pqk = second_pqk.cumsum(-2).exp()
+        decays_pqk = sum_up_to(second_pqk, -2).exp()
         k_psk, k_pqk = k_qk.unflatten(-2, (-1, 2, n)).unbind(-3)
         q_pqk = q_qk.unflatten(-2, (-1, 2, n))[..., 1, :, :]
         until_psk = sum_of_later(first_psk).exp()
@@ -152,4 +152,5 @@ def paired(blocks_pqs: Tensor, across_pqs: Tensor) -> Tensor:
 
 def sum_of_later(x_qk: Tensor) -> Tensor:
     """Return, for each token, the sum of x over all later tokens."""
-    return F.pad(x_qk[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
+    later_qk = F.pad(x_qk[..., 1:, :], (0, 0, 0, 1)).flip(-2)
+    return sum_up_to(later_qk, -2).flip(-2)

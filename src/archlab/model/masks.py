@@ -341,7 +341,7 @@ def _tiles(
     from torch.nn.attention.flex_attention import create_block_mask
 
     create = create_block_mask if device.type == "cpu" else compiled_once(create_block_mask)
-    return create(sees, n_rows, None, n_queries, n_keys, device=device.type)
+    return create(sees, n_rows, None, n_queries, n_keys, device=device)
 
 
 def _row(x: Tensor, row: Tensor) -> Tensor:

@@ -87,6 +87,22 @@ def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
     return x_bcq.flatten(1, 2)[:, :n_tokens]
 
 
+def sum_up_to(x: Tensor, dim: int) -> Tensor:
+    """Return the sums along an axis up to each entry, as `x.cumsum(dim)` does.
+
+    A product with ones replaces cumsum where torch refuses it.
+    """
+    if _refuses_cumsum(x):
+        ones = x.new_ones(x.shape[dim], x.shape[dim]).triu()
+        return (x.movedim(dim, -1) @ ones).movedim(-1, dim)
+    return x.cumsum(dim)
+
+
+def _refuses_cumsum(x: Tensor) -> bool:
+    """Return whether torch refuses cumsum: on a GPU, if only deterministic algorithms are allowed."""
+    return x.is_cuda and torch.are_deterministic_algorithms_enabled()
+
+
 def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return two tensors of decay factors, and the logarithm of each chunk's decay.
 
@@ -99,8 +115,9 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
     size = log_decay_bcqh.shape[2]
     causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_bchq.device).tril()
     # Sum over the tokens between s and q. Subtracting sums from the chunk's start would lose precision.
-    between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0).cumsum(-2)
-    since_bchq = log_bchq.cumsum(-1)
+    after_s_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0)
+    between_bchqs = sum_up_to(after_s_bchqs, -2)
+    since_bchq = sum_up_to(log_bchq, -1)
     seen = causal_qs
     if starts_bt is not None:
         starts_bc1q = starts_in_chunks(starts_bt)
