@@ -134,10 +134,11 @@ class Accelerator(TorchDispatchMode):
         return any(isinstance(x, FakeCuda) for x in tensors) and (by_mask or op.overloadpacket in WAITING)
 
 
-def find_gpu(monkeypatch: pytest.MonkeyPatch, capability: int = 9) -> None:
-    """Let torch find a GPU of this compute capability."""
+def find_gpu(monkeypatch: pytest.MonkeyPatch, capability: int = 9, shared_memory: int = 227) -> None:
+    """Let torch find a GPU of this compute capability, with this shared memory per block in KiB (H100: 227)."""
+    found = SimpleNamespace(major=capability, shared_memory_per_block_optin=1024 * shared_memory)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
 
 
 def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from torch._inductor.template_heuristics.triton import CUDAConfigHeuristic
 from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
@@ -28,6 +29,7 @@ from archlab.model.kernels import (
     Kernel,
     blocked,
     choose_kernel,
+    flex_width,
     in_call,
     prefer_products,
     products,
@@ -271,12 +273,15 @@ def test_on_a_gpu_only_flash_attention_knows_groups(
 @pytest.mark.parametrize(
     ("needs", "able"),
     [
-        ({"bias": True, "is_cached": True, "widths": (576, 512), "sinks": True}, ["flex", "sdpa", "reference"]),
+        ({"bias": True, "is_cached": True, "widths": (256, 192), "sinks": True}, ["flex", "sdpa", "reference"]),
         ({"softcap": True}, ["flex", "blocked", "reference"]),
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
         ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
         ({"widths": (64, 8)}, ["blocked", "products", "sdpa", "reference"]),
-        ({"before_ampere": True}, ["blocked", "products", "sdpa", "reference"]),
+        ({"flex_width": 0}, ["blocked", "products", "sdpa", "reference"]),
+        ({"widths": (576, 512)}, ["blocked", "products", "sdpa", "reference"]),
+        ({"flex_width": 64, "widths": (64, 64)}, ["flex", "blocked", "products", "sdpa", "reference"]),
+        ({"flex_width": 64, "widths": (64, 80)}, ["blocked", "products", "sdpa", "reference"]),
         (CPU | {"widths": (64, 8)}, ["flex", "blocked", "products", "sdpa", "reference"]),
         ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
@@ -317,9 +322,9 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "widths": (8, 16), "on_cuda": False}, reference),
         ({"sinks": True}, flex),  # the full layers of gpt-oss
         ({"sinks": True, "is_cached": True}, sdpa),
-        ({"sinks": True, "before_ampere": True}, sdpa),
-        ({"softcap": True, "before_ampere": True}, reference),
-        ({"mask": "other", "is_cut": True, "before_ampere": True}, blocked),
+        ({"sinks": True, "flex_width": 0}, sdpa),
+        ({"softcap": True, "flex_width": 0}, reference),
+        ({"mask": "other", "is_cut": True, "flex_width": 0}, blocked),
         ({"sinks": True, "on_cuda": False}, sdpa),
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
@@ -353,7 +358,41 @@ def test_a_call_asks_by_its_tensors() -> None:
     assert asked == KernelNeeds(softcap=True, mask="other", widths=(8, 8), on_cuda=False, is_cached=True)
 
 
-@pytest.mark.parametrize(("capability", "kernels"), [(7, {"reference": 2}), (8, {"flex": 2})])
+@pytest.mark.parametrize(
+    ("capability", "shared_memory", "dtype", "widest"),
+    [
+        (7, 64, torch.float16, 0),  # T4
+        (8, 163, torch.bfloat16, 256),  # A100
+        (8, 99, torch.bfloat16, 128),  # RTX 3090, A10, L4
+        (8, 99, torch.float32, 64),
+        (9, 227, torch.float32, 128),  # H100
+        (12, 99, torch.bfloat16, 128),  # RTX 5090
+    ],
+)
+def test_the_tiles_of_flex_fit_into_the_shared_memory_of_a_gpu(
+    capability: int, shared_memory: int, dtype: torch.dtype, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least that a block needs is computed from torch's own settings: a tile of queries, and tiles of keys and values
+    for all stages but one."""
+    find_gpu(monkeypatch, capability, shared_memory)
+    assert flex_width(torch.device("cuda"), dtype) == widest
+    minor = 6 if (capability, shared_memory) == (8, 99) else 0
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (capability, minor))
+    settings = CUDAConfigHeuristic()
+    for width in range(16, widest + 1, 16):
+        for found in settings.get_flex_attn_fwd_configs(width, dtype):
+            keys_and_values = 2 * (found.num_stages - 1) * found.block_n
+            padded = 1 << (width - 1).bit_length()  # Triton's tiles are powers of two
+            assert (found.block_m + keys_and_values) * padded * dtype.itemsize <= 1024 * shared_memory, width
+
+
+def test_flex_needs_a_compiler_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_gpu(monkeypatch)
+    monkeypatch.setattr(kernels, "has_compiler", lambda: False)
+    assert flex_width(torch.device("cuda"), torch.bfloat16) == 0
+
+
+@pytest.mark.parametrize(("capability", "kernels"), [(7, {"reference": 2}), (9, {"flex": 2})])
 def test_flex_is_not_chosen_on_gpus_for_which_torch_has_no_settings(
     capability: int, kernels: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,7 +402,10 @@ def test_flex_is_not_chosen_on_gpus_for_which_torch_has_no_settings(
     asked = in_call(KernelNeeds(softcap=True), q, q, q, None, None, mask=None, is_cached=False)
     assert choose_kernel("auto", asked) is KERNELS[next(iter(kernels))]
     soft_capped = config("model.attention.softcap=50", "model.n_layers=2", "model.attention.head_dim=16").model
-    assert attention_kernels(soft_capped, 32, packed=False, on_cuda=True, products_up_to=0) == kernels
+    assert (
+        attention_kernels(soft_capped, 32, packed=False, device=Device("cuda", torch.float32), products_up_to=0)
+        == kernels
+    )
 
 
 def test_a_kernel_that_is_none() -> None:
@@ -395,7 +437,9 @@ def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_l
     """Check the functions that are called in a pass with gradients."""
     model = Decoder(config(*overrides, "model.max_seq_len=2048", "train.seq_len=16").model)
     prefer_products(model, 64)
-    found = attention_kernels(model.config, seq_len, packed=packed, on_cuda=False, products_up_to=64)
+    found = attention_kernels(
+        model.config, seq_len, packed=packed, device=Device("cpu", torch.float32), products_up_to=64
+    )
     assert found == expected
     used = Counter()
     for name, kernel in KERNELS.items():
@@ -428,8 +472,8 @@ def test_price_and_record_agree_on_what_dropout_computes(dropout):
     (scores,) = (each for each in attention.work(site, work) if each.kind == "attention")
     pairs = 64 * 65 // 2 if fused else 64**2
     assert scores.flops == 2 * attention.n_heads * 2 * attention.query_width * pairs
-    for on_cuda, expected in ((False, "sdpa" if fused else "sdpa, whole"), (True, "sdpa")):
-        found = attention_kernels(model, 64, packed=False, on_cuda=on_cuda, products_up_to=0)
+    for device, expected in (("cpu", "sdpa" if fused else "sdpa, whole"), ("cuda", "sdpa")):
+        found = attention_kernels(model, 64, packed=False, device=Device(device, torch.float32), products_up_to=0)
         assert found == {expected: 2}
 
 

@@ -23,6 +23,7 @@ from archlab.model.graphs import outside_graphs
 from archlab.model.masks import Mask, Visible, as_added, dense, hides_nothing, mask_kind
 from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
+from archlab.model.torch_private import has_compiler
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
 """Function of (q, k, v, mask, bias, softmax) that returns the attention output, [B, H, Q, V].
@@ -99,14 +100,33 @@ def _fuses_groups(q_BHQC: Tensor, v_BKSV: Tensor, mask: Tensor | None) -> bool:
 
 
 def is_before_ampere(device: torch.device) -> bool:
-    """Return whether the device is a GPU with a compute capability below 8.0.
+    """Return whether the device is a GPU with a compute capability below 8.0, which torch's flash attention refuses."""
+    return _is_gpu(device) and torch.cuda.get_device_properties(device).major < 8
 
-    torch's flash attention refuses such a GPU. torch tests flex_attention from 8.0 on, and its settings for older GPUs
-    need more shared memory than a T4 has if heads are 128 wide.
+
+def flex_width(device: torch.device, dtype: torch.dtype) -> int:
+    """Return the largest width of a head for which flex_attention runs on the device. 0: it does not run there.
+
+    Its tiles must fit into the shared memory of a block of threads. torch has one setting for each width, made for an
+    A100 (163 KiB). Consumer GPUs have 99 KiB, where wide heads end with an error (pytorch issue 180278). These limits
+    follow from torch's settings, forward and backward, and were not measured. torch has settings for up to 256, and
+    tests them from a compute capability of 8.0 on. Triton needs a C++ compiler.
     """
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return False
-    return torch.cuda.get_device_properties(device).major < 8
+    if not _is_gpu(device):
+        return _WIDEST[True][0]
+    if is_before_ampere(device) or not (torch.compiler.is_compiling() or has_compiler()):
+        return 0
+    is_large = torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _LARGE_SHARED_MEMORY
+    return _WIDEST[is_large][dtype.itemsize > 2]
+
+
+_LARGE_SHARED_MEMORY = 160 * 1024
+_WIDEST = {True: (256, 128), False: (128, 64)}
+"""Widest head of flex in 16 bits and in float32, by whether the GPU's shared memory is large."""
+
+
+def _is_gpu(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_available()
 
 
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
@@ -256,7 +276,7 @@ def in_call(
         is_cached=is_cached,
         widths=(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
-        before_ampere=is_before_ampere(q.device),
+        flex_width=flex_width(q.device, q.dtype),
         float64=q.dtype is torch.float64,
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
         queries=q.shape[-2],

@@ -14,7 +14,7 @@ from archlab.config.components.visibility import hidden_keys
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
-from archlab.model.kernels import is_before_ampere, products, sdpa
+from archlab.model.kernels import flex_width, products, sdpa
 from archlab.model.masks import Visible
 from archlab.model.softmax import Softmax
 from archlab.training.device import Device
@@ -65,7 +65,7 @@ def attention_kernels(
     runs: tuple[range, ...] | None = None,
     *,
     packed: bool,
-    on_cuda: bool,
+    device: Device,
     products_up_to: int,
 ) -> dict[str, int]:
     """Return a mapping from kernel names to the number of layers that use each kernel.
@@ -90,8 +90,8 @@ def attention_kernels(
             is_cut=mask_kind == "other" and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),
             widths=(attention.query_width, getattr(attention, "v_dim", attention.query_width)),
-            on_cuda=on_cuda,
-            before_ampere=on_cuda and is_before_ampere(torch.device("cuda")),
+            on_cuda=device.type == "cuda",
+            flex_width=flex_width(torch.device(device.type), device.dtype),
             gradients=True,
             queries=queries_1T.shape[1],
             products_up_to=products_up_to,

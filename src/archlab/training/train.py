@@ -104,7 +104,7 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool, began
         tokens_read(config).stack,
         world.context_group.shard(settings.seq_len).runs if world.context_group else None,
         packed=settings.document_mask,
-        on_cuda=device.type == "cuda",
+        device=device,
         products_up_to=longest_by_products,
     )
     with world.in_turn():

@@ -37,8 +37,8 @@ class KernelNeeds:
     widths: tuple[int, int] = (64, 64)
     """Width of a query, and width of a value."""
     on_cuda: bool = True
-    before_ampere: bool = False
-    """Whether the GPU has a compute capability below 8.0, such as a T4 (7.5)."""
+    flex_width: int = 256
+    """Largest width of a head for which `flex` runs on the GPU. 0: it does not run there."""
     float64: bool = False
     gradients: bool = False
     queries: int = 1
@@ -74,9 +74,11 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
         return "dropout"
     if needs.float64:
         return "float64"
-    if needs.before_ampere:
-        return "GPUs with a compute capability below 8.0"
     if needs.on_cuda:
+        if needs.flex_width == 0:
+            return "GPUs with a compute capability below 8.0, or without a C++ compiler"
+        if max(needs.widths) > needs.flex_width:
+            return f"heads wider than {needs.flex_width} in this dtype on this GPU"
         return "heads below a width of 16 on cuda" if min(needs.widths) < 16 else None
     return "gradients on cpu" if needs.gradients else "sinks on cpu" if needs.sinks else None
 
@@ -87,11 +89,10 @@ def _flex_suits(needs: KernelNeeds) -> bool:
 
     With sinks, keys are wider than values, and torch's fused kernel then repeats the keys that query heads share. Flex
     is not chosen with a cache, because it compiles for every shape and a cache grows. It is not chosen on a CPU, where
-    it needs a C++ compiler. On a GPU, torch has settings of flex for heads up to 256 wide, and flex is slow with a
-    learned bias.
+    it needs a C++ compiler. On a GPU, flex is slow with a learned bias.
     """
     is_wanted = needs.softcap or needs.sinks or needs.mask == "other"
-    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and max(needs.widths) <= 256
+    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias
 
 
 RULES: dict[KernelName, KernelRules] = {
