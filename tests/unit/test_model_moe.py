@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.fx
 from torch import Tensor, library, nn
+from torch._inductor.utils import is_cudagraph_unsafe_fx_node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -302,6 +304,14 @@ def test_training_compiles_into_one_graph() -> None:
 
 
 # --- products in groups -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grouped_linear", "grouped_outer"])
+def test_a_cuda_graph_is_cut_around_products_in_groups(name: str) -> None:
+    """They can read the sizes of the groups on the host, which the recording of a graph forbids."""
+    graph = torch.fx.Graph()
+    node = graph.call_function(getattr(torch.ops.archlab, name).default, (graph.placeholder("x"),))
+    assert is_cudagraph_unsafe_fx_node(node)
 
 
 def test_the_gradient_of_a_group_without_rows_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:

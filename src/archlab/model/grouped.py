@@ -20,8 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor, library
 from torch.utils.flop_counter import register_flop_formula
 
+_WITHOUT_GRAPHS = (torch.Tag.cudagraph_unsafe,)
+"""Tag for operators that can read numbers on the host: the loop does, and torch's own on most GPUs. A CUDA graph is cut
+around them."""
 
-@library.custom_op("archlab::grouped_linear", mutates_args=())
+
+@library.custom_op("archlab::grouped_linear", mutates_args=(), tags=_WITHOUT_GRAPHS)
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     """Multiply each row by the transposed matrix of its group, as F.linear does: [N, D] -> [N, O]."""
     if _fits_kernel(x_ND, weight_EOD):
@@ -32,7 +36,7 @@ def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     return y_NO
 
 
-@library.custom_op("archlab::grouped_outer", mutates_args=())
+@library.custom_op("archlab::grouped_outer", mutates_args=(), tags=_WITHOUT_GRAPHS)
 def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
     """For each group, sum the outer products of its rows: [N, O] and [N, D] -> [E, O, D].
 
