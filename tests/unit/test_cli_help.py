@@ -59,6 +59,7 @@ def test_the_help_of_a_command_ends_with_its_examples(command, capsys, monkeypat
     expected = [line for typed, does in EXAMPLES[command] for line in (f"  # {does}", f"  {typed}")]
     assert lines[-len(expected) - 1 :] == ["Examples:", *expected]
     assert "ARGS" not in lines[0]
+    assert all(typed.startswith(f"archlab {command}") for typed, _ in EXAMPLES[command])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,6 @@ def test_the_usage_names_optional_arguments(command, usage, capsys):
 )
 def test_trust_stands_where_folders_are_read(command, reads_folders, capsys):
     assert ("With --trust" in shown(capsys, *command.split(), "--help")) == reads_folders
-    assert all(typed.startswith(f"archlab {command}") for typed, _ in EXAMPLES[command])
 
 
 @pytest.mark.parametrize(("command", "typed"), ALL)

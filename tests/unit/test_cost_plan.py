@@ -290,6 +290,22 @@ def test_muon_deals_matrices_to_shards_by_hand():
         assert sent == pytest.approx((n - 1) / n * added, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("way", "optimizer", "message"),
+    [
+        ("shard=4,tensor=2", "muon", "Muon is planned only without tensor parallelism; allowed: tensor=1"),
+        (
+            "shard=8",
+            "{kind: muon, dtype: float32}",
+            "train.optimizer.dtype is float32, but plans are for products in bfloat16",
+        ),
+    ],
+)
+def test_muon_is_planned_only_where_it_was_compared(way, optimizer, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        planned(way, "llama-3-8b", f"train.optimizer={optimizer}")
+
+
 def test_muon_divides_the_work_of_dealt_matrices():
     shapes = Counter({MatrixShape(64, 32): 9, MatrixShape(64, 32, stacked=8): 3, MatrixShape(64, 32, stacked=6): 1})
     one, four = (sum(o.flops for o in orthogonalizing(Muon(), shapes, 2, sharing)) for sharing in (1, 4))

@@ -12,6 +12,7 @@ import archlab
 from archlab.config.core.text import note_once
 from archlab.errors import UserError
 from archlab.testing import compare, comparison
+from archlab.testing.explanation import MOST_FOR_PAIRS
 from archlab.testing.mistakes import MISTAKES
 from handwritten import Attention, Block, LayerNorm, RMSNorm, RoPE, SwiGLU, TransformerLM
 
@@ -175,7 +176,7 @@ def test_a_report_says_where_pairs_of_mistakes_were_not_tried():
     small, large = (compare(Wrong, "attention", config) for config in (CONFIG, archlab.load_config("cs336")))
     assert small.mistakes == large.mistakes == ()
     assert "Pairs of mistakes were not tried" not in str(small)
-    assert "Pairs of mistakes were not tried, because the part is large." in str(large)
+    assert f"with at most {MOST_FOR_PAIRS:,} parameters" in str(large)
 
 
 def test_an_error_in_the_code_has_its_line():
@@ -195,7 +196,21 @@ def test_a_layer_that_is_never_called_is_counted():
                 x = layer(x)
             return self.lm_head(self.ln_final(x))
 
-    assert "your model calls only 1 of its 2 layers" in str(compare(Short, "model", CONFIG))
+    assert "your model calls 1 of its 2 layers; their outputs are right" in str(compare(Short, "model", CONFIG))
+
+
+def test_nothing_is_said_of_layers_that_are_not_called_as_modules():
+    class Unseen(TransformerLM):
+        def forward(self, in_indices):
+            x = self.token_embeddings(in_indices)
+            for layer in self.layers:
+                x = layer.forward(x)
+            return 2 * self.lm_head(self.ln_final(x))
+
+    result = str(compare(Unseen, "model", CONFIG))
+    assert "differs" in result
+    assert "streams" not in result
+    assert "your model calls" not in result
 
 
 def test_two_mistakes_are_named_together():

@@ -39,7 +39,8 @@ class SizedResult(Base):
     outcome: Heading
     """Outcome of which the gains are shares."""
     change: Comparison | None
-    """Change of the difference between the arm and its reference, from the smallest size to the largest."""
+    """Change of the arm's difference from its reference, from the smallest size to the largest. It has the sign of the
+    outcome, not that of the gain."""
 
 
 def sized_result(expected: OverSizes, results: Results) -> SizedResult:

@@ -67,8 +67,8 @@ def n_sharing(x: Tensor) -> int:
 def dealt(stack: Tensor) -> Tensor:
     """Return this process's entries of the first axis of a stack, each of them whole.
 
-    Processes with different parts of the stack have different entries. If they cannot divide the entries evenly, each
-    process has all of them. Each process that has a part of the stack must call this function.
+    Processes that have divided the first axis (experts) keep their entries. Otherwise they divide it if they can do so
+    evenly; if not, each has all entries. Each process that has a part of the stack must call this function.
     """
     if not is_cut(stack):
         return stack

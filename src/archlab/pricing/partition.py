@@ -66,11 +66,6 @@ class Parallel:
         """Number of parts into which the batch is divided: `replicate` times `shard`."""
         return self.replicate * self.shard
 
-    @property
-    def sharing(self) -> int:
-        """Number of devices that have different parts of a weight matrix: `shard` times `tensor`."""
-        return self.shard * self.tensor
-
     def neighbor_distance(self, way: str) -> int:
         """Return the distance between two neighbors in the dimension `way`. It is the difference between their device
         numbers.

@@ -17,7 +17,7 @@ def bytes_sent(stages: Sequence[Stage], parallel: Parallel, batch: Batch, recomp
     - shard: The weights of a layer are gathered for each use (forward and backward pass) and freed after it. Weights
       outside the layers are gathered once and kept until their backward pass. Gradients are reduced after each
       micro-batch. All are sent in float32. Recomputation does not gather weights again, because the backward pass of
-      the layer needs them anyway. The momenta that Muon sends are added to `shard` and `tensor`.
+      the layer needs them anyway. The momenta that Muon sends are added.
     - replicate: Replicas average their gradients once per step.
     - tensor: Devices gather the residual stream before each group of branches and scatter it after the group: in the
       forward pass, in the backward pass, and in a recomputation.
@@ -32,15 +32,15 @@ def bytes_sent(stages: Sequence[Stage], parallel: Parallel, batch: Batch, recomp
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
         "replicate": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
-        "shard": round((s - 1) / s * (gathered * batch.n_micro_batches + momenta / t)),
+        "shard": round((s - 1) / s * (gathered * batch.n_micro_batches + momenta)),
         # The stream is gathered before and scattered after each group of branches, forward and backward.
-        "tensor": round((t - 1) / t * ((4 + 2 * recompute) * groups * stream + momenta)),
+        "tensor": round((t - 1) / t * (4 + 2 * recompute) * groups * stream),
         "pipeline": min(p - 1, 2) * stream // t,
     }
 
 
 def _momenta(stage: Stage, parallel: Parallel) -> float:
-    """Return the bytes of the momenta that Muon sends in a step, before they are divided among devices that send them.
+    """Return the bytes of momenta and updates that Muon exchanges. A device sends (shard - 1) / shard of them.
 
     A group of matrices is dealt to the devices that have parts of them. Each device sends its parts of all others'
     matrices in float32, and their parts of its own matrix in bfloat16 after the update is computed. A matrix outside a
@@ -48,10 +48,10 @@ def _momenta(stage: Stage, parallel: Parallel) -> float:
     """
     if not isinstance(stage.optimizer, Muon):
         return 0
-    in_groups = dealt(stage.matrix_shapes, parallel.sharing)
+    in_groups = dealt(stage.matrix_shapes, parallel.shard)
     moved = sum(shape.n_weights * n for shape, n in in_groups.items() if shape.stacked == 1)
     gathered = sum(shape.n_weights * n for shape, n in (stage.matrix_shapes - in_groups).items())
-    return moved / parallel.sharing * (FLOAT32_BYTES + BYTES_PER_WEIGHT) + FLOAT32_BYTES * gathered
+    return moved / parallel.shard * (FLOAT32_BYTES + BYTES_PER_WEIGHT) + FLOAT32_BYTES * gathered
 
 
 def bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:

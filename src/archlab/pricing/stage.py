@@ -100,7 +100,7 @@ class Stage:
     def update(self, parallel: Parallel) -> Iterator[Operation]:
         """Return the operations of an update on one device."""
         own = self.parameters_per_device(parallel.tensor) / parallel.shard
-        return update(self.optimizer, own, self.matrix_shapes, BYTES_PER_WEIGHT, parallel.sharing)
+        return update(self.optimizer, own, self.matrix_shapes, BYTES_PER_WEIGHT, parallel.shard)
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
         passes = 1 + BACKWARD

@@ -13,7 +13,7 @@ from pydantic import computed_field
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base
 from archlab.config.layers import distinct_layers
-from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Muon
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train, tokens_predicted, tokens_read
 from archlab.errors import UserError
@@ -91,7 +91,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     model = config.model
     if config.train.lora:
         raise UserError("train.lora: training with LoRA is not planned for several devices; allowed in a plan: null")
-    _check(model, parallel)
+    _check(config, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
     whole = Cut((range(model.n_layers),), (1.0,))
     pipeline = cut(model, batch.tokens, p) if model.encoder is None else whole
@@ -141,7 +141,14 @@ def _micro_batch(batch: Batch) -> Pass:
     )
 
 
-def _check(model: ModelConfig, parallel: Parallel) -> None:
+def _check(config: Config, parallel: Parallel) -> None:
+    model, optimizer = config.model, config.train.optimizer
+    if isinstance(optimizer, Muon) and parallel.tensor > 1:
+        raise UserError("Muon is planned only without tensor parallelism; allowed: tensor=1")
+    if isinstance(optimizer, Muon) and optimizer.dtype == "float32":
+        raise UserError(
+            "train.optimizer.dtype is float32, but plans are for products in bfloat16; allowed: auto, bfloat16"
+        )
     if model.encoder and parallel.tensor * parallel.pipeline > 1:
         raise UserError(
             "a model with an encoder is planned only with replicate and shard; allowed: tensor=1, pipeline=1"

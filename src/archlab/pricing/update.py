@@ -36,8 +36,8 @@ def update(
 def dealt(shapes: Counter[MatrixShape], sharing: int) -> Counter[MatrixShape]:
     """Return the parameters whose matrices Muon deals to the processes that share them.
 
-    Each process then orthogonalizes as many of these matrices as the others. It orthogonalizes every other matrix as a
-    whole, like all others. Experts are dealt if all processes get as many, other matrices in groups of `sharing`.
+    Each process orthogonalizes an equal share of these. All processes orthogonalize every remaining matrix. Experts are
+    dealt if all processes get as many, other matrices in groups of `sharing`.
     """
     return +Counter(
         {
@@ -55,7 +55,8 @@ def orthogonalizing(muon: Muon, shapes: Counter[MatrixShape], bytes_each: int, s
     divided = dealt(shapes, sharing)
     for shape, count in shapes.items():
         m, n = sorted((shape.d_out, shape.d_in))
-        times = (shape.stacked * (count - divided[shape]) + shape.stacked * divided[shape] // sharing) * muon.steps
+        n_dealt = shape.stacked * divided[shape]
+        times = (shape.stacked * count - n_dealt + n_dealt // sharing) * muon.steps
         products = Operation(
             "products", "optimiser", 4 * m * m * n + 2 * m**3, moved=(4 * m * n + 5 * m * m) * bytes_each, times=3
         )

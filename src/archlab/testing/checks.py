@@ -97,11 +97,13 @@ def _first_layer(pair: Pair) -> str:
         return ""
     theirs = _streams(layers, lambda: pair.run(pair.x))
     ours = _streams(body.layers, lambda: pair.reference(pair.x))
+    if not theirs:
+        return ""
     for i, (stream, right) in enumerate(zip(theirs, ours, strict=False)):
         if distance(stream, right) > pair.allowed:
             return f"the streams first differ {f'after layer {i - 1}' if i else 'before layer 0'}"
     if len(theirs) < len(ours):
-        return f"your model calls only {len(theirs) - 1} of its {len(ours) - 1} layers, whose streams are equal"
+        return f"your model calls {len(theirs) - 1} of its {len(ours) - 1} layers; their outputs are right"
     return "the streams are equal up to the last layer, so the difference is in the final norm or the head"
 
 

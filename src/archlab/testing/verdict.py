@@ -34,7 +34,7 @@ class Comparison(Written):
     """Known mistakes that together give exactly the output of the code. Empty if it is right, or wrong in another
     way."""
     tries_pairs: bool
-    """Whether pairs of known mistakes were tried, too. Not in a whole model, nor with many parameters."""
+    """Whether pairs of known mistakes are tried if no single one explains the output."""
 
     @property
     def equal(self) -> bool:
@@ -67,7 +67,7 @@ class Comparison(Written):
 
 
 _WITHOUT_PAIRS = (
-    "Pairs of mistakes were not tried, because the part is large. Compare a smaller part, or set small widths, as in\n"
-    "model.d_model=64."
+    "Pairs of mistakes were not tried: archlab tries them in a part of a model, with at most 200,000 parameters.\n"
+    "Compare a smaller part, or use small widths, as in model.d_model=64."
 )
 _TOGETHER = "These two mistakes together give exactly your output:"

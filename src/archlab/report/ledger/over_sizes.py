@@ -47,9 +47,9 @@ def gains(result: SizedResult, width: Width = "container") -> alt.LayerChart:
 
 
 def _row(gain: SizedGain, kind: str) -> ChartRow:
-    source, _, _, text, verdict = sized_gain(gain)
+    _, _, text, verdict = sized_gain(gain)
     return {
-        "arm": source,
+        "arm": gain.source,
         "kind": kind,
         "parameters": gain.parameters,
         "value": gain.gain,

@@ -36,7 +36,7 @@ UNPREDICTED = ("comparison", "difference", "result")
 UNPREDICTED_HEADING = "Found but not predicted: exploratory, with no effect on the verdict"
 """Title of the table of differences that no prediction covers."""
 
-OVER_SIZES = ("source", "parameters", "seeds", "gain", "result")
+OVER_SIZES = ("source and parameters", "seeds", "gain", "result")
 """Column headings of the table of gains over model sizes."""
 
 HOW_SURE = (
@@ -318,13 +318,13 @@ def ranked(agreement: Agreement) -> str:
 
 
 def over_sizes_heading(result: SizedResult) -> str:
-    """Return a heading such as `SwiGLU vs ReLU on python-stdlib 3.11.7, gain over model sizes: grows (change 0.044
-    [0.031, 0.056] bits per byte, 99.3% interval; as predicted)`."""
+    """Return a heading such as `SwiGLU vs ReLU on python-stdlib 3.11.7, difference over model sizes: grows (the
+    difference changes by 0.044 [0.031, 0.056] bits per byte, 99.3% interval; as predicted)`."""
     about, change = f"{result.expected.of} on {result.text}", ""
     if result.change and result.change.difference is not None:
         text = effect(result.change.difference, result.change.low, result.change.high, result.outcome.unit)
-        change = f"change {with_level(text, result.change.confidence)}; "
-    return f"{about}, gain over model sizes: {result.trend} ({change}{_predicted(result)})"
+        change = f"the difference changes by {with_level(text, result.change.confidence)}; "
+    return f"{about}, difference over model sizes: {result.trend} ({change}{_predicted(result)})"
 
 
 def over_sizes_line(result: SizedResult) -> str:
@@ -344,10 +344,10 @@ def _share(gain: SizedGain) -> str:
     return "unknown" if gain.gain is None else f"{gain.gain:+.1%}{ends}"
 
 
-def sized_gain(gain: SizedGain) -> tuple[str, str, str, str, str]:
+def sized_gain(gain: SizedGain) -> tuple[str, str, str, str]:
     """Return a row of the table of gains over model sizes, with the columns of OVER_SIZES."""
     share, seeds = with_level(_share(gain), gain.confidence), "" if gain.seeds is None else str(gain.seeds)
-    return gain.source, count(gain.parameters), seeds, share, gain.result or "published"
+    return f"{gain.source}: {count(gain.parameters)}", seeds, share, gain.result or "published"
 
 
 def citation(source: Publication) -> str:
