@@ -145,7 +145,7 @@ def test_links_to_documents_have_their_titles(site: dict[str, Page]):
 
 
 def test_commands_have_the_names_of_their_arguments(site: dict[str, Page]):
-    assert "\narchlab show [OPTIONS] CONFIG [OVERRIDES]...\n" in site["command-show.html"].words
+    assert "\narchlab show [OPTIONS] CONFIG [OVERRIDES...]\n" in site["command-show.html"].words
     for name in site:
         if name.startswith("command-"):
             assert "ARGS" not in site[name].words

@@ -46,7 +46,9 @@ def test_a_study_over_sizes_shows_its_predictions_and_gains():
 @pytest.mark.slow
 def test_the_page_of_a_study_over_sizes_shows_its_gains():
     page = render(run_of("steps", "cpu"))
-    assert page.count("gain over model sizes") == 6  # three claims have one comparison each, and a fourth all three
+    assert (
+        page.count("difference over model sizes") == 6
+    )  # three claims have one comparison each, and a fourth all three
     assert not re.search(r"<tbody[^>]*>\s*</tbody>", page)
 
 

@@ -30,10 +30,12 @@ class HelpApp(App):
         words, apps, _ = self.parse_commands(tokens)
         command = apps[-1]
         show_docstring(command)
+        before = command.usage, command.help_epilogue
         if command.default_command is not None:
             command.usage = with_names(f"Usage: {format_usage(self, words).plain.strip()}", command)
             command.help_epilogue = None if _reads_folders(command) else ""  # the text about --trust
         super().help_print(tokens, console=console)
+        command.usage, command.help_epilogue = before  # the command reference generates its own usage
         for line in example_lines(" ".join(words)):
             self.console.print(line, soft_wrap=True)
 
