@@ -43,15 +43,15 @@ def _momenta(stage: Stage, parallel: Parallel) -> float:
     """Return the bytes of momenta and updates that Muon exchanges. A device sends (shard - 1) / shard of them.
 
     A group of matrices is dealt to the devices that have parts of them. Each device sends its parts of all others'
-    matrices in float32, and their parts of its own matrix in bfloat16 after the update is computed. A matrix outside a
-    group is gathered. Experts of which each device has some stay where they are.
+    matrices, and then their parts of the update of its own matrix. A matrix outside a group is gathered. Experts of
+    which each device has some stay where they are.
     """
     if not isinstance(stage.optimizer, Muon):
         return 0
     in_groups = dealt(stage.matrix_shapes, parallel.shard)
     moved = sum(shape.n_weights * n for shape, n in in_groups.items() if shape.stacked == 1)
     gathered = sum(shape.n_weights * n for shape, n in (stage.matrix_shapes - in_groups).items())
-    return moved / parallel.shard * (FLOAT32_BYTES + BYTES_PER_WEIGHT) + FLOAT32_BYTES * gathered
+    return BYTES_PER_WEIGHT * (2 * moved / parallel.shard + gathered)
 
 
 def bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:

@@ -174,14 +174,17 @@ class Muon(LightAdamW):
         self.param_groups = all_groups
 
     def _update(self, matrices: Sequence[Tensor], lr: float, weight_decay: float) -> None:
-        """Update matrices of one shape. If there are enough, each process orthogonalizes its share of them."""
+        """Update matrices of one shape and sharding, or one parameter that stacks several.
+
+        Each process orthogonalizes its share.
+        """
         config, first = self._config, matrices[0]
+        is_stack, dtype = first.ndim > 2, _product_dtype(config, first.device)
         directions = [self._direction(matrix) for matrix in matrices]
-        stack = directions[0] if first.ndim > 2 else torch.stack(directions)
-        orthogonal = orthogonalized(dealt(stack), config.steps, _product_dtype(config, first.device))
-        updates = collected(orthogonal, stack)
+        stack = (directions[0] if is_stack else torch.stack(directions)).to(dtype)  # rounded before it is sent
+        updates = collected(orthogonalized(dealt(stack), config.steps, dtype), stack)
         scale = _SCALES[config.scale](*first.shape[-2:])
-        for matrix, update in zip(matrices, (updates,) if first.ndim > 2 else updates.unbind(), strict=True):
+        for matrix, update in zip(matrices, (updates,) if is_stack else updates.unbind(), strict=True):
             matrix.mul_(1 - lr * weight_decay)
             matrix.add_(update.to(matrix.dtype), alpha=-lr * scale)
 
