@@ -1,6 +1,7 @@
 """Text parts of multimodal checkpoints: logits compared with those of the whole transformers model on texts."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -367,16 +368,28 @@ def test_experts_of_qwen3_vl_are_read_in_both_layouts(tmp_path):
     assert shapes == {(4, 24, 32), (4, 32, 24)}
 
 
-@pytest.mark.parametrize(("key", "value"), [("norm_topk_prob", False), ("use_sliding_window", True)])
-def test_a_key_of_qwen3_moe_that_qwen3_vl_does_not_read_is_refused(key, value, tmp_path):
-    maker("qwen3_vl_moe")(False).save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
+@pytest.mark.parametrize(
+    ("make", "key", "allowed", "value"),
+    [
+        (maker("qwen3_vl_moe"), "norm_topk_prob", True, False),
+        (maker("qwen3_vl_moe"), "use_sliding_window", False, True),
+        (maker("qwen3_vl"), "use_sliding_window", False, True),
+        (gemma3, "final_logit_softcapping", None, 5.0),
+    ],
+)
+def test_a_key_of_the_text_that_the_whole_model_does_not_read_is_refused(make, key, allowed, value, tmp_path):
+    """transformers gives the same logits with both values."""
+    make(False).save_pretrained(tmp_path)
+    file, ids, logits = tmp_path / "config.json", torch.arange(1, 21)[None], []
     values = json.loads(file.read_text())
-    for setting in (not value, value):
-        values["text_config"][key] = setting
+    for setting in (allowed, value):
+        values["text_config"] |= {key: setting, "sliding_window": 4}
         file.write_text(json.dumps(values))
+        with torch.no_grad():
+            logits.append(AutoModelForImageTextToText.from_pretrained(tmp_path).eval()(input_ids=ids).logits)
         if setting == value:
-            with pytest.raises(UserError, match=f"text_config.{key} is {value}; allowed: {not value}"):
+            with pytest.raises(UserError, match=re.escape(f"text_config.{key} is {value}; allowed: {allowed}")):
                 load_hf(tmp_path)
         else:
             assert check_hf(tmp_path) == []
+    torch.testing.assert_close(*logits, atol=0, rtol=0)

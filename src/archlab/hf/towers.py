@@ -86,6 +86,7 @@ MULTIMODAL: Mapping[str, Multimodal] = {
         "Gemma3ForConditionalGeneration",
         {"gemma3_text": "gemma3_text"},
         frozenset({"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}),
+        fixed={"final_logit_softcapping": None},  # the class for text alone applies it
     ),
     "gemma4": Multimodal("Gemma4ForConditionalGeneration", {"gemma4_text": "gemma4_text"}, **_GEMMA_4),
     "gemma4_unified": Multimodal(
@@ -119,7 +120,7 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     ),
     "qwen3_vl": Multimodal(
         "Qwen3VLForConditionalGeneration", {"qwen3_vl_text": "qwen3"}, _IMAGE_IDS, towers=("visual",),
-        defaults={"rope_theta": 5e5},
+        defaults={"rope_theta": 5e5}, fixed={"use_sliding_window": False},
     ),
     "qwen3_vl_moe": Multimodal(
         "Qwen3VLMoeForConditionalGeneration", {"qwen3_vl_moe_text": "qwen3_moe"}, _IMAGE_IDS, towers=("visual",),
