@@ -7,7 +7,7 @@ import pytest
 from archlab.evidence.claims import OverSizes
 from archlab.evidence.over_sizes import sized_result
 from archlab.evidence.results import ArmOfResults, Results, ResultsHeader
-from archlab.report.ledger.words import over_sizes_heading, over_sizes_line, sized_gain
+from archlab.report.ledger.words_over_sizes import heading, line, row
 from archlab.study.record import Heading
 
 SIZES = {300_000: 2.0, 3_000_000: 1.6}
@@ -80,20 +80,20 @@ def test_the_change_over_sizes_counts_in_the_correction_for_several_comparisons(
 
 
 def test_a_line_names_the_text_and_the_gain_at_each_size():
-    line = over_sizes_line(sized_result(expected(leaves_out=True), results((0.04, 0.08))))
-    assert re.sub(r" \[[^]]*\]", "", line) == (
+    text = line(sized_result(expected(leaves_out=True), results((0.04, 0.08))))
+    assert re.sub(r" \[[^]]*\]", "", text) == (
         "steps: SwiGLU vs ReLU on a text: gain +2.0% at 300K, +4.8% at 3M, grows (as predicted)"
     )
-    assert line.count("[+") == 2
+    assert text.count("[+") == 2
 
 
 def test_rows_and_the_change_name_their_level_and_their_seeds():
     """Holm judges a difference of 0 at 5% after two rejections, and each of the other two at 5% / 2."""
     found = sized_result(expected(leaves_out=True), results((0.0, 0.08)))
-    rows = [sized_gain(gain) for gain in found.measured]
-    assert [row[:2] for row in rows] == [("steps: 300K", "3"), ("steps: 3M", "3")]
-    assert [row[2].partition("]")[2] for row in rows] == ["", ", 97.5% interval"]
-    assert re.search(r"changes by 0\.080 \[.*\] bits per byte, 97.5% interval; as predicted", over_sizes_heading(found))
+    rows = [row(gain) for gain in found.measured]
+    assert [cells[:2] for cells in rows] == [("steps: 300K", "3"), ("steps: 3M", "3")]
+    assert [cells[2].partition("]")[2] for cells in rows] == ["", ", 97.5% interval"]
+    assert re.search(r"changes by 0\.080 \[.*\] bits per byte, 97.5% interval; as predicted", heading(found))
 
 
 def test_the_fewest_seeds_of_an_arm_are_known():

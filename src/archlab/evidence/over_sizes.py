@@ -14,15 +14,15 @@ class SizedGain(Base):
     source: str
     """Name of the study, or short citation of the publication with the name of the quantity."""
     parameters: int
-    gain: float | None
+    gain: float | None = None
     """null if the runs do not give a difference."""
-    low: float | None
+    low: float | None = None
     """Lower end of the confidence interval. null for a published number, which comes from one run."""
-    high: float | None
-    confidence: float | None
+    high: float | None = None
+    confidence: float | None = None
     """Confidence level of the interval. null if there is none."""
-    seeds: int | None
-    """Number of seeds with a value for both models. null for a published number."""
+    seeds: int | None = None
+    """Number of seeds with a value for both models. null for a published number, and if there are too few runs."""
     result: str
     """Verdict of the comparison in words, seen from the choice. Empty for a published number."""
 
@@ -61,27 +61,24 @@ def _measured(expected: OverSizes, results: Results, sizes: dict[str, int]) -> I
     statistics = results.compared()
     is_lower_better = results.heading(None).better == "lower"
     for arm, parameters in sizes.items():
-        found = statistics[arm]
-        comparison = found.comparison
-        gain, low, high, confidence, seeds, result = None, None, None, None, None, "too few runs"
-        if comparison and comparison.difference is not None and found.mean is not None:
-            # The share refers to the model without the choice: the arm itself, or its reference.
-            base = found.mean if expected.leaves_out else found.mean - comparison.difference
-            per = (1 if expected.leaves_out == is_lower_better else -1) / base
-            gain = per * comparison.difference
-            if comparison.low is not None and comparison.high is not None:
-                low, high = sorted((per * comparison.low, per * comparison.high))
-            confidence, seeds = comparison.confidence, comparison.pairs
-            result = _seen_from_choice(comparison, expected.leaves_out)
+        comparison, mean = statistics[arm].comparison, statistics[arm].mean
+        if comparison is None or comparison.difference is None or mean is None:
+            yield SizedGain(source=results.about.study, parameters=parameters, result="too few runs")
+            continue
+        # The share refers to the model without the choice: the arm itself, or its reference.
+        base = mean if expected.leaves_out else mean - comparison.difference
+        per = (1 if expected.leaves_out == is_lower_better else -1) / base
+        low, high = comparison.low, comparison.high
+        ends = (None, None) if low is None or high is None else sorted((per * low, per * high))
         yield SizedGain(
             source=results.about.study,
             parameters=parameters,
-            gain=gain,
-            low=low,
-            high=high,
-            confidence=confidence,
-            seeds=seeds,
-            result=result,
+            gain=per * comparison.difference,
+            low=ends[0],
+            high=ends[1],
+            confidence=comparison.confidence,
+            seeds=comparison.pairs,
+            result=_seen_from_choice(comparison, expected.leaves_out),
         )
 
 
@@ -100,9 +97,5 @@ def _published(topic: str) -> Iterator[SizedGain]:
                     source=f"{sources()[effect.source].cited}, {pair.what}",
                     parameters=pair.parameters,
                     gain=gain,
-                    low=None,
-                    high=None,
-                    confidence=None,
-                    seeds=None,
                     result="",
                 )

@@ -6,7 +6,7 @@ from archlab.evidence.over_sizes import SizedGain, SizedResult
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded
 from archlab.report.charts.marks import ChartRow, Width, chart_of, color, layered, tooltip
-from archlab.report.ledger.words import sized_gain
+from archlab.report.ledger import words_over_sizes
 
 _HEIGHT = 260
 _KINDS = ("archlab", "published")
@@ -47,7 +47,7 @@ def gains(result: SizedResult, width: Width = "container") -> alt.LayerChart:
 
 
 def _row(gain: SizedGain, kind: str) -> ChartRow:
-    _, _, text, verdict = sized_gain(gain)
+    _, _, text, verdict = words_over_sizes.row(gain)
     return {
         "arm": gain.source,
         "kind": kind,

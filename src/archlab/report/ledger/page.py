@@ -34,6 +34,7 @@ from archlab.report.charts.marks import ChartRow, Width, layered, tooltip
 from archlab.report.charts.palette import SHAPES
 from archlab.report.html import render_page
 from archlab.report.ledger import words as ledger_words
+from archlab.report.ledger import words_over_sizes
 from archlab.report.ledger.over_sizes import gains
 from archlab.study.formatting import amount, difference, interval
 from archlab.study.outcomes.schema import Better, Unit
@@ -73,6 +74,7 @@ def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
         entries=entries,
         sized_chart=_sized_chart,
         words=ledger_words,
+        words_over_sizes=words_over_sizes,
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from archlab.evidence.claims import cited, mistakes
 from archlab.evidence.ledger import LedgerEntry
-from archlab.report.ledger import words
+from archlab.report.ledger import words, words_over_sizes
 from archlab.report.text_table import print_columns
 from archlab.study.study_file import AS_IT_STANDS
 
@@ -50,8 +50,8 @@ def print_entry(out: Console, entry: LedgerEntry) -> None:
             out.print(f"\n{words.UNPREDICTED_HEADING}")
             print_columns(out, words.UNPREDICTED, map(words.not_predicted, result.unpredicted))
         for sized in result.over_sizes:
-            out.print(f"\n{words.over_sizes_heading(sized)}")
-            print_columns(out, words.OVER_SIZES, map(words.sized_gain, (*sized.measured, *sized.published)))
+            out.print(f"\n{words_over_sizes.heading(sized)}")
+            print_columns(out, words_over_sizes.COLUMNS, map(words_over_sizes.row, (*sized.measured, *sized.published)))
         for ranking in result.rankings:
             out.print(words.ranked(ranking))
     if note := words.has_changed(entry):

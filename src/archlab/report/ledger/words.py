@@ -7,7 +7,7 @@ from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.findings import WITHIN_MARGIN, ExpectationVerdict
 from archlab.evidence.ledger import LedgerEntry
-from archlab.evidence.over_sizes import SizedGain, SizedResult
+from archlab.evidence.over_sizes import SizedResult
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.results import RunInfo
 from archlab.evidence.verdicts import (
@@ -17,7 +17,7 @@ from archlab.evidence.verdicts import (
     Role,
 )
 from archlab.pricing.units import count, plural
-from archlab.study.formatting import effect, margin_of, span, with_level
+from archlab.study.formatting import margin_of, span
 from archlab.study.power import POWER
 from archlab.study.study_file import AS_IT_STANDS
 
@@ -35,9 +35,6 @@ UNPREDICTED = ("comparison", "difference", "result")
 
 UNPREDICTED_HEADING = "Found but not predicted: exploratory, with no effect on the verdict"
 """Title of the table of differences that no prediction covers."""
-
-OVER_SIZES = ("source and parameters", "seeds", "gain", "result")
-"""Column headings of the table of gains over model sizes."""
 
 HOW_SURE = (
     "The brackets say how each source was checked. Verified: the source itself was read. Secondary: a transcription of "
@@ -315,39 +312,6 @@ def ranked(agreement: Agreement) -> str:
         return f"There are too few arms to compare their order with {published}."
     around = "" if agreement.low is None or agreement.high is None else f" [{agreement.low:.2f}, {agreement.high:.2f}]"
     return f"Rank correlation with {published}: {agreement.rho:.2f}{around}."
-
-
-def over_sizes_heading(result: SizedResult) -> str:
-    """Return a heading such as `SwiGLU vs ReLU on python-stdlib 3.11.7, difference over model sizes: grows (the
-    difference changes by 0.044 [0.031, 0.056] bits per byte, 99.3% interval; as predicted)`."""
-    about, change = f"{result.expected.of} on {result.text}", ""
-    if result.change and result.change.difference is not None:
-        text = effect(result.change.difference, result.change.low, result.change.high, result.outcome.unit)
-        change = f"the difference changes by {with_level(text, result.change.confidence)}; "
-    return f"{about}, difference over model sizes: {result.trend} ({change}{_predicted(result)})"
-
-
-def over_sizes_line(result: SizedResult) -> str:
-    """Return a line such as `steps: SwiGLU vs ReLU on python-stdlib 3.11.7: gain +0.2% [-1.3, +1.7] at 298K, -0.9%
-    [-2.4, +0.6] at 1M, no trend found (predicted: grows)`."""
-    sizes = ", ".join(f"{_share(gain)} at {count(gain.parameters)}" for gain in result.measured)
-    what = f"{result.expected.study}: {result.expected.of} on {result.text}"
-    return f"{what}: gain {sizes}, {result.trend} ({_predicted(result)})"
-
-
-def _predicted(result: SizedResult) -> str:
-    return "as predicted" if result.trend == result.expected.trend else f"predicted: {result.expected.trend}"
-
-
-def _share(gain: SizedGain) -> str:
-    ends = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-    return "unknown" if gain.gain is None else f"{gain.gain:+.1%}{ends}"
-
-
-def sized_gain(gain: SizedGain) -> tuple[str, str, str, str]:
-    """Return a row of the table of gains over model sizes, with the columns of OVER_SIZES."""
-    share, seeds = with_level(_share(gain), gain.confidence), "" if gain.seeds is None else str(gain.seeds)
-    return f"{gain.source}: {count(gain.parameters)}", seeds, share, gain.result or "published"
 
 
 def citation(source: Publication) -> str:

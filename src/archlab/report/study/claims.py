@@ -15,7 +15,8 @@ from archlab.evidence.results import in_library
 from archlab.evidence.studies import ListedStudy
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.pricing.units import plural, seconds, si
-from archlab.report.ledger.words import at_scale, found_here, over_sizes_line
+from archlab.report.ledger import words_over_sizes
+from archlab.report.ledger.words import at_scale, found_here
 from archlab.report.text_table import FIXED
 from archlab.study.forecast import Forecast
 from archlab.study.formatting import contrast_text, listed
@@ -56,7 +57,7 @@ def lines(summary: StudySummary) -> Iterator[str]:
 def of_the_ledger(result: ClaimAtScale) -> str:
     """Return a line about archlab's own run of the study at one scale: its results, and the verdict on the whole
     claim."""
-    findings = "; ".join(filter(None, (found_here(result), *map(over_sizes_line, result.over_sizes))))
+    findings = "; ".join(filter(None, (found_here(result), *map(words_over_sizes.line, result.over_sizes))))
     here = f"the ledger's run, {at_scale(result)}"
     return f"{here}: {findings}; verdict on the claim: {result.verdict}" if findings else f"{here}: not run yet"
 

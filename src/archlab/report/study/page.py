@@ -18,6 +18,7 @@ from archlab.report.charts.files import SCALE, drawn_by
 from archlab.report.charts.palette import MODES, still_theme
 from archlab.report.html import render_page, sentence
 from archlab.report.ledger import words as ledger_words
+from archlab.report.ledger import words_over_sizes
 from archlab.report.study import arms, curves
 from archlab.report.study.arms import arm_colors, labels
 from archlab.report.study.claims import claims_of, explained
@@ -102,6 +103,7 @@ def render(summary: StudySummary) -> str:
         claims=claims,
         explained=[] if claims else explained(summary),
         words=ledger_words,
+        words_over_sizes=words_over_sizes,
         cited=cited,
         captions={
             "differences": arms.DIFFERENCES_SHOW,
