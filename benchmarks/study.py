@@ -2,12 +2,12 @@
 
 Needs `pip install -e '.[bench]'`. Usage:
     python benchmarks/study.py                          # 24,576 tokens per run
-    python benchmarks/study.py --tokens 245760          # the demo itself
+    python benchmarks/study.py --tokens 245760          # as long as the runs of ladder-rates
     python benchmarks/study.py --check                  # exit code 1 if a ratio is a tenth below the record.
 
-The study is the demo, a tenth as long: seven arms with three seeds, 516,096 tokens in all. Everything counts: worker
-processes that start, text that is prepared (each study has an empty cache), evaluation as often as in the demo, summary
-and report.
+The study is `ladder-rates` without tuning, a tenth as long: seven arms with three seeds, 516,096 tokens in all.
+Everything counts: worker processes that start, text that is prepared (each study has an empty cache), evaluation,
+summary and report. Runs are evaluated as often as in `ladder-rates`.
 
 The peer has less work. It uses as many processes and threads as the study. They train transformers' Llama in the shape
 of the last arm with a plain training loop on random text, and score as many tokens.
@@ -63,22 +63,28 @@ class Work:
 
 
 def shortened(tokens: int) -> StudyConfig:
-    """Return the demo's study with `tokens` tokens per run and proportionally shorter evaluations and intervals."""
-    _, whole = read_study("ladder")
+    """Return `ladder-rates` without tuning, with three seeds and `tokens` tokens per run. Evaluations and the intervals
+    between them are proportionally shorter."""
+    _, whole = read_study("ladder-rates")
     share = tokens / (whole.budget.tokens or tokens)
-    train = resolve_train(Study("ladder", whole, Path()).arms[0].config)
+    train = resolve_train(Study("ladder-rates", whole, Path()).arms[0].config)
     values = {
         "train.eval_tokens": max(1, round(train.eval_tokens * share)),
         "train.eval_every": max(1, round(train.eval_every * share)),
     }
     return whole.model_copy(
-        update={"budget": whole.budget.model_copy(update={"tokens": tokens}), "set": {**whole.set, **values}}
+        update={
+            "seeds": 3,
+            "tune": {},
+            "budget": whole.budget.model_copy(update={"tokens": tokens}),
+            "set": {**whole.set, **values},
+        }
     )
 
 
 def work_of(config: StudyConfig) -> Work:
     """Return the work of a study on this machine."""
-    study = Study("ladder", config, Path())
+    study = Study("ladder-rates", config, Path())
     config_of_last = study.arms[-1].config
     train, device = resolve_train(config_of_last), choose_device(config_of_last.train)
     model, layer = config_of_last.model, cast(Any, layer_configs(config_of_last.model)[0])
