@@ -2,7 +2,7 @@
 
 Needs `pip install -e '.[bench]'`. Usage:
     python benchmarks/study.py                          # 24,576 tokens per run
-    python benchmarks/study.py --tokens 245760          # as long as the runs of ladder-rates
+    python benchmarks/study.py --tokens 245760          # whole runs
     python benchmarks/study.py --check                  # exit code 1 if a ratio is a tenth below the record.
 
 The study is `ladder-rates` without tuning, a tenth as long: seven arms with three seeds, 516,096 tokens in all.
