@@ -178,14 +178,23 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *, check: bool) -> int:
+def finish(
+    benchmark: str,
+    ratios: dict[str, float],
+    results: dict[str, Any],
+    *,
+    check: bool,
+    measured_on: dict[str, Any] | None = None,
+) -> int:
     """Print one JSON line, write it to records/, and return the exit code. A higher ratio is always better.
+
+    `measured_on` is the hardware, by default that of this process.
 
     With `check`, nothing is written. The result is 1 if a ratio is missing or more than a tenth below the one
     recorded on this machine. Without `check`, a record is only replaced if the new one has all of its ratios.
     """
     ratios = {name: _short(ratio) for name, ratio in ratios.items()}
-    found = {"benchmark": benchmark, "hardware": hardware(), "ratios": ratios, **results}
+    found = {"benchmark": benchmark, "hardware": measured_on or hardware(), "ratios": ratios, **results}
     file = RECORDS / f"{benchmark}.json"
     print(json.dumps(found))
     before = json.loads(file.read_text()) if file.exists() else {"ratios": {}}
