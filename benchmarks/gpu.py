@@ -1,17 +1,16 @@
 """Measure what differs on a GPU, in five parts, and merge them into one record.
 
 Needs `pip install -e '.[bench,dev]'`. Usage:
-    python benchmarks/gpu.py --part kernels    # or train, decode, layers, grid; less than ten minutes each
+    python benchmarks/gpu.py --part kernels    # one part
     python benchmarks/gpu.py                   # all parts
-    python benchmarks/gpu.py --merge           # write records/gpu.json from the parts that were measured
+    python benchmarks/gpu.py --merge           # write the record
     python benchmarks/gpu.py --merge --check   # exit code 1 if a ratio is a tenth below the record.
 
-The parts:
-    kernels   logits and gradients compared with float64; a run that is killed and resumed; a profile
-    train     training at 1B parameters compared with other libraries, and with the peak of matrix products
-    decode    decoding at 1B parameters compared with transformers, and with the bandwidth of a copy
-    layers    layers alone: attention with masks compared with plain causal attention, mixtures, recurrent mixers
-    grid      the invariants for some configs of the grid, and counted memory compared with measured memory
+The part `kernels` compares logits and gradients with float64, resumes a run that was killed, and makes a profile. The
+part `train` compares training at 1B parameters with other libraries and with the peak of matrix products. The part
+`decode` compares decoding at 1B parameters with transformers and with the bandwidth of a copy. The part `layers`
+compares layers with plain causal attention: attention with masks, mixtures and recurrent mixers. The part `grid` tests
+the invariants for some configs of the grid, and compares counted memory with measured memory.
 
 Each entrant has a process and a time limit of its own. Its result is written at once, so a part that is killed loses at
 most one entrant. A part that is started again goes on with the entrants that have no result. It begins again if the

@@ -1,4 +1,4 @@
-"""What `gpu.py` measures. Each function runs in a process of its own and returns numbers for the record."""
+"""Measurements of `gpu.py`. Each function runs in a process of its own and returns numbers for the record."""
 
 import json
 import re

@@ -102,7 +102,9 @@ def test_an_entrant_that_fails_does_not_stop_its_part(gpu, tmp_path) -> None:
     assert results(file)["fails"] == {"median": 3.0}
 
 
-def part(folder: Path, name: str, found: Mapping[str, Mapping[str, object]], hardware: str = "H", code: str = "c") -> None:
+def part(
+    folder: Path, name: str, found: Mapping[str, Mapping[str, object]], hardware: str = "H", code: str = "c"
+) -> None:
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps({"hardware": hardware, "code": code, "results": found}))
 
@@ -133,7 +135,7 @@ def test_parts_become_one_record(gpu, tmp_path, records, capsys) -> None:
     assert "window at 4096 to plain causal: 1.25; the record has 1.5" in capsys.readouterr().out
 
 
-def test_parts_with_faults_or_of_different_code_are_no_good_record(gpu, tmp_path, records, capsys) -> None:
+def test_a_record_names_faults_and_refuses_parts_of_different_code(gpu, tmp_path, records, capsys) -> None:
     assert gpu.merge(tmp_path, check=False) == 2
     part(tmp_path, "kernels", {"flex": {"passed": False}, "sdpa": {"passed": True}, "GQA": {"failed": "out of memory"}})
     assert gpu.merge(tmp_path, check=False) == 1
