@@ -1,10 +1,12 @@
 """Measure what differs on a GPU, in five parts, and merge them into one record.
 
 Needs `pip install -e '.[bench,dev]'`. Usage:
-    python benchmarks/gpu.py --part kernels    # one part
     python benchmarks/gpu.py                   # all parts
-    python benchmarks/gpu.py --merge           # write the record
+    python benchmarks/gpu.py --part kernels
+    python benchmarks/gpu.py --merge
     python benchmarks/gpu.py --merge --check   # exit code 1 if a ratio is a tenth below the record.
+
+`--merge` writes the record from the parts that were measured before.
 
 The part `kernels` compares logits and gradients with float64, resumes a run that was killed, and makes a profile. The
 part `train` compares training at 1B parameters with other libraries and with the peak of matrix products. The part
