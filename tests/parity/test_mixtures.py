@@ -53,7 +53,7 @@ def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str
     "model_type",
     [
         "glm4_moe", "ernie4_5_moe", "minimax_m2", "qwen3_next", "glm4_moe_lite", "solar_open", "exaone_moe", "hy_v3",
-        "qwen3_5_moe_text", "mimo_v2_flash",
+        "qwen3_5_moe_text", "mimo_v2_flash", "axk1",
     ],
 )  # fmt: skip
 def test_layers_for_multi_token_prediction_are_left_out(model_type: str, tmp_path: Path) -> None:

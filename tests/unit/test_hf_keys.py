@@ -1,6 +1,7 @@
 """Keys of published config.json files: ignored silently, ignored with a note, or refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from archlab.errors import UserError
 from archlab.exchange.hf_config import read_model_config
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
+from tests.parity.cases import CASES
+from tests.parity.tiny import tiny_model
 from tests.reference import grok_1  # noqa: F401 - makes grok-1 known to transformers
 
 torch.set_num_threads(1)
@@ -22,6 +25,10 @@ ROWS = yaml.safe_load((Path(__file__).parent / "published_keys.yaml").read_text(
 COMMON: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MIXTURE: dict[str, Any] = {
+    "intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
 }  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 48},
@@ -48,6 +55,13 @@ SIZES: dict[str, dict[str, Any]] = {
         "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
         "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
     },
+    "bamba": {
+        "intermediate_size": 48, "num_key_value_heads": 2, "mamba_n_heads": 4, "mamba_d_state": 8,
+        "attn_layer_indices": [1],
+    },
+    "hy_v3": {**MIXTURE, "head_dim": 8},
+    "exaone_moe": {**MIXTURE, "sliding_window": 4},
+    "recurrent_gemma": {"intermediate_size": 96, "block_types": ["recurrent", "attention"]},
 }  # fmt: skip
 
 
@@ -90,6 +104,22 @@ def test_the_only_key_that_all_classes_read_without_declaring_it() -> None:
     assert not torch.allclose(logits(plain | {"is_causal": False}), logits(plain))
     with pytest.raises(UserError, match="is_causal is False, which archlab cannot build; allowed: True"):
         FAMILIES["llama"].model_config(plain | {"is_causal": False}, "config.json")
+
+
+@pytest.mark.parametrize("name", ["nemotron_h", "kimi_linear"])
+def test_a_class_that_never_ties_its_head(name: str) -> None:
+    """So a file that ties it is refused, because transformers would draw the missing head at random."""
+    case = next(case for case in CASES if case.model_type == name)
+    model = tiny_model(replace(case, hf=case.hf | {"tie_word_embeddings": True}))
+    assert not torch.equal(model.get_input_embeddings().weight, model.lm_head.weight)
+    with pytest.raises(UserError, match="allowed: false, because the published class never ties the head"):
+        FAMILIES[name].model_config(model.config.to_dict(), "config.json")
+
+
+def test_experts_of_another_width_than_the_stream_are_refused_with_the_reason() -> None:
+    values = CONFIG_MAPPING["nemotron_h"](moe_latent_size=64).to_dict()
+    with pytest.raises(UserError, match=r"moe_latent_size is 64, .* because the experts of archlab are as wide as"):
+        FAMILIES["nemotron_h"].model_config(values, "config.json")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

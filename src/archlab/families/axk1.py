@@ -56,6 +56,7 @@ FAMILY = Family(
     ],
     # Published files have this norm in dense layers, too, which do not use it, and no correction.
     buffers=("rotary_emb.inv_freq", "post_mlp_layernorm.weight"),
+    has_mtp_layers=True,
     zero_if_absent=(".mlp.gate.e_score_correction_bias",),
     prefix="model.",
     no_effect=UNREAD_KEYS - {"moe_layer_freq"},

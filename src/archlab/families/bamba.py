@@ -12,6 +12,7 @@ from archlab.families.qwen3_next import ConvolutionSilu
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
 from archlab.hf.layer_types import FULL, LINEAR, MixerLayers
+from archlab.hf.repeated import RepeatedKeys
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Row, linear
 
@@ -41,6 +42,16 @@ class HeadWidth:
             hf["mamba_d_head"] = model.mixer.head_dim
         else:
             hf |= {"mamba_n_heads": 1, "mamba_expand": 1, "mamba_d_head": model.d_model}
+
+
+def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
+    """Return the right value of `attn_rotary_emb`, the number of dimensions of each head that RoPE rotates. Without
+    attention, every value is right."""
+    attention = next((layer for layer in layers if layer.get("attention.kind") != "none"), None)
+    if attention is None:
+        return {"attn_rotary_emb": hf.get("attn_rotary_emb")}
+    width = attention.get("attention.head_dim") or attention["d_model"] // attention["attention.n_heads"]
+    return {"attn_rotary_emb": int(width * attention["position"]["fraction"])}
 
 
 MIXER_SIZES = (
@@ -113,6 +124,7 @@ FAMILY = Family(
         LAYERS,
         ConvolutionSilu(LAYERS),
         Key("tie_word_embeddings", "head.tied", False),
+        RepeatedKeys(repeated),
     ],
     weights=[*AROUND_MIXER, *MIXER],
     buffers=("rotary_emb.inv_freq",),

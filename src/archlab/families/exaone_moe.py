@@ -2,6 +2,7 @@
 the branches, and the mixture of experts of DeepSeek V3.
 """
 
+from archlab.config.core.merge import Raw
 from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.exaone4 import by_pattern
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
@@ -12,6 +13,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import LayerTypes
 from archlab.hf.mixture import GroupKeys, SharedExperts, mlp_layer_types
+from archlab.hf.repeated import RepeatedKeys
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Row
 
@@ -22,6 +24,13 @@ def by_pattern_with_window(hf: ConfigReader, n_layers: int) -> list[str]:
     if hf.or_null("sliding_window", 4096) is None:
         raise hf.refuse("sliding_window", None, "a number")
     return by_pattern(hf, n_layers)
+
+
+def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
+    """Return the right values of the keys that older files have instead of `mlp_layer_types` and
+    `first_k_dense_replace`."""
+    sparse = [layer["mlp.kind"] == "moe" for layer in layers]
+    return {"is_moe_layer": sparse, "first_last_k_dense_replace": [*sparse, True].index(True)}
 
 
 FAMILY = Family(
@@ -45,6 +54,7 @@ FAMILY = Family(
         LayerTypes(by_pattern_with_window, full={"position": {"kind": "none"}}, unused=4096),
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(reads_first=True),
+        RepeatedKeys(repeated),
     ],
     weights=[
         *ATTENTION,
@@ -58,5 +68,5 @@ FAMILY = Family(
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=UNREAD_KEYS,
+    no_effect=UNREAD_KEYS | {"mtp_share_layers", "mtp_loss_scaling_factor"},
 )

@@ -10,8 +10,9 @@ from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, ROUTER
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import ConfigReader, Key
+from archlab.hf.fields import ConfigReader, Key, unread
 from archlab.hf.mixture import SharedExperts, each_expert, mlp_layer_types, shared_expert
+from archlab.hf.repeated import RepeatedKeys
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Row
 
@@ -47,6 +48,11 @@ FAMILY = Family(
         *BIASES,
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(bias_key="mlp_bias"),
+        *(
+            unread(key, True)
+            for key in ("qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias")
+        ),
+        RepeatedKeys(lambda hf, _: {"expert_hidden_dim": hf.get("moe_intermediate_size", 1536)}),
     ],
     weights=[
         *ATTENTION,
@@ -67,7 +73,11 @@ FAMILY = Family(
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    # A sum of two bfloat16 numbers is rounded once, whether it is computed in bfloat16 or in float32.
-    no_effect=UNREAD_KEYS | {"enable_moe_fp32_combine"},
+    no_effect=UNREAD_KEYS | {
+        # A sum of two bfloat16 numbers is rounded once, whether it is computed in bfloat16 or in float32.
+        "enable_moe_fp32_combine",
+        # keys about rounding, kernels and special tokens that the published code does not read
+        "enable_attention_fp32_softmax", "enable_lm_head_fp32", "use_grouped_mm", "eod_token_id",
+    },
     aliases={"num_local_experts": "num_experts"},
-)
+)  # fmt: skip

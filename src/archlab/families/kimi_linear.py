@@ -115,7 +115,7 @@ FAMILY = Family(
         LAYERS,
         ConvolutionSilu(LAYERS),
         mlp_layer_types(reads_first=True),
-        Only("tie_word_embeddings", False),  # the published class never ties them
+        Only("tie_word_embeddings", False, "false, because the published class never ties the head to the embedding"),
         # Keys that only the code beside the published files reads.
         Only("mla_use_nope", True, written=False),
         Only("moe_layer_freq", 1, written=False),

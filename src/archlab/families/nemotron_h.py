@@ -131,8 +131,8 @@ FAMILY = Family(
         Always("position.kind", "none"),
         OneBranch(),
         Only("mamba_hidden_act", "silu"),
-        Only("moe_latent_size", None),
-        Only("tie_word_embeddings", False),
+        Only("moe_latent_size", None, "null, because the experts of archlab are as wide as the stream"),
+        Only("tie_word_embeddings", False, "false, because the published class never ties the head to the embedding"),
     ],
     weights=[
         Row("backbone.embeddings.weight", "embedding.weight"),

@@ -12,7 +12,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt_oss import IN_OUT
 from archlab.families.llama import SIZES
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, ConfigReader, Key, Only
+from archlab.hf.fields import Always, ConfigReader, Key, Only, unread
 from archlab.hf.layer_types import FULL, LINEAR, MixerLayers
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Conversion, Row, linear
@@ -93,6 +93,7 @@ FAMILY = Family(
         Always("norm.unit_offset", True),
         Key("rms_norm_eps", "norm.eps", 1e-6),
         EmbeddingScale(),
+        unread("embeddings_scale_by_sqrt_dim", True),
         Always("mlp.kind", "gated"),
         Always("mlp.bias", True),
         Always("mlp.activation", "gelu_tanh"),

@@ -186,6 +186,12 @@ class Only:
             hf[self.hf_key] = self.value
 
 
+def unread(hf_key: str, value: Any) -> Only:
+    """Return the step for a key of published files that the published code does not read, because it always builds what
+    this value means. Another value is an error."""
+    return Only(hf_key, value, f"{value!r}, because the published code always builds this", written=False)
+
+
 @dataclass(frozen=True)
 class Switch:
     """Boolean key that turns a component on or off: true sets the archlab field to `on`, and false sets it to "none".
