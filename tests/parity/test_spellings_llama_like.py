@@ -10,7 +10,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import archlab
-from archlab.config.components.position import Rope
+from archlab.config.components.position import DynamicNTK, Rope
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.registry import find_family
@@ -132,6 +132,18 @@ def test_a_scaling_with_factor_1_is_the_same_as_in_transformers(scaling: dict[st
     stretches = scaling["rope_type"] == "longrope" or "attention_factor" in scaling
     assert isinstance(ours.config.position, Rope)
     assert (ours.config.position.scaling.kind == "none") == (not stretches)
+
+
+def test_scalings_of_rope_begin_at_the_default_length_of_the_class() -> None:
+    """A file without `max_position_embeddings` has that of the class, in the scaling, too."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    values = LlamaConfig(**SMALL, rope_parameters=scaling).to_dict()
+    del values["max_position_embeddings"]
+    theirs, ours = LlamaForCausalLM(LlamaConfig.from_dict(values)), read("llama", values)
+    assert ours.max_seq_len == theirs.config.max_position_embeddings == 2048
+    assert isinstance(ours.position, Rope)
+    longest = theirs.model.rotary_emb.original_max_seq_len
+    assert ours.position.scaling == DynamicNTK(factor=2.0, original_max_seq_len=longest)
 
 
 LFM2: dict[str, Any] = {

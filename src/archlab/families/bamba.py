@@ -111,6 +111,7 @@ AROUND_MIXER = [
 FAMILY = Family(
     model_type="bamba",
     architecture="BambaForCausalLM",
+    longest=262144,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -46,6 +46,7 @@ class WholeHeadsPerShard:
 FAMILY = Family(
     model_type="codegen",
     architecture="CodeGenForCausalLM",
+    longest=2048,
     fields=[*FIELDS, WholeHeadsPerShard()],
     weights=[
         *linear(f"{LAYER}.attn.qkv_proj", QKV, Conversion(_split, _join), bias=False),

@@ -77,6 +77,7 @@ class OtherMultipliers:
 FAMILY = Family(
     model_type="falcon_h1",
     architecture="FalconH1ForCausalLM",
+    longest=8192,
     fields=[
         *SIZES,
         kv_heads(8),

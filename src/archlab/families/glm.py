@@ -27,6 +27,7 @@ MLP = [
 FAMILY = Family(
     model_type="glm",
     architecture="GlmForCausalLM",
+    longest=131072,
     fields=FIELDS,
     weights=[*ATTENTION, *MLP, *PRE_NORMS, *AROUND],
     buffers=("rotary_emb.inv_freq",),

@@ -27,6 +27,7 @@ MULTIPLIERS = (
 FAMILY = Family(
     model_type="granite",
     architecture="GraniteForCausalLM",
+    longest=2048,
     fields=[
         *SIZES,
         *RMS_NORM,

@@ -42,6 +42,7 @@ memory."""
 FAMILY = Family(
     model_type="granitemoe",
     architecture="GraniteMoeForCausalLM",
+    longest=2048,
     fields=FIELDS,
     weights=WEIGHTS,
     alternatives=FUSED_EXPERTS,

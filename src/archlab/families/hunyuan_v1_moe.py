@@ -48,6 +48,7 @@ class TopK:
 FAMILY = Family(
     model_type="hunyuan_v1_moe",
     architecture="HunYuanMoEV1ForCausalLM",
+    longest=2048,
     fields=[
         *SIZES,
         *rms_norm(1e-5),

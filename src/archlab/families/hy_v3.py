@@ -31,6 +31,7 @@ class AtLeastOneShared(SharedExperts):
 FAMILY = Family(
     model_type="hy_v3",
     architecture="HYV3ForCausalLM",
+    longest=131072,
     fields=[
         *SIZES,
         kv_heads(8),

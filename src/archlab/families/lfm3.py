@@ -115,6 +115,7 @@ class ConvAndAttention(MixerLayers):
 FAMILY = Family(
     model_type="lfm3",
     architecture="Lfm3ForCausalLM",
+    longest=128000,
     fields=[
         *SIZES,
         kv_heads(4),

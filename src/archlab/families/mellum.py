@@ -65,6 +65,7 @@ class PartialRope(NestedRope):
 FAMILY = Family(
     model_type="mellum",
     architecture="MellumForCausalLM",
+    longest=131072,
     fields=[
         *SIZES,
         kv_heads(4),

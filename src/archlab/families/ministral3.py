@@ -53,6 +53,7 @@ class GrowingRope(RopeKeys):
 FAMILY = Family(
     model_type="ministral3",
     architecture="Ministral3ForCausalLM",
+    longest=262144,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -28,6 +28,7 @@ class Windows(LayerTypes):
 FAMILY = Family(
     model_type="mistral",
     architecture="MistralForCausalLM",
+    longest=131072,
     fields=[
         *SIZES,
         kv_heads(8),

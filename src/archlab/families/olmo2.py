@@ -29,6 +29,7 @@ WEIGHTS = [*ATTENTION, *QK_NORMS, *MLP, *OUTPUT_NORMS, *AROUND]
 FAMILY = Family(
     model_type="olmo2",
     architecture="Olmo2ForCausalLM",
+    longest=2048,
     fields=[
         *SIZES,
         *NORMS,

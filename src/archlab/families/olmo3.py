@@ -30,6 +30,7 @@ class Rope(RopePerType):
 FAMILY = Family(
     model_type="olmo3",
     architecture="Olmo3ForCausalLM",
+    longest=2048,
     fields=[
         *SIZES,
         *NORMS,

@@ -8,6 +8,7 @@ from archlab.hf.weight_map import Row, linear
 FAMILY = Family(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
+    longest=512,
     fields=[
         *SIZES,
         PlainMLP(),

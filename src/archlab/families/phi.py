@@ -11,6 +11,7 @@ LAYER = "model.layers.{i}"
 FAMILY = Family(
     model_type="phi",
     architecture="PhiForCausalLM",
+    longest=2048,
     fields=[
         *SIZES,
         Always("norm.kind", "layernorm"),

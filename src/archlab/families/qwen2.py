@@ -38,6 +38,7 @@ class Windows(LayerTypes):
 FAMILY = Family(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
+    longest=32768,
     fields=[
         *SIZES,
         kv_heads(32),

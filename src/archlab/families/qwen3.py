@@ -25,6 +25,7 @@ QK_NORMS = [
 FAMILY = Family(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
+    longest=32768,
     fields=[
         *SIZES,
         kv_heads(32),

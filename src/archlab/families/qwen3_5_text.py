@@ -34,6 +34,7 @@ WEIGHTS = [
 FAMILY = Family(
     model_type="qwen3_5_text",
     architecture="Qwen3_5ForCausalLM",
+    longest=32768,
     fields=[
         *attention_fields(4),
         ROPE,

@@ -57,6 +57,7 @@ class Layers(LayerTypes):
 FAMILY = Family(
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
+    longest=32768,
     fields=[
         *SIZES,
         kv_heads(4),

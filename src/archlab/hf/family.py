@@ -87,6 +87,9 @@ class Family:
     """Name of the transformers class, as in the key `architectures` of config.json."""
     fields: Sequence[Field]
     weights: Sequence[Row]
+    longest: int | None = None
+    """Value of the published class for a missing key of `max_seq_len`, such as `max_position_embeddings`. None if the
+    fields say it."""
     buffers: Sequence[str] = ()
     """Name suffixes of tensors in the published files that archlab ignores, because they are not weights."""
     constants: Sequence[Constant] = ()
@@ -144,7 +147,10 @@ class Family:
         Raise UserError for an unknown key, or for a value that archlab cannot express. Error messages begin with
         `where`, the name of the file.
         """
-        hf, ours = ConfigReader(_canonical(values, self.aliases, where), where), dict[str, Any]()
+        present = _canonical(values, self.aliases, where)
+        if self.longest and present.get(key := all_hf_keys(self.fields)["max_seq_len"]) is None:
+            present[key] = self.longest
+        hf, ours = ConfigReader(present, where), dict[str, Any]()
         parts = (Only("is_encoder_decoder", self.has_encoder), *EVERYWHERE, *self.fields)
         refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]
         others = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
