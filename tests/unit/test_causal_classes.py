@@ -3,15 +3,21 @@
 `python tests/unit/test_causal_classes.py` writes the table again.
 """
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family, refused
+from archlab.hf.family import Family
+from archlab.hf.fields import Only, all_limits
 from archlab.hf.towers import MULTIMODAL
+from tests.parity.cases import CASES
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 TABLE = re.compile(r"^\| model_type \|.*?(?=^$|\Z)", re.MULTILINE | re.DOTALL)
@@ -31,8 +37,20 @@ def answer(name: str) -> tuple[str, str]:
         return "text part", f"the class {MULTIMODAL[name].architecture}; its text part is {types}"
     family = find_family(name, "config.json")
     is_other_class = CLASSES[name] not in (family.architecture, *family.other_architectures)
-    reason = f"the class {family.architecture}" if is_other_class else ""
+    limits = [f"`{key}`: {values}" for key, values in sorted(limits_of(family).items())]
+    reasons = [
+        *([f"the class {family.architecture}"] if is_other_class else []),
+        *([f"only {', '.join(limits)}"] if limits else []),
+    ]
+    reason = "; ".join(reasons)
     return ("exact", reason) if name in FAMILIES else (f"variant of `{family.model_type}`", reason)
+
+
+def limits_of(family: Family) -> dict[str, str]:
+    """Return the values that archlab supports, by key of the published class."""
+    published = CONFIG_MAPPING[family.model_type]
+    names = {"per_layer_config", *(field.name for field in dataclasses.fields(published))}
+    return {key: values for key, values in all_limits(family.fields).items() if key.partition(".")[0] in names}
 
 
 def table() -> str:
@@ -62,6 +80,34 @@ def test_reasons_name_families_that_exist():
         assert {other: "exact" if other in FAMILIES else "refused" for other in parts} == parts, name
         if NOT_WRITTEN in reason:
             assert set(re.findall(r"`([^`]+)`", reason)) <= {*FAMILIES}, name
+
+
+OPTIONS = [
+    ("gemma4_text", "num_kv_shared_layers", 2),
+    ("gemma4_text", "hidden_size_per_layer_input", 8),
+    ("gpt_oss", "swiglu_alpha", 1.5),
+    ("laguna", "moe_router_logit_softcapping", 30.0),
+    ("dbrx", "ffn_config", {"moe_normalize_expert_weights": 2.0}),
+    ("olmoe", "clip_qkv", 8.0),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), OPTIONS)
+def test_a_refused_option_of_an_exact_family_is_in_the_table_and_has_a_reason(name: str, key: str, value: Any) -> None:
+    case = next(case for case in CASES if case.model_type == name)
+    published = CONFIG_MAPPING[name](**case.hf | {key: value}).to_dict()
+    last = next(iter(value)) if isinstance(value, dict) else key
+    with pytest.raises(UserError, match=rf"{last} is .*, because"):
+        FAMILIES[name].model_config(published, "config.json")
+    assert f"`{key}" in answer(name)[1]
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES.keys() & FAMILIES.keys()))
+def test_every_limit_of_an_exact_family_has_a_reason(name: str) -> None:
+    family = FAMILIES[name]
+    for part in family.fields:
+        if isinstance(part, Only) and part.limits.keys() & limits_of(family).keys():
+            assert re.search(r"because|the only", part.allowed), part
 
 
 @pytest.mark.parametrize("name", sorted(REASONS))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key, Only
+from archlab.hf.fields import NO_CROSS_ATTENTION, ActivationKey, Always, ConfigReader, Field, Key, Only
 from archlab.hf.weight_map import Row, linear
 
 
@@ -49,13 +49,13 @@ WITHOUT_SEGMENTS: list[Field] = [
     Key("max_position_embeddings", "max_seq_len", 512),
     Key("layer_norm_eps", "norm.eps", 1e-12),
     Only("position_embedding_type", "absolute", written=False),
-    Only("add_cross_attention", False),
+    NO_CROSS_ATTENTION,
 ]
 
 FIELDS: list[Field] = [
     *WITHOUT_SEGMENTS,
     Key("type_vocab_size", "embedding.segments", 2),
-    Only("is_decoder", False),
+    Only("is_decoder", False, "false, because the masked tokens need both directions"),
 ]
 
 PRE_NORM: list[Field] = [Always("norm.placement", "pre"), Always("embedding.norm", False)]

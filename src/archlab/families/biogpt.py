@@ -3,7 +3,7 @@
 from archlab.families.llama import WIDTHS
 from archlab.families.xglm import SCALED_EMBEDDING
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only
+from archlab.hf.fields import NO_CROSS_ATTENTION, ActivationKey, Always, Key
 from archlab.hf.weight_map import Row, linear
 
 LAYER = "biogpt.layers.{i}"
@@ -24,7 +24,7 @@ FAMILY = Family(
         Always("position.kind", "learned"),
         Always("position.offset", 2),
         SCALED_EMBEDDING,
-        Only("add_cross_attention", False),
+        NO_CROSS_ATTENTION,
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=[

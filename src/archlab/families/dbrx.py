@@ -2,7 +2,8 @@
 values, and a mixture of experts.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
@@ -54,11 +55,12 @@ class ExpertWeights:
     """The key `moe_normalize_expert_weights`: 1 if weights are divided by their sum, null if they are not."""
 
     hf_key: str = "moe_normalize_expert_weights"
+    limits: Mapping[str, str] = field(default_factory=lambda: {"moe_normalize_expert_weights": "1.0 or null"})
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError for other numbers, which mean that weights are divided by another norm."""
         if (power := hf.or_null(self.hf_key, 1.0)) not in (1.0, None):
-            raise hf.refuse(self.hf_key, power, "1.0, null")
+            raise hf.refuse(self.hf_key, power, "1.0, null, because archlab divides weights by their sum only")
         ours["mlp.router.normalise"] = power is not None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
@@ -121,7 +123,7 @@ FAMILY = Family(
         ATTENTION,
         Always("mlp.kind", "moe"),
         FFN,
-        Only("tie_word_embeddings", False),
+        Only("tie_word_embeddings", False, "false, because the published class refuses true"),
         Always("head.tied", False),
     ],
     weights=[

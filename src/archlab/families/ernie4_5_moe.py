@@ -1,7 +1,7 @@
 """Configs and weights of the ERNIE 4.5 mixture-of-experts models (Ernie4_5_MoeForCausalLM in transformers)."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from archlab.config.core.merge import Raw
@@ -46,11 +46,13 @@ class LeastSum:
     """The key `moe_norm_min`. The weights of the chosen experts are divided by their sum, or by this value if the sum
     is smaller."""
 
+    limits: Mapping[str, str] = field(default_factory=lambda: {"moe_norm_min": "up to 1e-6"})
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if `moe_norm_min` is above 1e-6. A smaller value has an effect only if all scores are nearly
         0."""
         if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
-            raise hf.refuse("moe_norm_min", least, "up to 1e-6")
+            raise hf.refuse("moe_norm_min", least, "up to 1e-6, because archlab divides by the sum alone")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write no key to config.json, because the default of the published code is small enough."""

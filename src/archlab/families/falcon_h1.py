@@ -83,7 +83,7 @@ FAMILY = Family(
         kv_heads(8),
         *rms_norm(1e-5),
         Always("mlp.kind", "gated"),
-        Only("hidden_act", "silu"),
+        Only("hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
         RopeKeys(),
         *BIASES,
         Key("mlp_bias", "mlp.bias", False),

@@ -24,7 +24,7 @@ def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
         Key("attention_bias", "attention.qkv_bias", False),
         Key("attention_bias", "attention.out_bias", False),
         Key("tie_word_embeddings", "head.tied", True),
-        Only("use_bidirectional_attention", False),
+        Only("use_bidirectional_attention", False, "false, because no token may attend to later ones"),
     ]
 
 

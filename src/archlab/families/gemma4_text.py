@@ -2,6 +2,7 @@
 have heads of another width, and their values can be the projected keys.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archlab.config.components.moe import MoE
@@ -38,6 +39,10 @@ def types_of(_hf: ConfigReader, n_layers: int) -> list[str]:
 class Windows(LayerTypes):
     """Windows, and the heads of layers without a window. The heads of layers with a window must already have been
     read."""
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {"per_layer_config": f"equal for all layers of type {FULL}"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         listed = hf.get("layer_types", kind=list)
@@ -93,6 +98,10 @@ class NotBuilt:
     default: int
     reason: str
 
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {self.hf_key: "0"}
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if the option is on."""
         if (value := hf.get(self.hf_key, self.default)) != 0:
@@ -102,13 +111,15 @@ class NotBuilt:
         hf[self.hf_key] = 0
 
 
-@dataclass(frozen=True)
 class SeesBack:
     """Key `use_bidirectional_attention`. Its value `vision` changes only tokens of pictures."""
 
+    limits: Mapping[str, str] = {"use_bidirectional_attention": "null or vision"}
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         if (value := hf.get("use_bidirectional_attention", kind=str)) not in (None, "vision"):
-            raise hf.refuse("use_bidirectional_attention", value, "null, vision")
+            allowed = "null, vision, because no token of a text may attend to later ones"
+            raise hf.refuse("use_bidirectional_attention", value, allowed)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write no key."""

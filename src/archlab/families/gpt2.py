@@ -8,7 +8,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
+from archlab.hf.fields import NO_CROSS_ATTENTION, ActivationKey, Always, ConfigReader, Key
 from archlab.hf.weight_map import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
 
 LAYER = "transformer.h.{i}"
@@ -110,7 +110,7 @@ FAMILY = Family(
         *BIASES,
         Scales(),
         Key("tie_word_embeddings", "head.tied", True),
-        Only("add_cross_attention", False),
+        NO_CROSS_ATTENTION,
     ],
     weights=[
         Row("transformer.wte.weight", "embedding.weight"),

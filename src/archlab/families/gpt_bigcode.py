@@ -6,7 +6,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, BIASES, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
+from archlab.hf.fields import NO_CROSS_ATTENTION, ActivationKey, Always, ConfigReader, Key
 from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
 
 
@@ -40,7 +40,7 @@ FAMILY = Family(
         Always("position.kind", "learned"),
         *BIASES,
         Key("tie_word_embeddings", "head.tied", True),
-        Only("add_cross_attention", False),
+        NO_CROSS_ATTENTION,
     ],
     weights=[
         Row("transformer.wte.weight", "embedding.weight"),

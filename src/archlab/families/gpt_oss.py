@@ -49,7 +49,7 @@ FAMILY = Family(
         Always("mlp.bias", True),
         Always("mlp.router.bias", True),
         Always("mlp.activation", "quick_gelu"),
-        Only("swiglu_alpha", 1.702),
+        Only("swiglu_alpha", 1.702, "1.702, the number in the activation quick_gelu, because archlab has no other"),
         Key("swiglu_limit", "mlp.clamp", 7.0, from_hf=float),
         Always("mlp.up_offset", 1.0),
         ScaledRopeKeys(theta=150000.0, default_scaling=DEFAULT_SCALING),

@@ -2,6 +2,8 @@
 with a sigmoid router.
 """
 
+from collections.abc import Mapping
+
 from archlab.config.core.merge import Raw
 from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import SIGMOID
@@ -20,11 +22,15 @@ from archlab.hf.weight_map import Row
 class AtLeastOneShared(SharedExperts):
     """Key for the number of shared experts, which must not be 0."""
 
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {self.hf_key: "1 or more"}
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the width of the shared expert. Raise UserError for 0, because the published code then builds a shared
         expert of the width `intermediate_size`."""
         if hf.get(self.hf_key, self.default) == 0:
-            raise hf.refuse(self.hf_key, 0, "1 or more")
+            raise hf.refuse(self.hf_key, 0, "1 or more, because the published code builds a shared expert nevertheless")
         super().read(hf, ours)
 
 

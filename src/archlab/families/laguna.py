@@ -104,8 +104,8 @@ FAMILY = Family(
         HeadsPerLayer(),
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(),
-        Only("moe_apply_router_weight_on_input", False),
-        Only("moe_router_logit_softcapping", 0.0),
+        Only("moe_apply_router_weight_on_input", False, "false, because the published class refuses true"),
+        Only("moe_router_logit_softcapping", 0.0, "0.0, because archlab does not cap the logits of routers"),
         RepeatedKeys(repeated),
     ],
     weights=[

@@ -97,7 +97,7 @@ FIELDS: Sequence[Field] = (
     Key("use_conv_bias", "mixer.conv_bias", True),
     Key("use_bias", "mixer.in_bias", False),
     Key("use_bias", "mixer.out_bias", False),
-    Only("hidden_act", "silu"),
+    Only("hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
     Always("norm.kind", "rmsnorm"),
     Always("norm.cast", "before_weight"),
     Key("layer_norm_epsilon", "norm.eps", 1e-5),

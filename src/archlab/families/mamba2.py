@@ -101,7 +101,7 @@ FAMILY = Family(
         Key("use_conv_bias", "mixer.conv_bias", True),
         Key("use_bias", "mixer.in_bias", False),
         Key("use_bias", "mixer.out_bias", False),
-        Only("hidden_act", "silu"),
+        Only("hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
         *NORM,
         Expand(),
         StepLimit(),

@@ -36,7 +36,9 @@ FAMILY = replace(
         Always("norm.placement", "post"),
         Always("head.bias", True),
         OneVocabulary(),
-        Only("share_encoder_decoder_embeddings", True),
+        Only(
+            "share_encoder_decoder_embeddings", True, "true, because in archlab encoder and decoder share the embedding"
+        ),
     ],
     weights=weights("stream"),
     position_tables=POSITION_TABLES,

@@ -1,6 +1,7 @@
 """Configs and weights of MPT (MptForCausalLM in transformers)."""
 
-from collections.abc import Sequence, Set
+import json
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from archlab.config.core.merge import Raw
@@ -8,7 +9,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.gpt2 import LAYER_NORM, PlainMLP
 from archlab.hf.family import NO_EFFECT, Family
-from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
+from archlab.hf.fields import Always, ConfigReader, Field, Key, Only, all_limits
 from archlab.hf.weight_map import QKV, QKV_BLOCKS, Row, linear
 
 LAYER = "transformer.blocks.{i}"
@@ -21,6 +22,10 @@ class Nested:
     hf_key: str
     fields: Sequence[Field]
     no_effect: Set[str]
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {f"{self.hf_key}.{key}": values for key, values in all_limits(self.fields).items()}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Read the fields. Raise UserError if the inner object contains unknown keys."""
@@ -38,18 +43,23 @@ class Nested:
             part.write(model, hf[self.hf_key])
 
 
+def _ignored(hf_key: str, value: object) -> Only:
+    """Return the step for a key that the original code reads and that transformers ignores. With other values, the two
+    would differ."""
+    return Only(hf_key, value, f"{json.dumps(value)}, because transformers ignores the key")
+
+
 ATTENTION = Nested(
     "attn_config",
     [
         Key("clip_qkv", "attention.clip_qkv", None, lambda clip: clip or None),
         Key("softmax_scale", "attention.scale", None),
-        # The original code reads these keys, but transformers ignores them. With other values, the two would differ.
-        Only("alibi", True),
-        Only("alibi_bias_max", 8),
-        Only("qk_ln", False),
-        Only("prefix_lm", False),
-        Only("attn_type", "multihead_attention"),
-        Only("attn_uses_sequence_id", False),
+        _ignored("alibi", True),
+        _ignored("alibi_bias_max", 8),
+        _ignored("qk_ln", False),
+        _ignored("prefix_lm", False),
+        _ignored("attn_type", "multihead_attention"),
+        _ignored("attn_uses_sequence_id", False),
     ],
     NO_EFFECT | {"attn_impl"},
 )
@@ -66,14 +76,14 @@ FAMILY = Family(
         ATTENTION,
         Always("position.kind", "alibi"),
         PlainMLP(),
-        Only("expansion_ratio", 4),
+        _ignored("expansion_ratio", 4),
         Only("norm_type", "low_precision_layernorm", written=False),
         Only("learned_pos_emb", True, written=False),
         Always("mlp.activation", "gelu"),
         *LAYER_NORM,
         Always("norm.bias", False),
-        Only("no_bias", True),
-        Only("logit_scale", None),
+        _ignored("no_bias", True),
+        _ignored("logit_scale", None),
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=[

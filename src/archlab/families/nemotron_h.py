@@ -130,7 +130,7 @@ FAMILY = Family(
         Key("layer_norm_epsilon", "norm.eps", 1e-5),
         Always("position.kind", "none"),
         OneBranch(),
-        Only("mamba_hidden_act", "silu"),
+        Only("mamba_hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
         Only("moe_latent_size", None, "null, because the experts of archlab are as wide as the stream"),
         Only("tie_word_embeddings", False, "false, because the published class never ties the head to the embedding"),
     ],

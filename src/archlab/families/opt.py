@@ -49,7 +49,7 @@ FAMILY = Family(
             "do_layer_norm_before", "norm.placement", True,
             lambda before: "pre" if before else "post", lambda ours: ours == "pre",
         ),
-        Only("_remove_final_layer_norm", False),
+        Only("_remove_final_layer_norm", False, "false, because archlab always has the norm before the head"),
         Only("learned_embeddings", True, written=False),
         Only("scale_embeddings", False, written=False),
         Key("tie_word_embeddings", "head.tied", True),

@@ -18,9 +18,10 @@ FAMILY = Family(
         RopeKeys(partial=True, names={"su": "longrope", "yarn": "longrope"}, original=4096),
         Key("sliding_window", "attention.window", None),
         Key("tie_word_embeddings", "head.tied", False),
-        Only("attention_bias", False),
-        Only("mlp_bias", False),
-        Only("lm_head_bias", False),
+        *(
+            Only(key, False, "false, because the published class has none of these biases")
+            for key in ("attention_bias", "mlp_bias", "lm_head_bias")
+        ),
     ],
     weights=[
         *linear("model.layers.{i}.self_attn.qkv_proj", tuple(f"layers.{{i}}.attention.{x}" for x in "qkv"), QKV_BLOCKS),

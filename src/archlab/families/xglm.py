@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
+from archlab.hf.fields import NO_CROSS_ATTENTION, ActivationKey, Always, ConfigReader, Key
 from archlab.hf.weight_map import Row, linear
 
 LAYER = "model.layers.{i}"
@@ -65,7 +65,7 @@ FAMILY = Family(
         Always("attention.out_bias", True),
         Sinusoids(),
         SCALED_EMBEDDING,
-        Only("add_cross_attention", False),
+        NO_CROSS_ATTENTION,
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=[

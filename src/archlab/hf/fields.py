@@ -5,6 +5,7 @@ of a config.json, and it writes them. On export, archlab reads the written keys 
 express (see `Family.hf_config`).
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,20 @@ def all_hf_keys(parts: Iterable[Field]) -> dict[str, str]:
     return {field: key for part in parts if isinstance(part, HasHfKeys) for field, key in part.hf_keys.items()}
 
 
+@runtime_checkable
+class HasLimits(Protocol):
+    """Step of the translation with keys of which archlab supports some values only. docs/families.md shows them."""
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """Mapping from these keys to the values that archlab supports."""
+        ...
+
+
+def all_limits(parts: Iterable[Field]) -> dict[str, str]:
+    return {key: values for part in parts if isinstance(part, HasLimits) for key, values in part.limits.items()}
+
+
 REQUIRED = object()
 """Value of `Key.default` for a key that the file must contain."""
 
@@ -175,6 +190,10 @@ class Only:
     It is False for a key that only some files contain and that the published code does not read.
     """
 
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {self.hf_key: json.dumps(self.value).strip('"')} if self.written else {}
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if the key has a different value."""
         found = hf.get(self.hf_key, self.value)
@@ -184,6 +203,11 @@ class Only:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if self.written:
             hf[self.hf_key] = self.value
+
+
+NO_CROSS_ATTENTION = Only(
+    "add_cross_attention", False, "false, because archlab has cross-attention only in models with an encoder"
+)
 
 
 def unread(hf_key: str, value: Any) -> Only:
