@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,8 +11,11 @@ from archlab.config.components.work import Operation
 from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.families.registry import FAMILIES
 from archlab.pricing.params import parameters
 from archlab.pricing.work import forward_flops
+from tests.parity.cases import CASES
+from tests.parity.tiny import auto_class
 
 PUBLISHED = {
     "gpt-2": 124_439_808,
@@ -309,6 +313,26 @@ def test_counts_are_those_of_transformers(name):
     if architecture.startswith("Bart"):
         counted += model.final_logits_bias.numel()  # a buffer in transformers
     assert counted == parameters(load_config(name).model).total
+
+
+COUNTED = {"afmoe", "laguna", "ernie4_5_moe"}
+"""Families whose class in transformers stores the correction biases as parameters without a gradient. In the others,
+they are buffers."""
+CORRECTED = {case.model_type: case for case in reversed(CASES) if "model.mlp.router.correction=null" in case.breaks}
+
+
+@pytest.mark.parametrize("name", sorted({*CORRECTED, *COUNTED}))
+def test_corrections_are_counted_beside_the_total_as_transformers_stores_them(name):
+    case = CORRECTED.get(name) or next(case for case in CASES if case.model_type == name)
+    with torch.device("meta"):
+        model = auto_class(name).from_config(transformers.CONFIG_MAPPING[name](**case.hf))
+    stored = [*model.named_parameters(), *model.named_buffers()]
+    biases = [x for key, x in stored if key.endswith(("expert_bias", "e_score_correction_bias"))]
+    found = parameters(FAMILIES[name].model_config(model.config.to_dict(), "config.json"))
+    assert found.corrections == sum(x.numel() for x in biases) > 0
+    assert found.total == sum(x.numel() for x in model.parameters() if x.requires_grad)
+    whole = sum(x.numel() for x in model.parameters())
+    assert whole == found.total + (found.corrections if name in COUNTED else 0)
 
 
 def test_roles_of_gpt_2_by_hand():

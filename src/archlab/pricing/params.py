@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.components.component import MatrixShape
+from archlab.config.components.moe import MoE
 from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, LayerConfig, distinct_layers, encoder_of, final_norm, stacks
 from archlab.config.model_schema import ModelConfig
@@ -38,6 +39,12 @@ class Parameters(Base):
     """Parameters in the weight matrices of layers, which Muon updates.
 
     Embedding tables, biases, norms and convolutions do not count.
+    """
+    corrections: int
+    """Number of correction biases of routers (`mlp.router.correction`), which no gradient trains.
+
+    They are buffers, so `total` leaves them out. The classes of AFMoE, Laguna and ERNIE 4.5 in transformers count them
+    as parameters.
     """
 
     @property
@@ -126,7 +133,7 @@ def parameters(model: ModelConfig) -> Parameters:
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
     widen, before, n_widen = widening(model), before_head(model), n_widenings(model)
     # Without an activation, the projection before the head is part of the head's table.
-    idle = 0
+    idle = corrections = 0
     matrices = (n_widen * widen.n_weights if widen else 0) + (
         before.n_weights if before and model.head.transform else 0
     )
@@ -137,6 +144,7 @@ def parameters(model: ModelConfig) -> Parameters:
                 counts[_row(part, is_encoder=stack is not model)] += n * number
             idle += n * (own.total() - layer.active_parameters())
             matrices += n * layer.in_matrices()
+            corrections += n * layer.mlp.experts if isinstance(layer.mlp, MoE) and layer.mlp.router.correction else 0
     table = model.vocab_size * (model.embedding.width or model.d_model)
     return Parameters(
         embedding=table + model.embedding.segments * model.added_width + n_widen * _size(widen),
@@ -144,6 +152,7 @@ def parameters(model: ModelConfig) -> Parameters:
         head=(0 if model.head.tied else table) + model.vocab_size * model.head.bias + _size(before),
         idle=idle,
         matrices=matrices,
+        corrections=corrections,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from archlab.pricing.hardware import Hardware
+from archlab.pricing.params import Parameters
 from archlab.pricing.pass_time import ideal, predicted, untimed
 from archlab.pricing.summary import Cost, room
 from archlab.pricing.units import binary, count, seconds, si
@@ -19,6 +20,14 @@ OF_MODEL = "FLOPs, memory and times"
 """Numbers in these tables that leave out the teacher of a model."""
 
 
+def _with_corrections(counts: Parameters) -> list[tuple[str, str, str]]:
+    """Return the row of the total with the correction biases of routers, which some classes of transformers count."""
+    if not counts.corrections:
+        return []
+    whole = counts.total + counts.corrections
+    return [("total with correction biases", f"{whole:,}", count(whole))]
+
+
 def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
     """Yield the tables of one config: parameters, serving, training, and the work of each pass. If a device is given,
     further tables show whether serving fits into its memory, and the shortest possible time of each pass."""
@@ -27,6 +36,7 @@ def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
         ("parameters", "count", "share"),
         [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
         + [("total", f"{counts.total:,}", count(counts.total))]
+        + _with_corrections(counts)
         + ([("active per token", f"{counts.active:,}", count(counts.active))] if counts.idle else [])
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
     )
