@@ -161,6 +161,9 @@ class LayerConfig(Base):
     def in_matrices(self) -> int:
         return sum(component.in_matrices(site) for _, component, site in self._placed)
 
+    def n_corrections(self) -> int:
+        return sum(component.n_corrections() for _, component, _ in self._placed)
+
     def parameters_per_device(self, tensor: int) -> int:
         """Return the number of parameters on each of `tensor` devices that divide the components among them (tensor
         parallelism)."""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.components.component import MatrixShape
-from archlab.config.components.moe import MoE
 from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, LayerConfig, distinct_layers, encoder_of, final_norm, stacks
 from archlab.config.model_schema import ModelConfig
@@ -144,7 +143,7 @@ def parameters(model: ModelConfig) -> Parameters:
                 counts[_row(part, is_encoder=stack is not model)] += n * number
             idle += n * (own.total() - layer.active_parameters())
             matrices += n * layer.in_matrices()
-            corrections += n * layer.mlp.experts if isinstance(layer.mlp, MoE) and layer.mlp.router.correction else 0
+            corrections += n * layer.n_corrections()
     table = model.vocab_size * (model.embedding.width or model.d_model)
     return Parameters(
         embedding=table + model.embedding.segments * model.added_width + n_widen * _size(widen),

@@ -180,6 +180,10 @@ class Component(Registered):
         """Return the number of parameters that one token uses."""
         return sum(self.parameters(site).values())
 
+    def n_corrections(self) -> int:
+        """Return the number of correction biases of the component's router, which are buffers."""
+        return 0
+
     def share(self, tensor: int) -> Self:
         """Return the part of this component that each of `tensor` devices computes (tensor parallelism, Shoeybi 2019).
 

@@ -196,6 +196,9 @@ class MoE(MLP):
     def active_parameters(self, site: Site) -> int:
         return self._learned(site, self.active) + self._norms(site)
 
+    def n_corrections(self) -> int:
+        return self.experts if self.router.correction else 0
+
     def share(self, tensor: int) -> Self:
         d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
         shared = self.shared and self.shared.model_copy(
