@@ -148,8 +148,8 @@ class Family:
         `where`, the name of the file.
         """
         present = _canonical(values, self.aliases, where)
-        if self.longest and present.get(key := all_hf_keys(self.fields)["max_seq_len"]) is None:
-            present[key] = self.longest
+        if self.longest:
+            present.setdefault(all_hf_keys(self.fields)["max_seq_len"], self.longest)
         hf, ours = ConfigReader(present, where), dict[str, Any]()
         parts = (Only("is_encoder_decoder", self.has_encoder), *EVERYWHERE, *self.fields)
         refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]

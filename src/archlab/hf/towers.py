@@ -73,7 +73,9 @@ MULTIMODAL: Mapping[str, Multimodal] = {
         frozenset({"image_token_id", "vocabulary_map", "vq_config"}),
         towers=("vqmodel",),
         names={name.replace("language_model", "text_model"): ours for name, ours in NAMES.items()},
-        defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8},
+        defaults={
+            "rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_position_embeddings": 9216,
+        },
     ),
     "fuyu": Multimodal(
         "FuyuForCausalLM",
@@ -120,13 +122,13 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     ),
     "qwen3_vl": Multimodal(
         "Qwen3VLForConditionalGeneration", {"qwen3_vl_text": "qwen3"}, _IMAGE_IDS, towers=("visual",),
-        defaults={"rope_theta": 5e5}, fixed={"use_sliding_window": False},
+        defaults={"rope_theta": 5e5, "max_position_embeddings": 128000}, fixed={"use_sliding_window": False},
     ),
     "qwen3_vl_moe": Multimodal(
         "Qwen3VLMoeForConditionalGeneration", {"qwen3_vl_moe_text": "qwen3_moe"}, _IMAGE_IDS, towers=("visual",),
         defaults={
             "rope_theta": 5e5, "num_key_value_heads": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
-            "num_experts": 60,
+            "num_experts": 60, "max_position_embeddings": 128000,
         },
         aliases={"num_local_experts": "num_experts"},
         fixed={"norm_topk_prob": True, "use_sliding_window": False},
