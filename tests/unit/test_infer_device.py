@@ -1,5 +1,6 @@
 """Generation on another device, tested without one: no tensor stays on the CPU."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from archlab.cli.app import main
 from archlab.data.tokenizer import train as train_tokenizer
 from archlab.errors import UserError
 from archlab.infer import sampling
+from archlab.infer.answers import Answers
 from archlab.infer.generate import generate
+from archlab.infer.session import Session
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.saving import save_checkpoint
@@ -72,6 +75,44 @@ def test_a_tensor_that_stays_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) 
             written(model)
 
 
+@pytest.mark.parametrize("padding", [None, [0, 3]])
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.2}]
+)
+def test_writing_waits_for_a_gpu_once_per_look(settings: dict[str, float], padding: list[int] | None) -> None:
+    """The first token is left out, because the prompt is checked before it."""
+    model = Decoder(tiny.config().model).eval()
+    setup = sampling.Sampling(**settings, seed=1)  # pyright: ignore[reportArgumentType]
+    wanted = [token.tolist() for token in Session(model, TOKENS, 24, padding=padding).write(16, setup, 7)]
+    with Accelerator() as gpu:
+        session = Session(model.to("cuda"), TOKENS, 24, padding=padding)
+        found, waits = list[list[int]](), list[int]()
+        for token_B in session.write(16, setup, 7, checked_every=8):
+            waits.append(len(gpu.waits))
+            found.append(token_B.tolist())
+            gpu.waits.clear()
+    assert found == wanted
+    assert waits[1:] == [0] * 6 + [1] + [0] * 7 + [1]
+
+
+def test_answers_wait_for_a_gpu_twice_per_look() -> None:
+    """One wait looks whether all texts have ended, and one reads the new tokens."""
+    model = Decoder(tiny.config().model).eval()
+    tokenizer = train_tokenizer(["the cat sat on the mat. " * 9], 300)
+    prompts, setup = [(1, 2, 3), (4,)], sampling.Sampling(0.8, seed=1)
+    for stop in ([], ["a"]):
+        texts = dict(Answers(model, tokenizer, (7,)).generated(prompts, 33, setup, stop))
+        counts = list[int]()
+        for n in (17, 33):
+            with Accelerator() as gpu:
+                there = Answers(copy.deepcopy(model).to("cuda"), tokenizer, (7,))
+                gpu.waits.clear()
+                found = dict(there.generated(prompts, n, setup, stop))
+                counts.append(len(gpu.waits))
+        assert found == texts
+        assert stop or counts[1] - counts[0] == 2, counts
+
+
 @pytest.mark.parametrize(
     ("override", "padding", "masked"),
     [
@@ -109,7 +150,10 @@ class Stubborn:
     def __init__(self, content: Tensor) -> None:
         self.content = content
 
-    def to(self, _: object) -> Tensor:
+    def pin_memory(self) -> "Stubborn":
+        return self
+
+    def to(self, _: object, *, non_blocking: bool) -> Tensor:
         return self.content
 
 

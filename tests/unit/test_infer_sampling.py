@@ -25,6 +25,7 @@ RNG = np.random.default_rng(0)
 LOGITS = torch.from_numpy(RNG.normal(size=(6, 40)) * 3)
 NO_TOKENS = torch.zeros(6, 0, dtype=torch.int64)
 NO_PADDING = torch.zeros(6, dtype=torch.int64)
+LENGTHS = [0] * 6
 
 
 def kept(logits: Tensor) -> np.ndarray:
@@ -112,7 +113,7 @@ def test_the_order_is_that_of_transformers() -> None:
     sampling = Sampling(temperature=1.9, top_k=12, top_p=0.8, min_p=0.2, repetition_penalty=1.7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "draw", lambda logits, _: seen.append(logits))
-        sample(LOGITS, sampling, tokens, NO_PADDING, seed=0)
+        sample(LOGITS, sampling, tokens, NO_PADDING, 0, LENGTHS)
     torch.testing.assert_close(seen[0].softmax(-1), expected.softmax(-1), rtol=1e-12, atol=1e-15)
     assert 1 < kept(seen[0]).sum(-1).max() < 12
 
@@ -121,7 +122,7 @@ def drawn(logits: list[float], n: int, seed: int = 0, **settings: Any) -> np.nda
     """Return how often each token is drawn in n texts that differ only in their row of the batch."""
     tokens = sample(
         torch.tensor(logits).expand(n, -1), Sampling(**{"temperature": 1.0} | settings),
-        torch.zeros(n, 1, dtype=torch.int64), torch.zeros(n, dtype=torch.int64), seed,
+        torch.zeros(n, 1, dtype=torch.int64), torch.zeros(n, dtype=torch.int64), seed, [1] * n,
     )  # fmt: skip
     return np.bincount(tokens, minlength=len(logits))
 
@@ -162,7 +163,7 @@ def test_every_token_is_drawn_at_its_share_of_the_line() -> None:
 
 def test_temperature_0_is_greedy_and_a_tiny_one_too() -> None:
     for temperature in (0, 1e-307, 1e-6):
-        got = sample(LOGITS * 1e4, Sampling(temperature), NO_TOKENS, NO_PADDING, 0)
+        got = sample(LOGITS * 1e4, Sampling(temperature), NO_TOKENS, NO_PADDING, 0, LENGTHS)
         np.testing.assert_array_equal(got, LOGITS.numpy().argmax(-1))
 
 
@@ -171,7 +172,7 @@ def test_greedy_takes_the_first_of_equally_likely_tokens(dtype: torch.dtype) -> 
     """With a penalty, which has no effect here, the logits are converted to float64 first. Without, they are not."""
     logits = torch.randn(6, 700, generator=torch.Generator().manual_seed(0)).round().to(dtype)
     for penalty in (1.0, 2.0):
-        got = sample(logits, Sampling(0, repetition_penalty=penalty), NO_TOKENS, NO_PADDING, 0)
+        got = sample(logits, Sampling(0, repetition_penalty=penalty), NO_TOKENS, NO_PADDING, 0, LENGTHS)
         np.testing.assert_array_equal(got, logits.float().numpy().argmax(-1))
 
 
@@ -181,11 +182,13 @@ def test_a_rows_draw_does_not_depend_on_the_others() -> None:
     flat = torch.zeros(6, 40)
     for seed in range(50):
         whole, other, alone = (
-            sample(x, sampling, torch.zeros(len(x), 5, dtype=torch.int64), NO_PADDING[: len(x)], seed)
+            sample(
+                x, sampling, torch.zeros(len(x), 5, dtype=torch.int64), NO_PADDING[: len(x)], seed, LENGTHS[: len(x)]
+            )
             for x in (LOGITS, changed, LOGITS[:1])
         )
         assert whole[0] == other[0] == alone[0]
-    same = sample(flat, Sampling(1.0), torch.zeros(6, 5, dtype=torch.int64), NO_PADDING, 0)
+    same = sample(flat, Sampling(1.0), torch.zeros(6, 5, dtype=torch.int64), NO_PADDING, 0, LENGTHS)
     assert len(set(same.tolist())) > 1
 
 

@@ -6,6 +6,7 @@ Shapes: B sequences, T tokens, N scored tokens, D d_model, V vocabulary.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from archlab.config.pieces import rows_at_once
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling
-from archlab.infer.session import Session, left_pad
+from archlab.infer.session import Session, checked_every, left_pad
 from archlab.infer.stop_strings import StopStrings
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs
@@ -160,13 +161,15 @@ class Answers:
         tokens_BT, padding_B = left_pad([torch.tensor(prompt, device=self._device) for prompt in prompts])
         session = Session(self.model, tokens_BT, tokens_BT.shape[1] + max_new_tokens, padding=padding_B)
         new, is_over = [list[int]() for _ in prompts], [False] * len(prompts)
-        for token_B in session.write(max_new_tokens, sampling, self.ends, excluded=self.excluded):
-            for i, token in enumerate(token_B.tolist()):
-                if not is_over[i]:
+        every = checked_every(self._device.type)
+        written = session.write(max_new_tokens, sampling, self.ends, excluded=self.excluded, checked_every=every)
+        while not all(is_over) and (piece := list(islice(written, every))):
+            for i, tokens in enumerate(torch.stack(piece, 1).tolist()):
+                for token in tokens:
+                    if is_over[i]:
+                        break
                     new[i].append(token)
                     is_over[i] = token in self.ends or bool(stop and _stopped(self._text(new[i]), stop)[1])
-            if all(is_over):
-                break
         return [_stopped(self._text(tokens), stop)[0] for tokens in new]
 
     def _text(self, tokens: Sequence[int]) -> str:

@@ -85,8 +85,8 @@ def checked_every(device_type: str) -> int:
     return 16 if device_type == "cuda" else 1
 
 
-def check_finite(is_finite: Tensor) -> None:
-    """Raise UserError if the model's output was NaN or infinite. The argument is a boolean scalar."""
+def check_finite(is_finite: Tensor | bool) -> None:
+    """Raise UserError if the model's output was NaN or infinite. The argument is a boolean, or a tensor with one."""
     if not is_finite:
         raise UserError(NOT_FINITE)
 
@@ -192,7 +192,8 @@ class Session:
         if compile:
             for tensor in (*self.cache.tensors, self.cache.length_tensor):
                 keep_address(tensor)
-        self._paddings = set(self.padding_B.tolist())
+        self._padding: list[int] | None = self.padding_B.tolist()
+        self._paddings = set(self._padding)
         ropes = [layer.position for layer in model.layer_configs if isinstance(layer.position, Rope)]
         self._scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTK | Longrope)]
         self._tokens_BS = torch.empty(B, max(T, capacity + 1), dtype=tokens_BT.dtype, device=weight.device)
@@ -229,9 +230,17 @@ class Session:
         self._tokens_BS = self._tokens_BS[rows_B]
         self.tokens_BT = self._tokens_BS[:, : self.tokens_BT.shape[1]]
         self.padding_B = self.padding_B[rows_B]
+        if len(self._paddings) > 1:
+            self._padding = None  # read again when needed, because reading waits for a GPU
         self.prefix_B = None if self.prefix_B is None else self.prefix_B[rows_B]
         self._source = tuple(None if of_rows is None else of_rows[rows_B] for of_rows in self._source)
         self.cache.reorder(rows_B)
+
+    def _lengths(self) -> list[int]:
+        """Return the number of tokens of each sequence, without padding."""
+        if self._padding is None:
+            self._padding = self.padding_B.tolist()
+        return [self.tokens_BT.shape[1] - padding for padding in self._padding]
 
     def _append(self, tokens_BN: Tensor) -> None:
         start = self.tokens_BT.shape[1]
@@ -359,13 +368,17 @@ class Session:
             else:
                 logits_BV = self.logits()
                 is_finite = is_finite & logits_BV.isfinite().all()
-                next_B = sample(without(excluded_N, logits_BV), sampling, self.tokens_BT, self.padding_B, seed)
-            if is_checked:
-                check_finite(is_finite)
+                logits_BV = without(excluded_N, logits_BV)
+                next_B = sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed, self._lengths())
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, ends_N)
+            are_over = False
+            if is_checked:
+                # Read both together, because each read waits for a GPU.
+                was_finite, are_over = torch.stack((is_finite, is_over_B.all())).tolist()
+                check_finite(was_finite)
             self._append(next_B[:, None])
             yield next_B
-            if ends and is_checked and is_over_B.all():
+            if are_over:
                 return
