@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.infer.clock import clocked
+from archlab.model import flex, masks
 from archlab.model.decoder import Decoder
 
 CONFIGS = {
@@ -46,6 +47,23 @@ def test_flex_is_the_reference(name: str) -> None:
         expected, got = (decoder(CONFIGS[name], k)(tokens, documents=documents) for k in ("reference", "flex"))
     assert (got - expected).abs().max() < 1e-5 * expected.abs().max()
     assert counters["stats"]["unique_graphs"] == 1, "it ran, but was not compiled"
+
+
+@pytest.mark.parametrize(("name", "is_packed"), [("grouped, window, soft cap", True), ("alibi, stride", False)])
+def test_texts_of_different_lengths_use_the_same_compiled_code(
+    name: str, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, lengths are padded to multiples of 128. Here, they are padded to multiples of 8."""
+    for module in (flex, masks):
+        monkeypatch.setattr(module, "tile_length", lambda length, device: -length % 8 + length)
+    given = decoder(CONFIGS[name], "reference"), decoder(CONFIGS[name], "flex")
+    for length in (17, 18, 21, 23):
+        tokens = grid.tokens(2)[:, :length]
+        documents = torch.arange(length).div(9, rounding_mode="floor").expand(2, -1) if is_packed else None
+        with torch.no_grad():
+            expected, got = (model(tokens, documents=documents) for model in given)
+        assert (got - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_flex_in_a_compiled_model_is_the_reference() -> None:

@@ -95,6 +95,16 @@ def test_writing_waits_for_a_gpu_once_per_look(settings: dict[str, float], paddi
     assert waits[1:] == [0] * 6 + [1] + [0] * 7 + [1]
 
 
+def test_on_a_gpu_answers_are_computed_in_batches_of_few_sizes() -> None:
+    model, lengths = Decoder(tiny.config().model).eval(), [*range(10, 200)] * 3
+    with Accelerator():
+        there = Answers(model.to("cuda"), train_tokenizer(["a b"], 300), ())
+        batches = list(there._batches(range(len(lengths)), lengths))
+    assert sorted(i for batch in batches for i in batch) == [*range(len(lengths))]
+    assert all(len(batch) * lengths[batch[0]] <= there.batch_tokens for batch in batches)
+    assert {len(batch) for batch in batches[:-1]} <= {2**n for n in range(14)}
+
+
 def test_answers_wait_for_a_gpu_twice_per_look() -> None:
     """One wait looks whether all texts have ended, and one reads the new tokens."""
     model = Decoder(tiny.config().model).eval()

@@ -122,6 +122,34 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("traced_flex")
+@pytest.mark.parametrize(
+    "mask", [None, NoMask(7, 7, torch.device("cpu")), TensorMask(torch.eye(7).bool().flip(0)[None])]
+)
+@pytest.mark.parametrize("sunk", [False, True])
+def test_padding_of_flex_changes_nothing(mask: masks.Mask | None, sunk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, flex pads queries and keys, here to multiples of 4. No query sees the padding."""
+    for module in (flex_module, masks):
+        monkeypatch.setattr(module, "tile_length", lambda length, device: -length % 4 + length)
+    q, k, v, bias = (
+        torch.from_numpy(RNG.normal(size=s)) for s in [(2, 4, 7, 4), (2, 2, 7, 4), (2, 2, 7, 4), (2, 4, 7, 7)]
+    )
+    given = [x.requires_grad_() for x in (q, k, v, bias)]
+    sinks = torch.from_numpy(RNG.normal(size=4)) if sunk else None
+    found, expected = (
+        (mixed := kernel(q, k, v, mask, bias, Softmax(0.7, 0.8, sinks_H=sinks)),
+         *torch.autograd.grad(mixed.square().sum(), given))
+        for kernel in (flex, reference)
+    )  # fmt: skip
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_on_a_gpu_flex_reads_a_multiple_of_128_tokens() -> None:
+    lengths = {n: masks.tile_length(n, torch.device("cuda")) for n in (1, 127, 128, 129, 1000)}
+    assert lengths == {1: 128, 127: 128, 128: 128, 129: 256, 1000: 1024}
+    assert masks.tile_length(129, torch.device("cpu")) == 129
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("length", [1, 3, 8])
 def test_gradients_of_products(kv_heads: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +253,7 @@ def test_all_layers_share_the_tiles_of_a_mask(rule: str, times: int, monkeypatch
 def test_tiles_are_made_on_the_device_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[Any]()
     monkeypatch.setattr(masks, "compiled_once", lambda create: lambda *args, device: seen.append(device))
-    causal_tiles.__wrapped__(8, 8, torch.device("cuda", 1))
+    causal_tiles.__wrapped__(128, 128, torch.device("cuda", 1))
     assert seen == [torch.device("cuda", 1)]
 
 

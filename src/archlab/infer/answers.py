@@ -96,13 +96,21 @@ class Answers:
         """
         batch = list[int]()
         for i in sorted(indices, key=lambda i: -lengths[i]):
-            is_full = bool(batch) and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens
+            is_full = bool(batch) and len(batch) >= self._batch_size(lengths[batch[0]])
             if is_full or (batch and not self._can_share and lengths[i] != lengths[batch[0]]):
                 yield batch
                 batch = []
             batch.append(i)
         if batch:
             yield batch
+
+    def _batch_size(self, length: int) -> int:
+        """Return the maximum number of sequences of this length per forward pass.
+
+        On a GPU, it is a power of two, so that kernels are compiled for few sizes.
+        """
+        n = max(1, self.batch_tokens // max(1, length))
+        return 1 << (n.bit_length() - 1) if self._device.type == "cuda" else n
 
     def _in_one_pass(self, pairs: Sequence[Pair]) -> list[Likelihood]:
         inputs = Inputs(prefix=self._prefix([pair.context for pair in pairs]))

@@ -6,7 +6,7 @@ Shapes: B batch (1 if all rows have the same mask), Q queries, S keys.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,9 +110,8 @@ class TensorMask(_Once):
 
     def _tiles(self) -> "BlockMask":
         n_rows, n_queries, n_keys = self.dense.shape
-        return _tiles(
-            lambda b, h, q, k: self.dense[_row(self.dense, b), q, k], n_rows, n_queries, n_keys, self.dense.device
-        )
+        dense = whole_tiles(whole_tiles(self.dense, 1), 2)
+        return _tiles(lambda b, h, q, k: dense[_row(dense, b), q, k], n_rows, n_queries, n_keys, dense.device)
 
 
 @dataclass(frozen=True)
@@ -229,10 +228,17 @@ class Visible(_Once):
 
     def _tiles(self) -> "BlockMask":
         n_rows = max(len(self.query_BQ), len(self.key_BS), 1 if self.prefix_B11 is None else len(self.prefix_B11))
+        whole = replace(
+            self,
+            query_BQ=whole_tiles(self.query_BQ, 1),
+            key_BS=whole_tiles(self.key_BS, 1),
+            starts_BQ=None if self.starts_BQ is None else whole_tiles(self.starts_BQ, 1),
+            key_starts_BS=None if self.key_starts_BS is None else whole_tiles(self.key_starts_BS, 1),
+        )
 
         def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            prefix = None if self.prefix_B11 is None else self.prefix_B11[_row(self.prefix_B11, row), 0, 0]
-            return self._seen((_row(self.query_BQ, row), query), (_row(self.key_BS, row), key), prefix)
+            prefix = None if whole.prefix_B11 is None else whole.prefix_B11[_row(whole.prefix_B11, row), 0, 0]
+            return whole._seen((_row(whole.query_BQ, row), query), (_row(whole.key_BS, row), key), prefix)
 
         return _tiles(sees, n_rows, self.query_BQ.shape[1], self.key_BS.shape[1], self.query_BQ.device)
 
@@ -319,6 +325,24 @@ def _indices(keys: SharedKeys, device: torch.device) -> Tensor:
     return indices.flatten()[: keys.count]
 
 
+TILE = 128
+"""Number of queries, and of keys, in a tile of flex_attention."""
+
+
+def tile_length(length: int, device: torch.device) -> int:
+    """Return the number of queries or keys that flex_attention reads for `length` of them.
+
+    On a GPU, this is a multiple of TILE. Texts of different lengths can then use the same compiled code.
+    """
+    return -length % TILE + length if device.type == "cuda" else length
+
+
+def whole_tiles(x: Tensor, dim: int) -> Tensor:
+    """Return x with its last entry along `dim` repeated, up to the length that flex_attention reads."""
+    extra = tile_length(x.shape[dim], x.device) - x.shape[dim]
+    return x if extra == 0 else torch.cat((x, x.narrow(dim, -1, 1).repeat_interleave(extra, dim)), dim)
+
+
 @lru_cache(maxsize=8)
 @torch.inference_mode(mode=False)  # training can use the result, too
 def causal_tiles(n_queries: int, n_keys: int, device: torch.device) -> "BlockMask":
@@ -333,7 +357,9 @@ def _tiles(
     n_keys: int,
     device: torch.device,
 ) -> "BlockMask":
-    """Return the tiles that contain a visible key.
+    """Return the tiles that contain a visible key. `sees` also answers for what is added to make the tiles whole.
+
+    Added queries are like the last one. No query sees an added key.
 
     On a GPU, the code is compiled, so that the whole [Q, S] mask is never materialized. On a CPU, the compiled code
     would fail.
@@ -341,7 +367,15 @@ def _tiles(
     from torch.nn.attention.flex_attention import create_block_mask
 
     create = create_block_mask if device.type == "cpu" else compiled_once(create_block_mask)
-    return create(sees, n_rows, None, n_queries, n_keys, device=device)
+    whole_queries, whole_keys = tile_length(n_queries, device), tile_length(n_keys, device)
+    sees_key = sees if whole_keys == n_keys else _among(sees, torch.full((), n_keys, device=device))
+    return create(sees_key, n_rows, None, whole_queries, whole_keys, device=device)
+
+
+def _among(sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], n_keys: Tensor) -> Callable[..., Tensor]:
+    """Return a mask without the keys from the index `n_keys` on. The index is a tensor, because compiled code would
+    contain a number, and each number would be compiled."""
+    return lambda b, h, q, k: sees(b, h, q, k) & (k < n_keys)
 
 
 def _row(x: Tensor, row: Tensor) -> Tensor:
