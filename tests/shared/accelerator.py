@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from archlab.model import grouped
+
 CUDA = torch.device("cuda", 0)
 BRACKETS = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_, torch.ops.aten._index_put_impl_)
 
@@ -79,6 +81,7 @@ def numbered(x: Any) -> Any:
 
 
 WAITING = tuple(getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "nonzero", "masked_select", "equal"))
+GROUPED = (torch.ops.archlab.grouped_linear, torch.ops.archlab.grouped_outer)
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 
@@ -131,6 +134,9 @@ class Accelerator(TorchDispatchMode):
             )
             return is_there != goes_there and not is_direct
         by_mask = op.overloadpacket in BRACKETS and any(x.dtype is torch.bool for x in tensors[1:])
+        if op.overloadpacket in GROUPED:
+            x, y, ends = tensors
+            return isinstance(ends, FakeCuda) and not grouped._fits_kernel(x, y)
         return any(isinstance(x, FakeCuda) for x in tensors) and (by_mask or op.overloadpacket in WAITING)
 
 
@@ -148,9 +154,9 @@ def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     on_cuda = any(isinstance(x, FakeCuda) for x in tensors)
     moves = op in COPIES
-    # torch allows numbers on the CPU, and indices in brackets.
+    # torch allows numbers on the CPU, and indices in brackets. A loop over groups reads their ends there.
     on_cpu = [x for x in tensors if not isinstance(x, FakeCuda) and x.ndim]
-    if on_cuda and on_cpu and not moves and op.overloadpacket not in BRACKETS:
+    if on_cuda and on_cpu and not moves and op.overloadpacket not in BRACKETS + GROUPED:
         raise RuntimeError(f"{op}: tensors on cuda and on the cpu: {[x.shape for x in on_cpu]}")
     if (wanted := kwargs.get("device")) is not None:
         on_cuda = torch.device(wanted).type != "cpu"

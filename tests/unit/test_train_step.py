@@ -229,11 +229,14 @@ class Conversions(TorchDispatchMode):
     [
         ((), 1),
         (("train.objective=masked", "model.attention.visibility=two_sided"), 1),
-        (("model.mlp={kind: moe, experts: 4, active: 2, d_ff: 8}",), 2),
+        (("model.mlp={kind: moe, experts: 4, active: 2, d_ff: 8}",), 6),
     ],
 )
 def test_an_update_waits_for_a_gpu_only_to_read_its_results(overrides, waits):
-    """One wait for the loss and the gradient norm, and one for the router's metrics."""
+    """One wait for the loss and the gradient norm, and one for the router's metrics.
+
+    In float32, a mixture reads the sizes of its groups: here, once in each of two layers and two micro-batches.
+    """
     train = resolve_train(asked := config(*overrides, "train.batch_tokens=64", "train.micro_batch_tokens=32"))
     with Accelerator() as gpu:
         model = Decoder(asked.model).to("cuda")

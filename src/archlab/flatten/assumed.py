@@ -54,6 +54,8 @@ class Assumed(Specializer):
                 return Known(False)
             case "grouped_linear", _ if function.home is not module(SKELETON):
                 return self.call(self.top("grouped_linear", module(SKELETON)), arguments, {})
+            case "ends_for", [ends, *_]:
+                return ends
             case "gathered", [x, rows, _]:
                 gather = ast.Attribute(lift(x), "index_select", ast.Load())
                 return Code(ast.Call(gather, [ast.Constant(0), lift(rows)], []))

@@ -6,6 +6,9 @@ if possible, and otherwise loop over the groups. For a compiler, each operator i
 sizes, which depend on data, would break the graph. Registered formulas let FlopCounterMode count the FLOPs of the
 operators.
 
+A loop reads the group sizes on the host, so it waits for a GPU. With `ends_for`, all products of a layer, forward and
+backward, read them once.
+
 `gathered` brings rows into the order of the groups, and back.
 
 Shapes: N rows sorted by group, E groups, D input features, O output features. `ends_E` (int32) holds the index at which
@@ -28,7 +31,7 @@ around them."""
 @library.custom_op("archlab::grouped_linear", mutates_args=(), tags=_WITHOUT_GRAPHS)
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     """Multiply each row by the transposed matrix of its group, as F.linear does: [N, D] -> [N, O]."""
-    if _fits_kernel(x_ND, weight_EOD):
+    if _fits_kernel(x_ND, weight_EOD) and ends_E.device == x_ND.device:
         return F.grouped_mm(x_ND, weight_EOD.mT, offs=ends_E)
     y_NO = x_ND.new_empty(len(x_ND), weight_EOD.shape[1])
     for e, rows in _groups(ends_E):
@@ -42,7 +45,7 @@ def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
 
     This is the gradient of `grouped_linear` with respect to the weight.
     """
-    if _fits_kernel(y_NO, x_ND):
+    if _fits_kernel(y_NO, x_ND) and ends_E.device == x_ND.device:
         # For a group without rows, the kernel of some GPUs leaves its output undefined (pytorch issue 172439).
         is_empty_E = ends_E.diff(prepend=ends_E.new_zeros(1)) == 0
         return F.grouped_mm(y_NO.T, x_ND, offs=ends_E).masked_fill_(is_empty_E[:, None, None], 0)
@@ -58,6 +61,11 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
         if end > start:
             yield e, slice(start, end)
         start = end
+
+
+def ends_for(ends_E: Tensor, x_ND: Tensor, weight_EOD: Tensor) -> Tensor:
+    """Return the ends of the groups where products with such rows and matrices read them: on the host for a loop."""
+    return ends_E if _fits_kernel(x_ND, weight_EOD) else ends_E.cpu()
 
 
 def _fits_kernel(*matrices: Tensor) -> bool:

@@ -13,7 +13,7 @@ from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
-from archlab.model.grouped import gathered, grouped_linear
+from archlab.model.grouped import ends_for, gathered, grouped_linear
 from archlab.model.mlp import MLP, inner
 from archlab.model.norms import make_norm
 from archlab.model.projection import Projection
@@ -103,6 +103,7 @@ class Experts(nn.Module):
     def through(self, x_RD: Tensor, expert_R: Tensor) -> Tensor:
         """Apply the experts to rows sorted by expert: [R, D] -> [R, D]."""
         ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_RD.device), right=True).int()
+        ends_E = ends_for(ends_E, *as_autocast(x_RD[:0], self.up[:0]))  # the numbers of rows and groups do not matter
 
         def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             y = grouped_linear(*as_autocast(x, weight), ends_E)
