@@ -368,11 +368,11 @@ def _tiles(
 
     create = create_block_mask if device.type == "cpu" else compiled_once(create_block_mask)
     whole_queries, whole_keys = tile_length(n_queries, device), tile_length(n_keys, device)
-    sees_key = sees if whole_keys == n_keys else _among(sees, torch.full((), n_keys, device=device))
+    sees_key = sees if whole_keys == n_keys else _before_key(sees, torch.full((), n_keys, device=device))
     return create(sees_key, n_rows, None, whole_queries, whole_keys, device=device)
 
 
-def _among(sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], n_keys: Tensor) -> Callable[..., Tensor]:
+def _before_key(sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], n_keys: Tensor) -> Callable[..., Tensor]:
     """Return a mask without the keys from the index `n_keys` on. The index is a tensor, because compiled code would
     contain a number, and each number would be compiled."""
     return lambda b, h, q, k: sees(b, h, q, k) & (k < n_keys)
