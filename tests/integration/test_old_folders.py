@@ -13,6 +13,7 @@ import torch
 
 import archlab
 from archlab.cli import app
+from archlab.config.core.yaml_text import read_yaml, to_yaml
 
 FOLDERS = Path(__file__).parents[1] / "folders"
 
@@ -21,7 +22,7 @@ FOLDERS = Path(__file__).parents[1] / "folders"
 def old(request, tmp_path, monkeypatch) -> Path:
     """A copy of one version's folders, as the current folder.
 
-    They were written on a CPU that computes in float32. On a CPU that gains by bfloat16, a study trains its runs again.
+    They were written on a CPU that computes in float32.
     """
     monkeypatch.setattr("archlab.training.device._cpu_gains_by_bfloat16", lambda: False)
     shutil.copytree(FOLDERS / request.param, tmp_path / "old")
@@ -68,6 +69,22 @@ def test_a_study_has_the_same_results(old):
     expected = {(line[0], int(line[1])): float(line[place["accuracy"]]) for line in lines[1:]}
     assert rows == expected
     assert len(rows) == 4
+
+
+def test_a_study_in_another_dtype_is_not_trained_again_without_a_word(old, own_cache, capsys, monkeypatch):
+    monkeypatch.setattr("archlab.training.device._cpu_gains_by_bfloat16", lambda: True)
+    summary, runs = (old / "study" / "summary.json").read_bytes(), sorted((old / "study" / "runs").iterdir())
+    assert app.main(["study", "run", "study"]) == 2
+    assert (
+        "its finished runs have float32, but train.dtype: auto is bfloat16 on this machine" in capsys.readouterr().err
+    )
+    assert (old / "study" / "summary.json").read_bytes() == summary
+    assert sorted((old / "study" / "runs").iterdir()) == runs
+    study = old / "study" / "study.yaml"
+    values = read_yaml(study)
+    study.write_text(to_yaml(values | {"set": {**values.get("set", {}), "train.dtype": "float32"}}))
+    assert app.main(["study", "run", "study"]) == 0
+    assert sorted((old / "study" / "runs").iterdir()) == runs
 
 
 def test_a_study_is_continued_without_training_a_run_again(old, own_cache, capsys):

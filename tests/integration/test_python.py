@@ -362,3 +362,8 @@ def test_costs_on_a_device_are_the_data_of_the_command(
     assert json.loads(json.dumps(answer.data)) == json.loads(capsys.readouterr().out)
     device = archlab.load_hardware(options["hardware"])
     assert archlab.cost("llama-3-8b", **{**options, "hardware": device}).data == answer.data
+
+
+def test_presets_are_a_sequence():
+    presets = archlab.list_presets("family=llama")
+    assert [presets[i] for i in range(len(presets))] == list(presets)

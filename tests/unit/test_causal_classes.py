@@ -17,7 +17,6 @@ from archlab.families.registry import FAMILIES, find_family, refused
 from archlab.hf.family import Family
 from archlab.hf.fields import Only, all_limits
 from archlab.hf.towers import MULTIMODAL
-from tests.parity.cases import CASES
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 TABLE = re.compile(r"^\| model_type \|.*?(?=^$|\Z)", re.MULTILINE | re.DOTALL)
@@ -94,6 +93,8 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("name", "key", "value"), OPTIONS)
 def test_a_refused_option_of_an_exact_family_is_in_the_table_and_has_a_reason(name: str, key: str, value: Any) -> None:
+    from tests.parity.cases import CASES  # not found if this file runs as a script
+
     case = next(case for case in CASES if case.model_type == name)
     published = CONFIG_MAPPING[name](**case.hf | {key: value}).to_dict()
     last = next(iter(value)) if isinstance(value, dict) else key

@@ -227,6 +227,15 @@ def test_no_weights_at_all(hf: Path) -> None:
 # --- config.json -------------------------------------------------------------------------------------------
 
 
+def test_a_study_folder_says_where_its_runs_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.yaml").touch()
+    for verb in ("show", "inspect", "cost", "eval", "generate"):
+        assert app.main([verb, str(tmp_path), *(["--prompt", "x"] if verb == "generate" else [])]) == 2
+        message = " ".join(capsys.readouterr().err.split())
+        assert "a study folder" in message, verb
+        assert "runs are in" in message, verb
+
+
 def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (hf / "config.json").unlink()
     with pytest.raises(UserError, match=r"not a run folder .* and not a Hugging Face folder \(no config.json\)"):

@@ -1,6 +1,7 @@
 """Hand-written code against archlab: right code passes, and each known mistake is named."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -177,6 +178,15 @@ def test_a_report_says_where_pairs_of_mistakes_were_not_tried():
     assert small.mistakes == large.mistakes == ()
     assert "Pairs of mistakes were not tried" not in str(small)
     assert f"with at most {MOST_FOR_PAIRS:,} parameters" in str(large)
+
+
+def test_code_that_exits_python_is_not_reported_as_equal():
+    class Exits(RMSNorm):
+        def forward(self, x):
+            sys.exit(0)
+
+    with pytest.raises(UserError, match=r"Exits, line \d+ of test_testing\.py: exits Python when it is called"):
+        compare(Exits, "norm", CONFIG)
 
 
 def test_an_error_in_the_code_has_its_line():

@@ -34,6 +34,9 @@ class Presets(Displayed):
     def __iter__(self) -> Iterator[AtlasRow]:
         return iter(self.published)
 
+    def __getitem__(self, index: int) -> AtlasRow:
+        return self.published[index]
+
     def frame(self, library: Library | None = None) -> Any:
         """Return one row per published architecture, with the fields that conditions can name.
 

@@ -27,7 +27,7 @@ from archlab.config.schema import Config
 from archlab.digests import DIGESTS, verify
 from archlab.errors import UserError, at
 from archlab.exchange.hf_config import read_raw_config
-from archlab.files import real_path
+from archlab.files import RUNS, STUDY, real_path
 from archlab.hf.folder import (
     CONFIG,
     TOKENIZER,
@@ -122,8 +122,15 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
         raise UserError(f"{folder_or_hub_id}: no such file or folder; allowed: {allowed}")
     raise UserError(
         f"{folder_or_hub_id}: not a run folder (no config.yaml) and not a Hugging Face folder (no config.json); "
-        "`archlab train` creates run folders"
+        + _where_runs_are(Path(folder_or_hub_id))
     )
+
+
+def _where_runs_are(folder: Path) -> str:
+    """Return where run folders come from. In a study's folder, that is the folder of its runs."""
+    if (folder / STUDY).is_file():
+        return f"it is a study folder, whose runs are in {folder / RUNS}"
+    return "`archlab train` creates run folders"
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -346,7 +353,8 @@ def _file_of(source: str | Path) -> Path | Traversable:
             return download_config(str(source)) / CONFIG
         case None if file.is_dir():
             allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
-            raise UserError(f"{file}: the folder has no config.yaml; allowed: {allowed}")
+            study = f" (a study folder; its runs are in {file / RUNS})" if (file / STUDY).is_file() else ""
+            raise UserError(f"{file}: the folder has no config.yaml{study}; allowed: {allowed}")
         case None:
             named_like_a_file = file.suffix in (".yaml", ".yml")
             hint = hint_for(file.stem if named_like_a_file else str(source))

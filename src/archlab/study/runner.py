@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from archlab.config.core.text import note, print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.files import RUNS
+from archlab.files import RUNS, STUDY
 from archlab.study.arm import Arm
 from archlab.study.checks import named_outcomes, untrained_notes
 from archlab.study.collect import summarize_study
@@ -38,6 +40,7 @@ from archlab.study.stats import seeds_in_all
 from archlab.study.summary_file import has_summary, kept_name, write_summary
 from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
+from archlab.training.run_folder import RunFolder
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
 """Function that is called with the runs of a phase. It returns a callback that takes the progress of a run."""
@@ -86,6 +89,8 @@ class Study:
         for text in (*single_arm_note(self.arms), *untrained_notes(self.outcomes.values(), self.arms)):
             note(text)
         self.corpora = open_corpora(self.arms)  # it may have changed since
+        if not renew:
+            self._check_dtype()
         claim_folder(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))
@@ -160,6 +165,21 @@ class Study:
         plan = self.plan
         compared = plan.comparison(self.arms, self.config.seed_list)
         return list(plan.all_tuning()) or [run for runs in compared.values() for run in runs.values()]
+
+    def _check_dtype(self) -> None:
+        """Raise UserError if `train.dtype: auto` is another dtype here than where the folder's finished runs were
+        trained."""
+        for run in self._first_runs():
+            dtype = planned_device(run.config.train).dtype
+            others = (other for other in (torch.bfloat16, torch.float32) if other != dtype)
+            ended = [other for other in others if RunFolder(self.folder / RUNS / run.name_in(other)).summary()]
+            if run.config.train.dtype == "auto" and ended and not run.folder(self.folder).exists():
+                theirs, ours = (str(x).removeprefix("torch.") for x in (ended[0], dtype))
+                raise UserError(
+                    f"{self.folder}: its finished runs have {theirs}, but train.dtype: auto is {ours} on this machine; "
+                    f"to go on, write train.dtype: {theirs} under `set` in {self.folder / STUDY}; "
+                    "to train all runs again, use --renew"
+                )
 
     def _ended_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> StudyRuns:
         plan = self.plan

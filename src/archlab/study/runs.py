@@ -6,6 +6,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from archlab.config.core.merge import Raw
 from archlab.config.core.old_form import in_old_form
 from archlab.config.identity import config_hash, resolved
@@ -93,14 +95,18 @@ class Run:
         A teacher is identified by its weights, not by its path. The machine and the version of the code are not part of
         the name. The run folder records them.
         """
+        return self.name_in(planned_device(self.config.train).dtype)
+
+    def name_in(self, dtype: torch.dtype) -> str:
+        """Return the name of the run if it is trained in this dtype."""
         plain = in_old_form(resolved(self.config))
         values: Raw = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
         named = self.config.train.start
-        start = self.start.name if self.start else named and _digest_of(named)
+        start = self.start.name_in(dtype) if self.start else named and _digest_of(named)
         if teacher := self.config.train.teacher:
             values["train"]["teacher"]["path"] = _digest_of(teacher.path) if teacher.path else start
         values |= {
-            "dtype": str(planned_device(self.config.train).dtype),
+            "dtype": str(dtype),
             "corpus": self.corpus,
             "fold": self.config.data.fold,
         }

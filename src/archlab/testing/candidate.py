@@ -235,9 +235,11 @@ def _called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         is_variadic = inspect.Parameter.VAR_POSITIONAL in kinds
         hint = "; archlab passes arguments by name, so give those in *args names" if is_variadic else ""
         raise UserError(f"{_name(function)}{_place(error, called)}: {type(error).__name__}: {error}{hint}") from error
+    except SystemExit as error:  # otherwise, its exit code would look like a result of `archlab verify`
+        raise UserError(f"{_name(function)}{_place(error, called)}: exits Python when it is called") from None
 
 
-def _place(error: Exception, function: Callable[..., Any]) -> str:
+def _place(error: BaseException, function: Callable[..., Any]) -> str:
     """Return the last line of the function's file that the error passed, as in `, line 12 of mine.py`."""
     with suppress(TypeError):  # it has no file
         file = inspect.getfile(function)
