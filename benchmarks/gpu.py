@@ -16,9 +16,10 @@ the invariants for some configs of the grid, and compares counted memory with me
 
 Each entrant has a process and a time limit of its own. Its result is written at once, so a part that is killed loses at
 most one entrant. A part that is started again goes on with the entrants that have no result. It begins again if the
-hardware or the code of archlab has changed.
+hardware, the code of archlab or that of the benchmarks has changed.
 """
 
+import hashlib
 import json
 import multiprocessing as mp
 import os
@@ -27,6 +28,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ from archlab.training.code_digest import code_digest
 
 CUDA = "cuda"
 SHAPE = "1b"
+FORMATS = ("bfloat16", "float32")
 LENGTHS, CONTEXTS = (4096, 16384), (64, 8192)
 N_CONFIGS = 40
 
@@ -112,34 +115,31 @@ class Entrant:
 
 def kernels() -> Iterator[tuple[str, Entrant]]:
     for name, override in COMPARED.items():
-        for format_ in ("bfloat16", "float32"):
-            yield f"{name}, {format_}", Entrant(agreement, ((override,), "auto", format_, CUDA))
-    yield "packed, bfloat16", Entrant(agreement, ((COMPARED["GQA"],), "auto", "bfloat16", CUDA, True))
+        yield name, Entrant(agreement, ((override,), "auto", FORMATS, CUDA))
+    yield "packed", Entrant(agreement, ((COMPARED["GQA"],), "auto", FORMATS, CUDA, True))
     for kernel in ("sdpa", "blocked", "flex", "products"):
-        yield f"{kernel}, bfloat16", Entrant(agreement, ((COMPARED["GQA"],), kernel, "bfloat16", CUDA))
-    experts = "model.mlp={kind: moe, d_ff: 64, experts: 8, active: 2}"  # in bfloat16, rounding changes choices
-    yield "mixture, float32", Entrant(agreement, ((experts,), "auto", "float32", CUDA))
+        yield f"GQA by {kernel}", Entrant(agreement, ((COMPARED["GQA"],), kernel, FORMATS, CUDA))
+    experts = "model.mlp={kind: moe, d_ff: 64, experts: 8, active: 2}"
+    # In bfloat16, rounding changes which experts are chosen.
+    yield "mixture", Entrant(agreement, ((experts,), "auto", ("float32",), CUDA))
     yield "kill and resume", Entrant(resumed, (CUDA,))
     yield "profile", Entrant(profiled, ("mini-llama", CUDA))
 
 
 def train() -> Iterator[tuple[str, Entrant]]:
-    how = (SHAPE, "compiled", "bfloat16")
+    how = (SHAPES[SHAPE], "compiled", "bfloat16")
     yield "archlab", Entrant(speed, (ours, how, CUDA), 240)
     for library in ("transformers", "litgpt"):
-        yield library, Entrant(speed, (peer, (library, SHAPES[SHAPE], *how[1:]), CUDA), 240)
+        yield library, Entrant(speed, (peer, (library, *how), CUDA), 240)
     yield "matmul", Entrant(speed, (matmul, ("bfloat16",), CUDA))
 
 
 def decode() -> Iterator[tuple[str, Entrant]]:
-    for context in CONTEXTS:
-        for library, modes in {
-            "archlab": ("eager", "compiled", "compiled int8"),
-            "transformers": ("eager", "compiled"),
-        }.items():
-            for mode in modes:
-                arguments = (library, mode, context, SHAPE, CUDA)
-                yield f"{library} {mode} at {context}", Entrant(speed, (decoding, arguments, CUDA))
+    modes = {"archlab": ("eager", "compiled", "compiled int8"), "transformers": ("eager", "compiled")}
+    for context, library in product(CONTEXTS, modes):
+        for mode in modes[library]:
+            arguments = (library, mode, context, SHAPE, CUDA)
+            yield f"{library} {mode} at {context}", Entrant(speed, (decoding, arguments, CUDA))
     yield "copy", Entrant(speed, (copying, (), CUDA))
 
 
@@ -174,21 +174,22 @@ PARTS: dict[str, Callable[[], Iterator[tuple[str, Entrant]]]] = {
 
 def alone(entrant: Entrant) -> dict[str, Any]:
     """Return the result of an entrant, measured in a process of its own, or why there is none as `failed`."""
-    ours, theirs = mp.get_context("spawn").Pipe(duplex=False)
-    process = mp.get_context("spawn").Process(target=_answer, args=(theirs, entrant))
+    receiver, sender = mp.get_context("spawn").Pipe(duplex=False)
+    process = mp.get_context("spawn").Process(target=_answer, args=(sender, entrant))
     process.start()
-    theirs.close()
+    assert process.pid
+    sender.close()
     try:
-        return ours.recv() if ours.poll(entrant.limit) else {"failed": f"it took longer than {entrant.limit} s"}
+        return receiver.recv() if receiver.poll(entrant.limit) else {"failed": f"it took longer than {entrant.limit} s"}
     except EOFError:
         process.join()
         return {"failed": f"its process died (exit code {process.exitcode})"}
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid or 0, signal.SIGKILL)  # with the processes that it has started
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
         process.kill()
         process.join()
-        ours.close()
+        receiver.close()
 
 
 def _answer(connection: Connection, entrant: Entrant) -> None:
@@ -201,7 +202,7 @@ def _answer(connection: Connection, entrant: Entrant) -> None:
 
 def measure_part(entrants: Iterator[tuple[str, Entrant]], file: Path) -> None:
     """Measure the entrants that have no result in the part's file. Write the file after each of them."""
-    where = {"hardware": hardware(), "code": code_digest()}
+    where = {"hardware": hardware(), "code": f"{code_digest()}, {_digest_of_benchmarks()}"}
     before = json.loads(file.read_text()) if file.exists() else {}
     results = before["results"] if {key: before.get(key) for key in where} == where else {}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -211,6 +212,13 @@ def measure_part(entrants: Iterator[tuple[str, Entrant]], file: Path) -> None:
         results[name] = alone(entrant)
         print(f"{file.stem}: {name}: {json.dumps(results[name])[:300]}", flush=True)
         write_atomic(file, json.dumps({**where, "results": results}) + "\n")
+
+
+def _digest_of_benchmarks() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def merge(folder: Path, *, check: bool) -> int:

@@ -30,6 +30,7 @@ ROUNDS = 5
 FEW, MANY = 16, 144
 """Numbers of tokens that one round of decoding writes. The time of the prompt cancels in their difference."""
 ROWS, TOKENS, PASSES = 2, 300, 8
+PARTS = ("logits", "gradients")
 WORSE = 4
 """Largest error on the GPU, as a multiple of the error that the reference kernel has on the CPU in the same dtype."""
 SMALL = (
@@ -58,12 +59,19 @@ def peak(device: str) -> int:
 
 
 def agreement(
-    overrides: tuple[str, ...], kernel: str, format_: str, device: str, packed: bool = False
+    overrides: tuple[str, ...], kernel: str, formats: tuple[str, ...], device: str, packed: bool = False
 ) -> dict[str, Any]:
     """Compare a small model's logits and gradients with the reference kernel in float64.
 
     Errors are relative root mean square errors. They may be `WORSE` times those of the reference kernel on the CPU.
     """
+    errors = {format_: errors_of(overrides, kernel, format_, device, packed=packed) for format_ in formats}
+    parts = [(found[f"gpu, {p}"], found[f"reference, {p}"]) for found in errors.values() for p in PARTS]
+    return {"errors": errors, "passed": all(got <= WORSE * expected for got, expected in parts)}
+
+
+def errors_of(overrides: tuple[str, ...], kernel: str, format_: str, device: str, *, packed: bool) -> dict[str, float]:
+    """Return the errors of a kernel on the device, and of the reference kernel on the CPU in the same dtype."""
     config, dtype = load_config("tiny-llama", *SMALL, *overrides), getattr(torch, format_)
     rounded = Decoder(config.model, kernel="reference")
     with torch.no_grad():
@@ -85,13 +93,11 @@ def agreement(
 
     exact = outputs("reference", torch.float64, "cpu")
     found = {"gpu": outputs(kernel, dtype, device), "reference": outputs("reference", dtype, "cpu")}
-    errors = {
+    return {
         f"{name}, {part}": ((got - right).square().mean().sqrt() / right.square().mean().sqrt()).item()
         for name, got_parts in found.items()
-        for part, got, right in zip(("logits", "gradients"), got_parts, exact, strict=True)
+        for part, got, right in zip(PARTS, got_parts, exact, strict=True)
     }
-    is_near = all(errors[f"gpu, {p}"] <= WORSE * errors[f"reference, {p}"] for p in ("logits", "gradients"))
-    return {"errors": errors, "passed": is_near}
 
 
 def resumed(device: str) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def studied(source: Path, text: str, tokens: int) -> Round:
 
     def run() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "ladder.yaml"
+            file = Path(folder) / "study.yaml"
             file.write_text(text)
             own = {"PYTHONPATH": str(source), "ARCHLAB_CACHE": f"{folder}/cache"}
             command = [sys.executable, "-m", "archlab", "study", "run", str(file), "--out", f"{folder}/study"]

@@ -75,9 +75,9 @@ def test_a_study_in_another_dtype_is_not_trained_again_without_a_word(old, own_c
     monkeypatch.setattr("archlab.training.device._cpu_gains_by_bfloat16", lambda: True)
     summary, runs = (old / "study" / "summary.json").read_bytes(), sorted((old / "study" / "runs").iterdir())
     assert app.main(["study", "run", "study"]) == 2
-    assert (
-        "its finished runs have float32, but train.dtype: auto is bfloat16 on this machine" in capsys.readouterr().err
-    )
+    message = " ".join(capsys.readouterr().err.split())
+    assert "its finished runs have float32, but train.dtype: auto is bfloat16 on this machine" in message
+    assert "and use `archlab study run study`" in message
     assert (old / "study" / "summary.json").read_bytes() == summary
     assert sorted((old / "study" / "runs").iterdir()) == runs
     study = old / "study" / "study.yaml"

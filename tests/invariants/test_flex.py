@@ -55,7 +55,7 @@ def test_texts_of_different_lengths_use_the_same_compiled_code(
 ) -> None:
     """On a GPU, lengths are padded to multiples of 128. Here, they are padded to multiples of 8."""
     for module in (flex, masks):
-        monkeypatch.setattr(module, "tile_length", lambda length, device: -length % 8 + length)
+        monkeypatch.setattr(module, "padded_length", lambda length, device: -length % 8 + length)
     given = decoder(CONFIGS[name], "reference"), decoder(CONFIGS[name], "flex")
     for length in (17, 18, 21, 23):
         tokens = grid.tokens(2)[:, :length]

@@ -155,14 +155,14 @@ def test_all_parts_have_entrants_with_different_names(gpu, monkeypatch) -> None:
 def test_a_wrong_kernel_is_seen(gpu, monkeypatch) -> None:
     """The comparison passes on a CPU, and fails if a kernel ignores one key."""
     override = gpu.COMPARED["GQA"]
-    assert gpu.agreement((override,), "sdpa", "bfloat16", "cpu")["passed"]
+    assert gpu.agreement((override,), "sdpa", ("bfloat16",), "cpu")["passed"]
     right = kernels.KERNELS["sdpa"]
 
     def wrong(q, k, v, mask, bias, softmax):
         return right(q, k.index_fill(2, q.new_tensor([40]).long(), 0.0), v, mask, bias, softmax)
 
     monkeypatch.setitem(kernels.KERNELS, "sdpa", wrong)
-    assert not gpu.agreement((override,), "sdpa", "bfloat16", "cpu")["passed"]
+    assert not gpu.agreement((override,), "sdpa", ("bfloat16",), "cpu")["passed"]
 
 
 @pytest.mark.slow
@@ -191,3 +191,13 @@ def test_every_layer_is_one_that_archlab_builds(gpu) -> None:
                     assert name in ("kill and resume", "profile")
     for overrides in gpu.MEMORY.values():
         load_config("tiny-llama", *overrides)
+
+
+def test_all_libraries_train_the_same_shape(gpu) -> None:
+    shape = gpu.SHAPES[gpu.SHAPE]
+    assert {name: shape in entrant.arguments[1] for name, entrant in gpu.train()} == {
+        "archlab": True,
+        "transformers": True,
+        "litgpt": True,
+        "matmul": False,
+    }

@@ -425,6 +425,15 @@ def test_a_model_without_memory_says_its_shapes(position: str) -> None:
         assert model(torch.zeros(2, 9, dtype=torch.int64)).shape == (2, 9, 17)
 
 
+@pytest.mark.parametrize("d_ff", [8, 9])
+def test_a_mixture_without_memory_says_its_shapes(d_ff: int) -> None:
+    """With and without torch's grouped kernel, which needs multiples of 8."""
+    with torch.device("meta"):
+        config = tiny(f"model.mlp={{kind: moe, experts: 3, active: 2, d_ff: {d_ff}}}").model
+        model = Decoder(config, seed=None)
+        assert model(torch.zeros(2, 9, dtype=torch.int64)).shape == (2, 9, 17)
+
+
 @pytest.mark.parametrize("stream", ["0/embedding.weight", "1/embedding.weight"])
 def test_initial_values_do_not_depend_on_the_default_device(stream: str) -> None:
     like = torch.empty(3, 5)

@@ -130,7 +130,7 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
 def test_padding_of_flex_changes_nothing(mask: masks.Mask | None, sunk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, flex pads queries and keys, here to multiples of 4. No query sees the padding."""
     for module in (flex_module, masks):
-        monkeypatch.setattr(module, "tile_length", lambda length, device: -length % 4 + length)
+        monkeypatch.setattr(module, "padded_length", lambda length, device: -length % 4 + length)
     q, k, v, bias = (
         torch.from_numpy(RNG.normal(size=s)) for s in [(2, 4, 7, 4), (2, 2, 7, 4), (2, 2, 7, 4), (2, 4, 7, 7)]
     )
@@ -145,9 +145,9 @@ def test_padding_of_flex_changes_nothing(mask: masks.Mask | None, sunk: bool, mo
 
 
 def test_on_a_gpu_flex_reads_a_multiple_of_128_tokens() -> None:
-    lengths = {n: masks.tile_length(n, torch.device("cuda")) for n in (1, 127, 128, 129, 1000)}
+    lengths = {n: masks.padded_length(n, torch.device("cuda")) for n in (1, 127, 128, 129, 1000)}
     assert lengths == {1: 128, 127: 128, 128: 128, 129: 256, 1000: 1024}
-    assert masks.tile_length(129, torch.device("cpu")) == 129
+    assert masks.padded_length(129, torch.device("cpu")) == 129
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])

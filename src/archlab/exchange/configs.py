@@ -120,17 +120,15 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
     if not Path(folder_or_hub_id).exists():
         allowed = "a run folder, a Hugging Face folder or a hub id (organization/name)"
         raise UserError(f"{folder_or_hub_id}: no such file or folder; allowed: {allowed}")
+    hint = _runs_of_study(Path(folder_or_hub_id)) or "`archlab train` creates run folders"
     raise UserError(
-        f"{folder_or_hub_id}: not a run folder (no config.yaml) and not a Hugging Face folder (no config.json); "
-        + _where_runs_are(Path(folder_or_hub_id))
+        f"{folder_or_hub_id}: not a run folder (no config.yaml) and not a Hugging Face folder (no config.json); {hint}"
     )
 
 
-def _where_runs_are(folder: Path) -> str:
-    """Return where run folders come from. In a study's folder, that is the folder of its runs."""
-    if (folder / STUDY).is_file():
-        return f"it is a study folder, whose runs are in {folder / RUNS}"
-    return "`archlab train` creates run folders"
+def _runs_of_study(folder: Path) -> str | None:
+    """Return where the runs of a study folder are, or None if it is another folder."""
+    return f"it is a study folder, whose runs are in {folder / RUNS}" if (folder / STUDY).is_file() else None
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -353,8 +351,8 @@ def _file_of(source: str | Path) -> Path | Traversable:
             return download_config(str(source)) / CONFIG
         case None if file.is_dir():
             allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
-            study = f" (a study folder; its runs are in {file / RUNS})" if (file / STUDY).is_file() else ""
-            raise UserError(f"{file}: the folder has no config.yaml{study}; allowed: {allowed}")
+            hint = _runs_of_study(file) or f"allowed: {allowed}"
+            raise UserError(f"{file}: the folder has no config.yaml; {hint}")
         case None:
             named_like_a_file = file.suffix in (".yaml", ".yml")
             hint = hint_for(file.stem if named_like_a_file else str(source))

@@ -171,13 +171,15 @@ class Answers:
         new, is_over = [list[int]() for _ in prompts], [False] * len(prompts)
         every = checked_every(self._device.type)
         written = session.write(max_new_tokens, sampling, self.ends, excluded=self.excluded, checked_every=every)
-        while not all(is_over) and (piece := list(islice(written, every))):
+        while piece := list(islice(written, every)):
             for i, tokens in enumerate(torch.stack(piece, 1).tolist()):
                 for token in tokens:
                     if is_over[i]:
                         break
                     new[i].append(token)
                     is_over[i] = token in self.ends or bool(stop and _stopped(self._text(new[i]), stop)[1])
+            if all(is_over):
+                break
         return [_stopped(self._text(tokens), stop)[0] for tokens in new]
 
     def _text(self, tokens: Sequence[int]) -> str:

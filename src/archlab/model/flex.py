@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.model.graphs import allow_forms, outside_graphs
-from archlab.model.masks import Mask, causal_tiles, tile_length
+from archlab.model.masks import Mask, causal_tiles, padded_length
 from archlab.model.softmax import Softmax
 
 
@@ -30,7 +30,9 @@ def flex(
     n_queries, n_keys = q_BHQC.shape[2], k_BKSC.shape[2]
     if mask_BQS is None:
         # A query does not see the keys that are added after it.
-        blocks = causal_tiles(tile_length(n_queries, q_BHQC.device), tile_length(n_keys, q_BHQC.device), q_BHQC.device)
+        blocks = causal_tiles(
+            padded_length(n_queries, q_BHQC.device), padded_length(n_keys, q_BHQC.device), q_BHQC.device
+        )
     else:
         blocks = mask_BQS.tiles
     more_queries, more_keys = (whole - n for whole, n in zip(blocks.seq_lengths, (n_queries, n_keys), strict=True))

@@ -31,7 +31,7 @@ around them."""
 @library.custom_op("archlab::grouped_linear", mutates_args=(), tags=_WITHOUT_GRAPHS)
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     """Multiply each row by the transposed matrix of its group, as F.linear does: [N, D] -> [N, O]."""
-    if _fits_kernel(x_ND, weight_EOD) and ends_E.device == x_ND.device:
+    if _uses_kernel(x_ND, weight_EOD, ends_E):
         return F.grouped_mm(x_ND, weight_EOD.mT, offs=ends_E)
     y_NO = x_ND.new_empty(len(x_ND), weight_EOD.shape[1])
     for e, rows in _groups(ends_E):
@@ -45,7 +45,7 @@ def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
 
     This is the gradient of `grouped_linear` with respect to the weight.
     """
-    if _fits_kernel(y_NO, x_ND) and ends_E.device == x_ND.device:
+    if _uses_kernel(y_NO, x_ND, ends_E):
         # For a group without rows, the kernel of some GPUs leaves its output undefined (pytorch issue 172439).
         is_empty_E = ends_E.diff(prepend=ends_E.new_zeros(1)) == 0
         return F.grouped_mm(y_NO.T, x_ND, offs=ends_E).masked_fill_(is_empty_E[:, None, None], 0)
@@ -65,7 +65,11 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
 
 def ends_for(ends_E: Tensor, x_ND: Tensor, weight_EOD: Tensor) -> Tensor:
     """Return the ends of the groups where products with such rows and matrices read them: on the host for a loop."""
-    return ends_E if _fits_kernel(x_ND, weight_EOD) else ends_E.cpu()
+    return ends_E if ends_E.is_meta or _fits_kernel(x_ND, weight_EOD) else ends_E.cpu()
+
+
+def _uses_kernel(a: Tensor, b: Tensor, ends_E: Tensor) -> bool:
+    return _fits_kernel(a, b) and ends_E.device == a.device
 
 
 def _fits_kernel(*matrices: Tensor) -> bool:

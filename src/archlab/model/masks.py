@@ -110,7 +110,7 @@ class TensorMask(_Once):
 
     def _tiles(self) -> "BlockMask":
         n_rows, n_queries, n_keys = self.dense.shape
-        dense = whole_tiles(whole_tiles(self.dense, 1), 2)
+        dense = pad_to_tiles(pad_to_tiles(self.dense, 1), 2)
         return _tiles(lambda b, h, q, k: dense[_row(dense, b), q, k], n_rows, n_queries, n_keys, dense.device)
 
 
@@ -230,10 +230,10 @@ class Visible(_Once):
         n_rows = max(len(self.query_BQ), len(self.key_BS), 1 if self.prefix_B11 is None else len(self.prefix_B11))
         whole = replace(
             self,
-            query_BQ=whole_tiles(self.query_BQ, 1),
-            key_BS=whole_tiles(self.key_BS, 1),
-            starts_BQ=None if self.starts_BQ is None else whole_tiles(self.starts_BQ, 1),
-            key_starts_BS=None if self.key_starts_BS is None else whole_tiles(self.key_starts_BS, 1),
+            query_BQ=pad_to_tiles(self.query_BQ, 1),
+            key_BS=pad_to_tiles(self.key_BS, 1),
+            starts_BQ=None if self.starts_BQ is None else pad_to_tiles(self.starts_BQ, 1),
+            key_starts_BS=None if self.key_starts_BS is None else pad_to_tiles(self.key_starts_BS, 1),
         )
 
         def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -329,7 +329,7 @@ TILE = 128
 """Number of queries, and of keys, in a tile of flex_attention."""
 
 
-def tile_length(length: int, device: torch.device) -> int:
+def padded_length(length: int, device: torch.device) -> int:
     """Return the number of queries or keys that flex_attention reads for `length` of them.
 
     On a GPU, this is a multiple of TILE. Texts of different lengths can then use the same compiled code.
@@ -337,9 +337,9 @@ def tile_length(length: int, device: torch.device) -> int:
     return -length % TILE + length if device.type == "cuda" else length
 
 
-def whole_tiles(x: Tensor, dim: int) -> Tensor:
+def pad_to_tiles(x: Tensor, dim: int) -> Tensor:
     """Return x with its last entry along `dim` repeated, up to the length that flex_attention reads."""
-    extra = tile_length(x.shape[dim], x.device) - x.shape[dim]
+    extra = padded_length(x.shape[dim], x.device) - x.shape[dim]
     return x if extra == 0 else torch.cat((x, x.narrow(dim, -1, 1).repeat_interleave(extra, dim)), dim)
 
 
@@ -367,7 +367,7 @@ def _tiles(
     from torch.nn.attention.flex_attention import create_block_mask
 
     create = create_block_mask if device.type == "cpu" else compiled_once(create_block_mask)
-    whole_queries, whole_keys = tile_length(n_queries, device), tile_length(n_keys, device)
+    whole_queries, whole_keys = padded_length(n_queries, device), padded_length(n_keys, device)
     sees_key = sees if whole_keys == n_keys else _before_key(sees, torch.full((), n_keys, device=device))
     return create(sees_key, n_rows, None, whole_queries, whole_keys, device=device)
 

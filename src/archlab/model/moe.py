@@ -103,7 +103,7 @@ class Experts(nn.Module):
     def through(self, x_RD: Tensor, expert_R: Tensor) -> Tensor:
         """Apply the experts to rows sorted by expert: [R, D] -> [R, D]."""
         ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_RD.device), right=True).int()
-        ends_E = ends_for(ends_E, *as_autocast(x_RD[:0], self.up[:0]))  # the numbers of rows and groups do not matter
+        ends_E = ends_for(ends_E, *as_autocast(x_RD[:0], self.up[:0]))  # only dtypes and widths matter
 
         def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             y = grouped_linear(*as_autocast(x, weight), ends_E)

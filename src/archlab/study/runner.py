@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from archlab.config.core.text import note, print_to_stderr
+from archlab.config.core.text import command_line, note, print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.files import RUNS, STUDY
@@ -40,7 +40,7 @@ from archlab.study.stats import seeds_in_all
 from archlab.study.summary_file import has_summary, kept_name, write_summary
 from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
-from archlab.training.run_folder import RunFolder
+from archlab.training.run_files import SUMMARY
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
 """Function that is called with the runs of a phase. It returns a callback that takes the progress of a run."""
@@ -90,7 +90,7 @@ class Study:
             note(text)
         self.corpora = open_corpora(self.arms)  # it may have changed since
         if not renew:
-            self._check_dtype()
+            self._check_dtype_of_finished_runs()
         claim_folder(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))
@@ -166,19 +166,21 @@ class Study:
         compared = plan.comparison(self.arms, self.config.seed_list)
         return list(plan.all_tuning()) or [run for runs in compared.values() for run in runs.values()]
 
-    def _check_dtype(self) -> None:
+    def _check_dtype_of_finished_runs(self) -> None:
         """Raise UserError if `train.dtype: auto` is another dtype here than where the folder's finished runs were
         trained."""
         for run in self._first_runs():
+            if run.config.train.dtype != "auto" or run.folder(self.folder).exists():
+                continue
             dtype = planned_device(run.config.train).dtype
             others = (other for other in (torch.bfloat16, torch.float32) if other != dtype)
-            ended = [other for other in others if RunFolder(self.folder / RUNS / run.name_in(other)).summary()]
-            if run.config.train.dtype == "auto" and ended and not run.folder(self.folder).exists():
+            ended = [other for other in others if (self.folder / RUNS / run.name_in(other) / SUMMARY).is_file()]
+            if ended:
                 theirs, ours = (str(x).removeprefix("torch.") for x in (ended[0], dtype))
                 raise UserError(
                     f"{self.folder}: its finished runs have {theirs}, but train.dtype: auto is {ours} on this machine; "
-                    f"to go on, write train.dtype: {theirs} under `set` in {self.folder / STUDY}; "
-                    "to train all runs again, use --renew"
+                    f"to go on, write train.dtype: {theirs} under `set` in {self.folder / STUDY}, and use "
+                    f"`{command_line('study run', str(self.folder))}`; to train all runs again, use --renew"
                 )
 
     def _ended_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> StudyRuns:
