@@ -36,7 +36,7 @@ SHARED = f"{LAYER}.mlp.shared_experts"
 FAMILY = Family(
     model_type="afmoe",
     architecture="AfmoeForCausalLM",
-    longest=16384,
+    default_max_seq_len=16384,
     fields=[
         *SIZES,
         Key("head_dim", "attention.head_dim", 128),

@@ -23,7 +23,7 @@ def _has_xielu(layer: LayerConfig) -> bool:
 FAMILY = Family(
     model_type="apertus",
     architecture="ApertusForCausalLM",
-    longest=65536,
+    default_max_seq_len=65536,
     fields=[
         *SIZES,
         *rms_norm(1e-5),

@@ -9,7 +9,7 @@ from archlab.hf.rope import RopeKeys
 FAMILY = Family(
     model_type="arcee",
     architecture="ArceeForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *SIZES,
         *rms_norm(1e-5),

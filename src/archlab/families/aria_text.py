@@ -20,7 +20,7 @@ EXPERTS = "model.layers.{i}.mlp.experts"
 FAMILY = Family(
     model_type="aria_text",
     architecture="AriaTextForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *RMS_NORM,

@@ -30,7 +30,7 @@ def are_dense(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
 FAMILY = Family(
     model_type="axk1",
     architecture="AXK1ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *WIDTHS,
         *LATENT,

@@ -111,7 +111,7 @@ AROUND_MIXER = [
 FAMILY = Family(
     model_type="bamba",
     architecture="BambaForCausalLM",
-    longest=262144,
+    default_max_seq_len=262144,
     fields=[
         *SIZES,
         kv_heads(8),

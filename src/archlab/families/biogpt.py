@@ -11,7 +11,7 @@ LAYER = "biogpt.layers.{i}"
 FAMILY = Family(
     model_type="biogpt",
     architecture="BioGptForCausalLM",
-    longest=1024,
+    default_max_seq_len=1024,
     fields=[
         *WIDTHS,
         Always("norm.kind", "layernorm"),

@@ -46,7 +46,7 @@ class WholeHeadsPerShard:
 FAMILY = Family(
     model_type="codegen",
     architecture="CodeGenForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[*FIELDS, WholeHeadsPerShard()],
     weights=[
         *linear(f"{LAYER}.attn.qkv_proj", QKV, Conversion(_split, _join), bias=False),

@@ -29,7 +29,7 @@ WEIGHTS = [
 FAMILY = Family(
     model_type="cohere",
     architecture="CohereForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *FIELDS,
         RopeKeys(theta=500000.0, pairing="interleaved"),

@@ -11,7 +11,7 @@ from archlab.hf.rope import RopeKeys
 FAMILY = Family(
     model_type="cohere2",
     architecture="Cohere2ForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *FIELDS,
         RopeKeys(pairing="interleaved"),

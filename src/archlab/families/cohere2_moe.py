@@ -138,7 +138,7 @@ class DenseRope:
 FAMILY = Family(
     model_type="cohere2_moe",
     architecture="Cohere2MoeForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *SIZES,
         Key("head_dim", "attention.head_dim", 128),

@@ -46,7 +46,7 @@ class RopeOrNone(NestedRope):
 FAMILY = Family(
     model_type="cohere_compass_text",
     architecture="CohereCompassForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *FIELDS,
         Key("logit_scale", "head.scale", 1.0),

@@ -16,7 +16,7 @@ def first_of_four(_hf: ConfigReader, n_layers: int) -> list[str]:
 FAMILY = Family(
     model_type="cwm",
     architecture="CwmForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         Key("num_key_value_heads", "attention.n_kv_heads", 8),

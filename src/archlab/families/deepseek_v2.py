@@ -43,7 +43,7 @@ class TopKMethod:
 FAMILY = Family(
     model_type="deepseek_v2",
     architecture="DeepseekV2ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *WIDTHS,
         *LATENT,

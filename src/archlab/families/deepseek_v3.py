@@ -31,7 +31,7 @@ ROUTED = [
 FAMILY = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *WIDTHS,
         *LATENT,

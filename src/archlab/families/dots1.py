@@ -24,7 +24,7 @@ def upper_layers(hf: ConfigReader, n_layers: int) -> list[str]:
 FAMILY = Family(
     model_type="dots1",
     architecture="Dots1ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         kv_heads(32),

@@ -8,7 +8,7 @@ from archlab.hf.rope import RopeKeys
 FAMILY = Family(
     model_type="ernie4_5",
     architecture="Ernie4_5ForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(2),

@@ -64,7 +64,7 @@ ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[
 FAMILY = Family(
     model_type="ernie4_5_moe",
     architecture="Ernie4_5_MoeForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(4),

@@ -50,7 +50,7 @@ class Layers(LayerTypes):
 FAMILY = Family(
     model_type="exaone4",
     architecture="Exaone4ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         kv_heads(32),

@@ -36,7 +36,7 @@ def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
 FAMILY = Family(
     model_type="exaone_moe",
     architecture="ExaoneMoeForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         kv_heads(32),

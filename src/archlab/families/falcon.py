@@ -52,7 +52,7 @@ class Generation:
 class AlibiOrRope:
     """ALiBi if the key `alibi` is true, otherwise RoPE. If `alibi` is true, the RoPE keys are ignored."""
 
-    rope = RopeKeys(longest=2048)
+    rope = RopeKeys()
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
@@ -76,11 +76,12 @@ def branches(*parallel: str) -> Callable[[LayerConfig], bool]:
 FAMILY = Family(
     model_type="falcon",
     architecture="FalconForCausalLM",
+    default_max_seq_len=2048,
     fields=[
         Key("vocab_size", "vocab_size"),
         Key("hidden_size", "d_model"),
         Key("num_hidden_layers", "n_layers"),
-        Key("max_position_embeddings", "max_seq_len", 2048),
+        Key("max_position_embeddings", "max_seq_len"),
         Key("num_attention_heads", "attention.n_heads"),
         Generation(),
         AlibiOrRope(),

@@ -77,7 +77,7 @@ class OtherMultipliers:
 FAMILY = Family(
     model_type="falcon_h1",
     architecture="FalconH1ForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -14,7 +14,7 @@ from archlab.hf.weight_map import Row
 FAMILY = Family(
     model_type="flex_olmo",
     architecture="FlexOlmoForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *SIZES,
         *NORMS,

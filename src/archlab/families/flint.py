@@ -25,7 +25,7 @@ def full_at_both_ends(_hf: ConfigReader, n_layers: int) -> list[str]:
 FAMILY = Family(
     model_type="flint",
     architecture="FlintForCausalLM",
-    longest=262144,
+    default_max_seq_len=262144,
     fields=[
         *SIZES,
         kv_heads(4),

@@ -31,7 +31,7 @@ def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
 FAMILY = Family(
     model_type="gemma",
     architecture="GemmaForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *gemma_fields(kv_heads=16, activation_key="hidden_act"),
         # In the first files, "gelu" means the tanh form. transformers corrects it when loading.

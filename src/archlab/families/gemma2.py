@@ -28,7 +28,7 @@ DOUBLE_NORMS = [
 FAMILY = Family(
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *gemma_fields(kv_heads=4, activation_key="hidden_activation"),
         Always("norm.placement", "double"),

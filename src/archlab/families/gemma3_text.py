@@ -85,7 +85,7 @@ class RopePerType:
 FAMILY = Family(
     model_type="gemma3_text",
     architecture="Gemma3ForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *gemma_fields(kv_heads=4, activation_key="hidden_activation"),
         Always("norm.placement", "double"),

@@ -200,7 +200,7 @@ EXPERTS = [
 FAMILY = Family(
     model_type="gemma4_text",
     architecture="Gemma4ForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *fields(window=512),
         NotBuilt("hidden_size_per_layer_input", 256, "archlab has no embeddings per layer"),

@@ -8,7 +8,7 @@ from archlab.hf.family import Family
 FAMILY = Family(
     model_type="gemma4_unified_text",
     architecture="Gemma4UnifiedForCausalLM",
-    longest=262144,
+    default_max_seq_len=262144,
     fields=fields(window=1024),
     weights=WEIGHTS,
     prefix="model.",

@@ -9,7 +9,7 @@ from archlab.hf.weight_map import linear
 FAMILY = Family(
     model_type="glm4",
     architecture="Glm4ForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[*FIELDS, Always("norm.placement", "double")],
     weights=[
         *ATTENTION,

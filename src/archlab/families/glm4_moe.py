@@ -29,7 +29,7 @@ EXPERTS = [
 FAMILY = Family(
     model_type="glm4_moe",
     architecture="Glm4MoeForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -14,7 +14,7 @@ from archlab.hf.mixture import GroupKeys, SharedExperts, mlp_layer_types
 FAMILY = Family(
     model_type="glm4_moe_lite",
     architecture="Glm4MoeLiteForCausalLM",
-    longest=202752,
+    default_max_seq_len=202752,
     fields=[
         *WIDTHS,
         *LATENT,

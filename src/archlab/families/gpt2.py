@@ -100,7 +100,7 @@ BUFFERS = (".attn.bias", ".attn.masked_bias")
 FAMILY = Family(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
-    longest=1024,
+    default_max_seq_len=1024,
     fields=[
         *SIZES,
         PlainMLP("n_inner"),

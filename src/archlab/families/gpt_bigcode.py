@@ -30,7 +30,7 @@ class Heads:
 FAMILY = Family(
     model_type="gpt_bigcode",
     architecture="GPTBigCodeForCausalLM",
-    longest=1024,
+    default_max_seq_len=1024,
     fields=[
         *SIZES,
         Heads(),

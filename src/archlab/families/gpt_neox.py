@@ -10,11 +10,12 @@ LAYER = "gpt_neox.layers.{i}"
 FAMILY = Family(
     model_type="gpt_neox",
     architecture="GPTNeoXForCausalLM",
+    default_max_seq_len=2048,
     fields=[
         Key("vocab_size", "vocab_size"),
         Key("hidden_size", "d_model"),
         Key("num_hidden_layers", "n_layers"),
-        Key("max_position_embeddings", "max_seq_len", 2048),
+        Key("max_position_embeddings", "max_seq_len"),
         Key("num_attention_heads", "attention.n_heads"),
         Key("attention_bias", "attention.qkv_bias", True),
         Key("attention_bias", "attention.out_bias", True),
@@ -28,7 +29,7 @@ FAMILY = Family(
             "use_parallel_residual", "block.parallel", True,
             lambda parallel: "separate" if parallel else "none", lambda ours: ours == "separate",
         ),
-        RopeKeys(fraction=0.25, theta_key="rotary_emb_base", fraction_key="rotary_pct", longest=2048),
+        RopeKeys(fraction=0.25, theta_key="rotary_emb_base", fraction_key="rotary_pct"),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[

@@ -33,7 +33,7 @@ IN_OUT = Conversion(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)
 FAMILY = Family(
     model_type="gpt_oss",
     architecture="GptOssForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -59,7 +59,7 @@ AROUND_ATTENTION = [
 FAMILY = Family(
     model_type="gptj",
     architecture="GPTJForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[*FIELDS, Only("rotary", True, written=False)],
     weights=[
         *linear(f"{LAYER}.attn.q_proj", "layers.{i}.attention.q", bias=False),

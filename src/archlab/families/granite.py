@@ -27,7 +27,7 @@ MULTIPLIERS = (
 FAMILY = Family(
     model_type="granite",
     architecture="GraniteForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *RMS_NORM,

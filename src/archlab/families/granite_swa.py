@@ -62,7 +62,7 @@ FAMILY = replace(
     GRANITE,
     model_type="granite_swa",
     architecture="GraniteSWAForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *GRANITE.fields,
         kv_heads(4),

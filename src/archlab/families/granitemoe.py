@@ -42,7 +42,7 @@ memory."""
 FAMILY = Family(
     model_type="granitemoe",
     architecture="GraniteMoeForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=FIELDS,
     weights=WEIGHTS,
     alternatives=FUSED_EXPERTS,

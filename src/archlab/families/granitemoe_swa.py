@@ -14,7 +14,7 @@ FAMILY = replace(
     SHARED,
     model_type="granitemoe_swa",
     architecture="GraniteMoeSWAForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[*SHARED.fields, *LAYERS],
     weights=[*ATTENTION, SINKS, *FUSED_EXPERTS, *SHARED_WEIGHTS, *PRE_NORMS, *AROUND],
     alternatives=(),

@@ -81,7 +81,7 @@ LAYERS = MixerLayers(LINEAR, (*mamba_keys(1e-6), MixerMultiplier()), all_linear)
 FAMILY = Family(
     model_type="granitemoehybrid",
     architecture="GraniteMoeHybridForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *FIELDS,
         DenseOrMixture(),

@@ -18,7 +18,7 @@ SHARED_WEIGHTS = [
 FAMILY = Family(
     model_type="granitemoeshared",
     architecture="GraniteMoeSharedForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[*FIELDS, Key("shared_intermediate_size", "mlp.shared.d_ff", 0, from_hf=lambda width: width or None)],
     weights=[*WEIGHTS, *SHARED_WEIGHTS],
     alternatives=FUSED_EXPERTS,

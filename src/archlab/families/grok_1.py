@@ -20,7 +20,7 @@ NORMS = {
 FAMILY = Family(
     model_type="grok-1",
     architecture="Grok1ModelForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *(part for part in SIZES if part.field != "attention.head_dim"),
         kv_heads(32),

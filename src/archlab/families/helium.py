@@ -24,7 +24,7 @@ class HeadsFillTheWidth:
 FAMILY = Family(
     model_type="helium",
     architecture="HeliumForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *SIZES,
         Key("num_key_value_heads", "attention.n_kv_heads", 20),

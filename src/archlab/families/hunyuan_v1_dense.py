@@ -35,7 +35,7 @@ QK_NORMS = [
 FAMILY = Family(
     model_type="hunyuan_v1_dense",
     architecture="HunYuanDenseV1ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *rms_norm(1e-5),

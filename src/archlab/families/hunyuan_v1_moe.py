@@ -48,7 +48,7 @@ class TopK:
 FAMILY = Family(
     model_type="hunyuan_v1_moe",
     architecture="HunYuanMoEV1ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *rms_norm(1e-5),

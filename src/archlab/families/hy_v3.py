@@ -37,7 +37,7 @@ class AtLeastOneShared(SharedExperts):
 FAMILY = Family(
     model_type="hy_v3",
     architecture="HYV3ForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -24,7 +24,7 @@ class ScoreScale(Key):
 FAMILY = Family(
     model_type="hyperclovax",
     architecture="HyperCLOVAXForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *RMS_NORM,

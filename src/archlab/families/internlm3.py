@@ -25,7 +25,7 @@ class SameBiases:
 FAMILY = Family(
     model_type="internlm3",
     architecture="InternLM3ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *SIZES,
         kv_heads(2),

@@ -9,7 +9,7 @@ from archlab.hf.weight_map import linear
 FAMILY = Family(
     model_type="jais2",
     architecture="Jais2ForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         *SIZES,
         Always("norm.kind", "layernorm"),

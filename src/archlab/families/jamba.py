@@ -94,7 +94,7 @@ LAYERS = AttentionLayers(
 FAMILY = Family(
     model_type="jamba",
     architecture="JambaForCausalLM",
-    longest=262144,
+    default_max_seq_len=262144,
     fields=[
         *SIZES,
         kv_heads(8),

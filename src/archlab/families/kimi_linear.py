@@ -95,7 +95,7 @@ MOE = f"{LAYER}.block_sparse_moe"
 FAMILY = Family(
     model_type="kimi_linear",
     architecture="KimiLinearForCausalLM",
-    longest=1_048_576,
+    default_max_seq_len=1_048_576,
     fields=[
         *(part for part in WIDTHS if part.hf_key != "max_position_embeddings"),
         Key("model_max_length", "max_seq_len"),

@@ -83,7 +83,7 @@ def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
 FAMILY = Family(
     model_type="laguna",
     architecture="LagunaForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -115,7 +115,7 @@ WEIGHTS = [
 FAMILY = Family(
     model_type="lfm2",
     architecture="Lfm2ForCausalLM",
-    longest=128000,
+    default_max_seq_len=128000,
     fields=[
         *WIDTHS,
         kv_heads(8),

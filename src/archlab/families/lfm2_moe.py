@@ -39,7 +39,7 @@ class ExpertBias:
 FAMILY = Family(
     model_type="lfm2_moe",
     architecture="Lfm2MoeForCausalLM",
-    longest=128000,
+    default_max_seq_len=128000,
     fields=[
         *WIDTHS,
         kv_heads(8),

@@ -115,7 +115,7 @@ class ConvAndAttention(MixerLayers):
 FAMILY = Family(
     model_type="lfm3",
     architecture="Lfm3ForCausalLM",
-    longest=128000,
+    default_max_seq_len=128000,
     fields=[
         *SIZES,
         kv_heads(4),

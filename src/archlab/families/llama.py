@@ -73,7 +73,7 @@ WEIGHTS = [*ATTENTION, *MLP, *PRE_NORMS, *AROUND]
 FAMILY = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *RMS_NORM,

@@ -127,7 +127,7 @@ MLP = "model.layers.{i}.feed_forward"
 FAMILY = Family(
     model_type="llama4_text",
     architecture="Llama4ForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -65,7 +65,7 @@ class PartialRope(NestedRope):
 FAMILY = Family(
     model_type="mellum",
     architecture="MellumForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(4),

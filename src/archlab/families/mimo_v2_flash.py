@@ -89,7 +89,7 @@ def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
 FAMILY = Family(
     model_type="mimo_v2_flash",
     architecture="MiMoV2FlashForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(4),

@@ -66,7 +66,7 @@ class Multipliers:
 FAMILY = Family(
     model_type="minicpm3",
     architecture="MiniCPM3ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *WIDTHS,
         *LATENT,

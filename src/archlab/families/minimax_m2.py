@@ -30,7 +30,7 @@ class RotaryDim(RopeKeys):
 FAMILY = Family(
     model_type="minimax_m2",
     architecture="MiniMaxM2ForCausalLM",
-    longest=196608,
+    default_max_seq_len=196608,
     fields=[
         *SIZES,
         kv_heads(8),

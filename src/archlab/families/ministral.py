@@ -10,7 +10,7 @@ from archlab.hf.rope import RopeKeys
 FAMILY = Family(
     model_type="ministral",
     architecture="MinistralForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

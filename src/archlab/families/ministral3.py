@@ -38,7 +38,7 @@ class GrowingRope(RopeKeys):
         if (fraction := scaling.get(self.fraction_key, hf.get(self.fraction_key, 1.0))) != 1.0:
             raise hf.refuse(self.fraction_key, fraction, "1.0, because the published code ignores the key")
         rest = {key: value for key, value in scaling.items() if key not in (BETA, "max_position_embeddings")}
-        longest = hf.get("max_position_embeddings", self.longest)
+        longest = hf.get("max_position_embeddings")
         ours["position"] = position(hf, scaling.get("rope_theta", theta), 1.0, self.pairing, rest, longest)
         ours["attention.temperature"] = None if beta == 0 else {"beta": beta, "length": length}
 
@@ -53,7 +53,7 @@ class GrowingRope(RopeKeys):
 FAMILY = Family(
     model_type="ministral3",
     architecture="Ministral3ForCausalLM",
-    longest=262144,
+    default_max_seq_len=262144,
     fields=[
         *SIZES,
         kv_heads(8),

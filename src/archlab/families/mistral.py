@@ -28,7 +28,7 @@ class Windows(LayerTypes):
 FAMILY = Family(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -30,7 +30,7 @@ TRAINING_ONLY = frozenset({"router_aux_loss_coef", "output_router_logits", "rout
 FAMILY = Family(
     model_type="mixtral",
     architecture="MixtralForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -57,7 +57,7 @@ SWAPPED_HALVES = Conversion(_split, _join)
 FAMILY = Family(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *bare_rms_norm("norm"),

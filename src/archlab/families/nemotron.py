@@ -9,7 +9,7 @@ from archlab.hf.weight_map import linear
 FAMILY = Family(
     model_type="nemotron",
     architecture="NemotronForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *SIZES,
         Always("norm.kind", "layernorm"),

@@ -10,7 +10,7 @@ BIASES = (Key("attention_bias", "attention.qkv_bias", False), Key("attention_bia
 FAMILY = Family(
     model_type="olmo",
     architecture="OlmoForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         Always("norm.kind", "layernorm"),

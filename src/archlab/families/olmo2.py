@@ -29,7 +29,7 @@ WEIGHTS = [*ATTENTION, *QK_NORMS, *MLP, *OUTPUT_NORMS, *AROUND]
 FAMILY = Family(
     model_type="olmo2",
     architecture="Olmo2ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *NORMS,

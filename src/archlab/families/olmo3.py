@@ -30,7 +30,7 @@ class Rope(RopePerType):
 FAMILY = Family(
     model_type="olmo3",
     architecture="Olmo3ForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         *NORMS,

@@ -112,7 +112,7 @@ LAYERS = HybridLayers(LINEAR, DELTA, types_of)
 FAMILY = Family(
     model_type="olmo_hybrid",
     architecture="OlmoHybridForCausalLM",
-    longest=65536,
+    default_max_seq_len=65536,
     fields=[
         *SIZES,
         *(part for part in NORMS if not (isinstance(part, Always) and part.field == "norm.placement")),

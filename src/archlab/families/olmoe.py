@@ -13,7 +13,7 @@ from archlab.hf.weight_map import Row
 FAMILY = Family(
     model_type="olmoe",
     architecture="OlmoeForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *WIDTHS,
         Key("num_key_value_heads", "attention.n_kv_heads", None),

@@ -8,7 +8,7 @@ from archlab.hf.weight_map import Row, linear
 FAMILY = Family(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
-    longest=512,
+    default_max_seq_len=512,
     fields=[
         *SIZES,
         PlainMLP(),

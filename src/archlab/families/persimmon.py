@@ -12,7 +12,7 @@ QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
 FAMILY = Family(
     model_type="persimmon",
     architecture="PersimmonForCausalLM",
-    longest=16384,
+    default_max_seq_len=16384,
     fields=[
         *WIDTHS,
         Always("norm.kind", "layernorm"),

@@ -11,7 +11,7 @@ LAYER = "model.layers.{i}"
 FAMILY = Family(
     model_type="phi",
     architecture="PhiForCausalLM",
-    longest=2048,
+    default_max_seq_len=2048,
     fields=[
         *SIZES,
         Always("norm.kind", "layernorm"),

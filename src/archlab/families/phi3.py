@@ -9,7 +9,7 @@ from archlab.hf.weight_map import HALVES, QKV_BLOCKS, linear
 FAMILY = Family(
     model_type="phi3",
     architecture="Phi3ForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *SIZES,
         *rms_norm(1e-5),

@@ -53,7 +53,7 @@ class PhimoeRope(RopeKeys):
 FAMILY = Family(
     model_type="phimoe",
     architecture="PhimoeForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *SIZES,
         kv_heads(8),

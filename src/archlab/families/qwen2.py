@@ -38,7 +38,7 @@ class Windows(LayerTypes):
 FAMILY = Family(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *SIZES,
         kv_heads(32),

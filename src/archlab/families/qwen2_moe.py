@@ -102,7 +102,7 @@ WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
 FAMILY = Family(
     model_type="qwen2_moe",
     architecture="Qwen2MoeForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *SIZES,
         kv_heads(16),

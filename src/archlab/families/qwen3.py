@@ -25,7 +25,7 @@ QK_NORMS = [
 FAMILY = Family(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *SIZES,
         kv_heads(32),

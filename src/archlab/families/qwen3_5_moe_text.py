@@ -10,7 +10,7 @@ from archlab.hf.fields import Key
 FAMILY = Family(
     model_type="qwen3_5_moe_text",
     architecture="Qwen3_5MoeForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *attention_fields(2),
         ROPE,

@@ -34,7 +34,7 @@ WEIGHTS = [
 FAMILY = Family(
     model_type="qwen3_5_text",
     architecture="Qwen3_5ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *attention_fields(4),
         ROPE,

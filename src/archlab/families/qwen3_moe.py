@@ -45,7 +45,7 @@ class OneWindow(Windows):
 FAMILY = Family(
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *SIZES,
         kv_heads(4),

@@ -129,7 +129,7 @@ AROUND_MLP = [
 FAMILY = Family(
     model_type="qwen3_next",
     architecture="Qwen3NextForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *attention_fields(2),
         RopeKeys(fraction=0.25),

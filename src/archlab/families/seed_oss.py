@@ -8,7 +8,7 @@ from archlab.hf.rope import RopeKeys
 FAMILY = Family(
     model_type="seed_oss",
     architecture="SeedOssForCausalLM",
-    longest=524288,
+    default_max_seq_len=524288,
     fields=[
         *SIZES,
         kv_heads(8),

@@ -57,7 +57,7 @@ class Layers(LayerTypes):
 FAMILY = Family(
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
-    longest=32768,
+    default_max_seq_len=32768,
     fields=[
         *SIZES,
         kv_heads(4),

@@ -14,7 +14,7 @@ from archlab.hf.rope import RopeKeys
 FAMILY = Family(
     model_type="solar_open",
     architecture="SolarOpenForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *(part for part in WIDTHS if part.hf_key != "intermediate_size"),
         kv_heads(8),

@@ -9,7 +9,7 @@ from archlab.hf.weight_map import Row
 FAMILY = Family(
     model_type="stablelm",
     architecture="StableLmForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *WIDTHS,
         Key("num_key_value_heads", "attention.n_kv_heads", 32),

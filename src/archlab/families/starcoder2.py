@@ -9,7 +9,7 @@ from archlab.hf.weight_map import linear
 FAMILY = Family(
     model_type="starcoder2",
     architecture="Starcoder2ForCausalLM",
-    longest=4096,
+    default_max_seq_len=4096,
     fields=[
         *SIZES,
         # This field overrides the one in SIZES, because its default differs from Llama's.

@@ -14,7 +14,7 @@ from archlab.hf.weight_map import linear
 FAMILY = Family(
     model_type="vaultgemma",
     architecture="VaultGemmaForCausalLM",
-    longest=8192,
+    default_max_seq_len=8192,
     fields=[
         # VaultGemma's class has no switch for attention in both directions.
         *(part for part in gemma_fields(kv_heads=4, activation_key="hidden_activation") if not isinstance(part, Only)),

@@ -8,7 +8,7 @@ from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
 FAMILY = Family(
     model_type="youtu",
     architecture="YoutuForCausalLM",
-    longest=131072,
+    default_max_seq_len=131072,
     fields=[
         *WIDTHS,
         *LATENT,

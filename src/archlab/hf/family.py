@@ -87,9 +87,9 @@ class Family:
     """Name of the transformers class, as in the key `architectures` of config.json."""
     fields: Sequence[Field]
     weights: Sequence[Row]
-    longest: int | None = None
-    """Value of the published class for a missing key of `max_seq_len`, such as `max_position_embeddings`. None if the
-    fields say it."""
+    default_max_seq_len: int | None = None
+    """Default of the published class for the key of `max_seq_len`, such as `max_position_embeddings`. Scalings of RoPE
+    read it, too. None if a field has the default."""
     buffers: Sequence[str] = ()
     """Name suffixes of tensors in the published files that archlab ignores, because they are not weights."""
     constants: Sequence[Constant] = ()
@@ -148,8 +148,8 @@ class Family:
         `where`, the name of the file.
         """
         present = _canonical(values, self.aliases, where)
-        if self.longest:
-            present.setdefault(all_hf_keys(self.fields)["max_seq_len"], self.longest)
+        if self.default_max_seq_len:
+            present.setdefault(all_hf_keys(self.fields)["max_seq_len"], self.default_max_seq_len)
         hf, ours = ConfigReader(present, where), dict[str, Any]()
         parts = (Only("is_encoder_decoder", self.has_encoder), *EVERYWHERE, *self.fields)
         refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]

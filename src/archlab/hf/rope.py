@@ -38,8 +38,6 @@ class RopeKeys:
     fraction_key: str = "partial_rotary_factor"
     field: str = "position"
     """Archlab field that these keys set."""
-    longest: int | None = None
-    """Default of `max_position_embeddings`."""
     idle: frozenset[str] = frozenset()
     """Keys of `rope_parameters` that have no effect on text."""
 
@@ -58,9 +56,7 @@ class RopeKeys:
         fraction = scaling.get("partial_rotary_factor", hf.get(self.fraction_key, self.fraction))
         if fraction != self.fraction and self.fraction == 1.0 and not self.partial:
             raise hf.refuse(self.fraction_key, fraction, "1.0, because the published code ignores the key")
-        ours[self.field] = position(
-            hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings", self.longest)
-        )
+        ours[self.field] = position(hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings"))
 
     def adapt(self, hf: ConfigReader, scaling: Raw) -> Raw:
         """Return the scaling that the published code of this family computes, in the usual keys."""
