@@ -290,7 +290,7 @@ def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: Stud
 def test_a_picture_of_the_readme_is_what_the_code_draws(name: str) -> None:
     """After a change of charts, drawings or results, run `make pictures`."""
     docs = Path(__file__).parents[2] / "docs"
-    assert pictures()[name] == (docs / name).read_bytes()
+    assert pictures()[name] == (docs / name).read_text()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

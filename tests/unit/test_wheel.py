@@ -18,7 +18,7 @@ import archlab
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 5_000_000
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NOT_PACKED = {"docs/notebook.md", "docs/ladder.png"}
+NOT_PACKED = {"docs/notebook.md", "docs/ladder.svg"}
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,14 @@ _LADDER, _TITLE = "ladder-rates", "Which step from 2017's block to today's lower
 _MODEL = "llama-3-8b"
 
 
-def pictures() -> dict[str, bytes]:
-    """Return the content of each picture by file name. Every picture is drawn from files that come with archlab."""
+def pictures() -> dict[str, str]:
+    """Return each picture as an SVG, by file name. Every picture is drawn from files that come with archlab.
+
+    They are not PNGs, whose pixels depend on the versions of fonts on the machine.
+    """
     return {
-        "ladder.png": forest_picture(committed()[_LADDER], _TITLE),
-        f"{_MODEL}.svg": block_diagram(load_config(_MODEL), _MODEL).encode(),
+        "ladder.svg": forest_picture(committed()[_LADDER], _TITLE),
+        f"{_MODEL}.svg": block_diagram(load_config(_MODEL), _MODEL),
     }
 
 

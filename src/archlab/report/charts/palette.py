@@ -82,8 +82,9 @@ def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
     return list(palette.distinct[:n])
 
 
-FONT = "Liberation Sans"
-"""Font of pictures that are files. vl-convert contains this font, so a picture looks the same on every machine."""
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+"""Fonts of pictures that are files. vl-convert contains the first one. Letters of the first three have the same
+widths, so an SVG looks alike on every machine."""
 
 
 def still_theme(category: Sequence[str]) -> dict[str, Any]:

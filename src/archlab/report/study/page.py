@@ -1,5 +1,6 @@
 """Report of a study: one HTML file that opens offline, and a PNG of its main charts."""
 
+import re
 import textwrap
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -164,11 +165,12 @@ def picture(summary: StudySummary) -> bytes:
     The study's question is the title. Below it are the outcomes of the arms and, beside them, the differences from the
     reference. The learning curves are at the bottom.
     """
-    return _png(*drawn(summary))
+    spec, config = drawn(summary)
+    return drawn_by(lambda: vl_convert.vegalite_to_png(spec, config=config, scale=SCALE))
 
 
-def forest_picture(results: Results, title: str) -> bytes:
-    """Return a PNG of the differences in committed results, in the colors of light mode. It has a title, and one row
+def forest_picture(results: Results, title: str) -> str:
+    """Return an SVG of the differences in committed results, in the colors of light mode. It has a title, and one row
     per comparison."""
     labels_by_name = {arm.name: arm.label for arm in results.about.arms}
     outcome = results.heading(None)
@@ -184,11 +186,10 @@ def forest_picture(results: Results, title: str) -> bytes:
     scale = f"{count(first.parameters)} parameters, {count(first.tokens)} training tokens, {len(results.folds)} seeds."
     text = alt.TitleParams(title, subtitle=[scale, arms.DIFFERENCES_SHOW], fontSize=18, offset=18)
     chart = arms.forest(rows, outcome, 2 * _HALF, legend=True, whole=True).properties(title=text, padding=24)
-    return _png(chart.to_dict(validate=False), still_theme([]))
-
-
-def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
-    return drawn_by(lambda: vl_convert.vegalite_to_png(spec, config=config, scale=SCALE))
+    svg = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), config=still_theme([]))
+    # Vega numbers the clip paths of all pictures of a process. Here they begin at 1.
+    names = list(dict.fromkeys(re.findall(r"\bclip\d+", svg)))
+    return re.sub(r"\bclip\d+", lambda name: f"clip{names.index(name[0]) + 1}", svg)
 
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
