@@ -139,14 +139,19 @@ def tests_of(n_configs: int, device: str) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "pytest", *TESTS, "--collect-only", "-q", "-o", "addopts=", "--device", device]
     output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     ids = re.findall(r"^tests/\S+::.*$", output, re.MULTILINE)
-    numbers = {int(n) for name in ids for n in re.findall(r"(?<=[\[-])\d+(?=[-\]])", name)}
+    numbers = {n for name in ids for n in config_numbers(name)}
     chosen = set(sorted(numbers)[:: max(1, len(numbers) // n_configs)])
     found = dict[str, list[str]]()
     for name in ids:
-        of_name = [int(n) for n in re.findall(r"(?<=[\[-])\d+(?=[-\]])", name)]
-        if not of_name or chosen.intersection(of_name):
+        of_name = config_numbers(name)
+        if not of_name or chosen & of_name:
             found.setdefault(name.partition("[")[0].partition("::")[2], []).append(name)
     return found
+
+
+def config_numbers(name: str) -> set[int]:
+    """Return the numbers of configs in a pytest id."""
+    return {int(n) for n in re.findall(r"(?<=[\[-])\d+(?=[-\]])", name)}
 
 
 def passed(ids: list[str], device: str) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def test_a_likelihood_equals_that_of_the_text_alone(tokenizer, choices, batch_to
     assert sorted(found) == list(range(len(pairs())))
     for i, pair in enumerate(pairs()):
         likely, is_likeliest = alone(scorer.model, pair)
-        # Each of up to 24 logits near 10 is rounded in float32, by 1e-6 of its size in products of this width.
-        assert found[i] == (pytest.approx(likely, rel=4e-6, abs=2e-4), is_likeliest)
+        # Batches of other shapes are rounded differently in float32: by 1.3e-6 of the sum on an Intel Xeon with AMX.
+        assert found[i] == (pytest.approx(likely, rel=2e-6, abs=2e-4), is_likeliest)
 
 
 def test_the_most_likely_continuation_is_recognized(tokenizer):

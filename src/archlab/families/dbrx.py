@@ -3,7 +3,7 @@ values, and a mixture of experts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
@@ -55,7 +55,10 @@ class ExpertWeights:
     """The key `moe_normalize_expert_weights`: 1 if weights are divided by their sum, null if they are not."""
 
     hf_key: str = "moe_normalize_expert_weights"
-    limits: Mapping[str, str] = field(default_factory=lambda: {"moe_normalize_expert_weights": "1.0 or null"})
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {self.hf_key: "1.0 or null"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError for other numbers, which mean that weights are divided by another norm."""

@@ -1,7 +1,7 @@
 """Configs and weights of the ERNIE 4.5 mixture-of-experts models (Ernie4_5_MoeForCausalLM in transformers)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from archlab.config.core.merge import Raw
@@ -46,7 +46,9 @@ class LeastSum:
     """The key `moe_norm_min`. The weights of the chosen experts are divided by their sum, or by this value if the sum
     is smaller."""
 
-    limits: Mapping[str, str] = field(default_factory=lambda: {"moe_norm_min": "up to 1e-6"})
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {"moe_norm_min": "up to 1e-6"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if `moe_norm_min` is above 1e-6. A smaller value has an effect only if all scores are nearly

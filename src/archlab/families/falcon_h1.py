@@ -15,7 +15,7 @@ from archlab.families.llama import SIZES, kv_heads, rms_norm
 from archlab.families.mamba2 import IN, mamba2_weights
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, ConfigReader, Key, Only, Switch
+from archlab.hf.fields import Always, ConfigReader, Key, Only, Switch, silu_of_mixer
 from archlab.hf.rope import RopeKeys
 
 
@@ -83,7 +83,7 @@ FAMILY = Family(
         kv_heads(8),
         *rms_norm(1e-5),
         Always("mlp.kind", "gated"),
-        Only("hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
+        silu_of_mixer("hidden_act"),
         RopeKeys(),
         *BIASES,
         Key("mlp_bias", "mlp.bias", False),

@@ -114,7 +114,9 @@ class NotBuilt:
 class SeesBack:
     """Key `use_bidirectional_attention`. Its value `vision` changes only tokens of pictures."""
 
-    limits: Mapping[str, str] = {"use_bidirectional_attention": "null or vision"}
+    @property
+    def limits(self) -> Mapping[str, str]:
+        return {"use_bidirectional_attention": "null or vision"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         if (value := hf.get("use_bidirectional_attention", kind=str)) not in (None, "vision"):

@@ -13,7 +13,7 @@ from archlab.families.mixtral import CORRECTION, EXPERTS, FUSED_EXPERTS, MIXTURE
 from archlab.families.olmo_hybrid import conv_in_parts
 from archlab.families.qwen3_next import LAYER, ConvolutionSilu
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, ConfigReader, Flag, Key, Only
+from archlab.hf.fields import NEVER_TIED, Always, ConfigReader, Flag, Key, Only
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads
 from archlab.hf.layer_types import FULL, LINEAR, MixerLayers
 from archlab.hf.mixture import GroupKeys, SharedExperts, mlp_layer_types, shared_expert
@@ -116,7 +116,7 @@ FAMILY = Family(
         LAYERS,
         ConvolutionSilu(LAYERS),
         mlp_layer_types(reads_first=True),
-        Only("tie_word_embeddings", False, "false, because the published class never ties the head to the embedding"),
+        NEVER_TIED,
         # Keys that only the code beside the published files reads.
         Only("mla_use_nope", True, written=False),
         Only("moe_layer_freq", 1, written=False),

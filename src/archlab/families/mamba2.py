@@ -11,7 +11,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.families.mamba import AROUND, FIRST_NAMES
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
+from archlab.hf.fields import Always, ConfigReader, Field, Key, silu_of_mixer
 from archlab.hf.weight_map import Row, linear, stacked
 
 
@@ -101,7 +101,7 @@ FAMILY = Family(
         Key("use_conv_bias", "mixer.conv_bias", True),
         Key("use_bias", "mixer.in_bias", False),
         Key("use_bias", "mixer.out_bias", False),
-        Only("hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
+        silu_of_mixer("hidden_act"),
         *NORM,
         Expand(),
         StepLimit(),

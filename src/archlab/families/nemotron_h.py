@@ -13,7 +13,17 @@ from archlab.families.glm4_moe import SIGMOID
 from archlab.families.mamba2 import mamba2_weights
 from archlab.families.mixtral import CORRECTION, ROUTER
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key, Only, all_hf_keys
+from archlab.hf.fields import (
+    NEVER_TIED,
+    ActivationKey,
+    Always,
+    ConfigReader,
+    Field,
+    Key,
+    Only,
+    all_hf_keys,
+    silu_of_mixer,
+)
 from archlab.hf.layer_types import FULL, LINEAR, layer_types
 from archlab.hf.mixture import GroupKeys, each_expert, is_mixture, shared_expert
 from archlab.hf.weight_map import Row, linear
@@ -130,9 +140,9 @@ FAMILY = Family(
         Key("layer_norm_epsilon", "norm.eps", 1e-5),
         Always("position.kind", "none"),
         OneBranch(),
-        Only("mamba_hidden_act", "silu", "silu, because the mixer of archlab has this activation only"),
+        silu_of_mixer("mamba_hidden_act"),
         Only("moe_latent_size", None, "null, because the experts of archlab are as wide as the stream"),
-        Only("tie_word_embeddings", False, "false, because the published class never ties the head to the embedding"),
+        NEVER_TIED,
     ],
     weights=[
         Row("backbone.embeddings.weight", "embedding.weight"),

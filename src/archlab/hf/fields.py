@@ -205,15 +205,22 @@ class Only:
             hf[self.hf_key] = self.value
 
 
+NEVER_TIED = Only(
+    "tie_word_embeddings", False, "false, because the published class never ties the head to the embedding"
+)
 NO_CROSS_ATTENTION = Only(
     "add_cross_attention", False, "false, because archlab has cross-attention only in models with an encoder"
 )
 
 
+def silu_of_mixer(hf_key: str) -> Only:
+    return Only(hf_key, "silu", "silu, because the mixer of archlab has this activation only")
+
+
 def unread(hf_key: str, value: Any) -> Only:
     """Return the step for a key of published files that the published code does not read, because it always builds what
     this value means. Another value is an error."""
-    return Only(hf_key, value, f"{value!r}, because the published code always builds this", written=False)
+    return Only(hf_key, value, f"{json.dumps(value)}, because the published code always builds this", written=False)
 
 
 @dataclass(frozen=True)
