@@ -40,6 +40,10 @@ class FakeCuda(Tensor):
     def is_cuda(self) -> bool:
         return True
 
+    @property
+    def is_meta(self) -> bool:
+        return False
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
