@@ -24,7 +24,7 @@ from archlab.config.components.rglru import RGLRU
 from archlab.config.components.short_conv import ShortConv as ShortConvConfig
 from archlab.config.components.work import Pass
 from archlab.config.core.registry import kinds
-from archlab.model import mamba2
+from archlab.model import mamba, mamba2
 from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State
@@ -238,6 +238,41 @@ def test_on_a_gpu_mamba2_needs_no_loop_over_chunks(packed):
         for there, here in zip(found, wanted, strict=True):
             torch.testing.assert_close(there.content, here)
     assert counts[0] == counts[1], "3 and 11 chunks"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_compiled_mamba_compiles_one_chunk_and_not_the_text(packed, monkeypatch):
+    """A graph of the whole text would take minutes to compile: it has a few operations for each token."""
+    monkeypatch.setattr(recurrent, "CHUNK", 4)
+    compiled, sizes = [], []
+
+    def counting(function):
+        compiled.append(function.__name__)
+        return torch.compile(function, backend="aot_eager")
+
+    def passed(n_tokens, backend=None):
+        """Return the output and the gradients, and the number of nodes in the graphs of the mixer itself."""
+        sizes.clear()
+        starts = torch.tensor([[0] * 5 + [5] * (n_tokens - 5), [0] * n_tokens]) if packed else None
+        mixer = made("mamba")
+        if backend is not None:
+            torch.compiler.reset()
+            mixer.compile(backend=backend)
+        y = mixer(inputs(batch=2, tokens=n_tokens), context(starts=starts, tokens=n_tokens), None)
+        y.square().sum().backward()
+        return [y.detach(), *(weight.grad for weight in mixer.parameters())], sum(sizes)
+
+    def counted(graph, _):
+        sizes.append(len(graph.graph.nodes))
+        return graph
+
+    monkeypatch.setattr(mamba, "compiled_once", counting)
+    wanted, _ = passed(12)
+    found, size = passed(12, counted)
+    for there, here in zip(found, wanted, strict=True):
+        torch.testing.assert_close(there, here)
+    assert compiled == ["_chunk", "_chunk_gradients"]
+    assert passed(24, counted)[1] == size
 
 
 @pytest.mark.parametrize("name", CONFIGS)

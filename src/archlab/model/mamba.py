@@ -4,6 +4,7 @@ Shapes: B batch, T tokens, D d_model, W channels, R dt_rank, N d_state. Lowercas
 d_state, w channel.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from archlab.config.components.mamba import Mamba as MambaConfig
 from archlab.config.components.mamba import chunk_size
 from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
-from archlab.model.arithmetic import at_least_float32, is_training_eagerly, without_autocast
+from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context
+from archlab.model.graphs import compiled_once, outside_graphs
 from archlab.model.norms import make_norm
 from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv, Gate, initial_decay
-from archlab.model.state import State
+from archlab.model.state import State, is_step
 
 
 @implements(MambaConfig)
@@ -64,43 +66,69 @@ class Mamba(nn.Module):
         B_BTN, C_BTN = at_least_float32(self.B_norm(self.B(c_BTW))), at_least_float32(self.C_norm(self.C(c_BTW)))
         is_first_BT = None if context.starts_BT is None else context.positions_BT == 0
         initial = None if state is None else state["scan"].clone()  # it is overwritten below
-        run = _Scan.apply if is_training_eagerly() else scan
+        inputs = (x_BTW, dt_BTW, at_least_float32(self.A_log), B_BTN, C_BTN, initial, is_first_BT)
         with without_autocast(u_BTD):
-            y_BTW, S_BNW = run(x_BTW, dt_BTW, at_least_float32(self.A_log), B_BTN, C_BTN, initial, is_first_BT)[:2]
+            run = scan if is_step(u_BTD.shape[1]) else _scan_in_chunks
+            y_BTW, S_BNW = run(*inputs)[:2]
         if state is not None:
             state["scan"].copy_(S_BNW.detach())
         y_BTW = y_BTW + at_least_float32(self.D) * x_BTW
         return self.out(self.norm(y_BTW, self.gate(u_BTD)).to(u_BTD.dtype))
 
 
+def _scan_in_chunks(*inputs: Any) -> tuple[Tensor, ...]:
+    """Return the outputs of `scan` and the new state. In compiled code, each chunk is one call."""
+    return _outside_graphs(*inputs, compiles=torch.compiler.is_compiling())
+
+
+@outside_graphs  # a graph of all tokens would take minutes to compile
+def _outside_graphs(*inputs: Any, compiles: bool) -> tuple[Tensor, ...]:
+    if torch.is_grad_enabled():
+        return _Scan.apply(*inputs, compiles)  # pyright: ignore[reportReturnType]
+    return scan(*inputs, chunk=compiled_once(_chunk) if compiles else _chunk)[:2]
+
+
+def _chunk(
+    x_bqw: Tensor, dt_bqw: Tensor, A_nw: Tensor, B_bqn: Tensor, C_bqn: Tensor, S_bnw: Tensor, is_first_bq: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Process the tokens of a chunk, from a state. Return the outputs and the new state."""
+    decay_bqnw, added_bqnw = _changes(x_bqw, dt_bqw, A_nw, B_bqn, is_first_bq)
+    states_bqnw = _states(decay_bqnw, added_bqnw, S_bnw)
+    # The last state is cloned, because a view would keep the states of the whole chunk in memory.
+    return torch.einsum("bqnw,bqn->bqw", states_bqnw, C_bqn), states_bqnw[:, -1].clone()
+
+
 def scan(
     x_BTW: Tensor, dt_BTW: Tensor, A_log_WN: Tensor, B_BTN: Tensor, C_BTN: Tensor, S_BNW: Tensor | None,
-    is_first_BT: Tensor | None,
+    is_first_BT: Tensor | None, chunk: Callable[..., tuple[Tensor, Tensor]] = _chunk,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
     """Process all tokens chunk by chunk, from a state (None means zeros). Return the outputs without D x, the new
     state, and the state before each chunk.
 
-    `is_first_BT` says which tokens start a document. They do not see the state before them.
+    `is_first_BT` says which tokens start a document. They do not see the state before them. `chunk` processes the
+    tokens of one chunk.
     """
     size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
     S_bnw = x_BTW.new_zeros(len(x_BTW), *A_NW.shape) if S_BNW is None else S_BNW
     outputs: list[Tensor] = []
     before: list[Tensor] = []
     for start in range(0, x_BTW.shape[1], size):
-        chunk = slice(start, start + size)
-        decay_bqnw, added_bqnw = _changes(x_BTW[:, chunk], dt_BTW[:, chunk], A_NW, B_BTN[:, chunk])
-        if is_first_BT is not None:
-            decay_bqnw = decay_bqnw.masked_fill(is_first_BT[:, chunk, None, None], 0)
+        q = slice(start, start + size)
+        is_first_bq = None if is_first_BT is None else is_first_BT[:, q]
         before.append(S_bnw)
-        states_bqnw = _states(decay_bqnw, added_bqnw, S_bnw)
-        outputs.append(torch.einsum("bqnw,bqn->bqw", states_bqnw, C_BTN[:, chunk]))
-        S_bnw = states_bqnw[:, -1].clone()  # a view would keep the states of the whole chunk in memory
+        y_bqw, S_bnw = chunk(x_BTW[:, q], dt_BTW[:, q], A_NW, B_BTN[:, q], C_BTN[:, q], S_bnw, is_first_bq)
+        outputs.append(y_bqw)
     return torch.cat(outputs, 1), S_bnw, before
 
 
-def _changes(x_bqw: Tensor, dt_bqw: Tensor, A_nw: Tensor, B_bqn: Tensor) -> tuple[Tensor, Tensor]:
+def _changes(
+    x_bqw: Tensor, dt_bqw: Tensor, A_nw: Tensor, B_bqn: Tensor, is_first_bq: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Return the factor by which each token multiplies the state, and what it adds: [b, q, n, w] each."""
-    return (dt_bqw[:, :, None] * A_nw).exp(), (dt_bqw * x_bqw)[:, :, None] * B_bqn[..., None]
+    decay_bqnw = (dt_bqw[:, :, None] * A_nw).exp()
+    if is_first_bq is not None:
+        decay_bqnw = decay_bqnw.masked_fill(is_first_bq[..., None, None], 0)
+    return decay_bqnw, (dt_bqw * x_bqw)[:, :, None] * B_bqn[..., None]
 
 
 def _states(decay_bqnw: Tensor, added_bqnw: Tensor, S_bnw: Tensor) -> Tensor:
@@ -112,6 +140,27 @@ def _states(decay_bqnw: Tensor, added_bqnw: Tensor, S_bnw: Tensor) -> Tensor:
     return torch.stack(states, 1)
 
 
+def _chunk_gradients(
+    x_bqw: Tensor, dt_bqw: Tensor, A_nw: Tensor, B_bqn: Tensor, C_bqn: Tensor, S_bnw: Tensor,
+    is_first_bq: Tensor | None, of_y_bqw: Tensor, of_S_bnw: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of the first six inputs of `_chunk`, from those of its outputs."""
+    decay_bqnw, added_bqnw = _changes(x_bqw, dt_bqw, A_nw, B_bqn, is_first_bq)
+    states_bqnw = _states(decay_bqnw, added_bqnw, S_bnw)
+    of_C_bqn = torch.einsum("bqnw,bqw->bqn", states_bqnw, of_y_bqw)
+    # Every state affects the output of its token and, through the decay, the next state.
+    of_states_bqnw = C_bqn[..., None] * of_y_bqw[:, :, None]
+    for q in reversed(range(of_states_bqnw.shape[1])):
+        of_S_bnw = of_states_bqnw[:, q].add_(of_S_bnw) * decay_bqnw[:, q]
+    of_added_bqw = torch.einsum("bqnw,bqn->bqw", of_states_bqnw, B_bqn)
+    of_B_bqn = torch.einsum("bqnw,bqw->bqn", of_states_bqnw, dt_bqw * x_bqw)
+    earlier_bqnw = torch.cat((S_bnw[:, None], states_bqnw[:, :-1]), 1)
+    of_exponent_bqnw = of_states_bqnw.mul_(decay_bqnw).mul_(earlier_bqnw)
+    of_A_nw = (of_exponent_bqnw * dt_bqw[:, :, None]).sum((0, 1))
+    of_dt_bqw = x_bqw * of_added_bqw + of_exponent_bqnw.mul_(A_nw).sum(2)
+    return dt_bqw * of_added_bqw, of_dt_bqw, of_A_nw, of_B_bqn, of_C_bqn, of_S_bnw
+
+
 class _Scan(torch.autograd.Function):
     """`scan` that keeps one state per chunk for the backward pass, which computes the others again.
 
@@ -121,10 +170,12 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BTW: Tensor, dt_BTW: Tensor, A_log_WN: Tensor, B_BTN: Tensor, C_BTN: Tensor, S_BNW: Tensor | None,
-        is_first_BT: Tensor | None,
+        is_first_BT: Tensor | None, compiles: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        y_BTW, S_BNW, before = scan(x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, S_BNW, is_first_BT)
+        chunk = compiled_once(_chunk) if compiles else _chunk
+        y_BTW, S_BNW, before = scan(x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, S_BNW, is_first_BT, chunk)
         ctx.save_for_backward(x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, is_first_BT, *before)
+        ctx.gradients = compiled_once(_chunk_gradients) if compiles else _chunk_gradients
         ctx.mark_non_differentiable(S_BNW)
         return y_BTW, S_BNW
 
@@ -135,25 +186,17 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, is_first_BT, *before = ctx.saved_tensors
         size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
-        of_x, of_dt, of_B, of_C = (torch.empty_like(y) for y in (x_BTW, dt_BTW, B_BTN, C_BTN))
+        found = tuple(torch.empty_like(y) for y in (x_BTW, dt_BTW, B_BTN, C_BTN))
         of_A_NW, of_S_bnw = torch.zeros_like(A_NW), torch.zeros_like(before[0])
         for c in reversed(range(len(before))):
-            chunk, S_bnw = slice(c * size, (c + 1) * size), before[c]
-            x_bqw, dt_bqw, B_bqn, C_bqn, of_y_bqw = (y[:, chunk] for y in (x_BTW, dt_BTW, B_BTN, C_BTN, gradients[0]))
-            decay_bqnw, added_bqnw = _changes(x_bqw, dt_bqw, A_NW, B_bqn)
-            if is_first_BT is not None:
-                decay_bqnw.masked_fill_(is_first_BT[:, chunk, None, None], 0)
-            states_bqnw = _states(decay_bqnw, added_bqnw, S_bnw)
-            of_C[:, chunk] = torch.einsum("bqnw,bqw->bqn", states_bqnw, of_y_bqw)
-            # Every state affects the output of its token and, through the decay, the next state.
-            of_states_bqnw = C_bqn[..., None] * of_y_bqw[:, :, None]
-            for q in reversed(range(of_states_bqnw.shape[1])):
-                of_S_bnw = of_states_bqnw[:, q].add_(of_S_bnw) * decay_bqnw[:, q]
-            of_added_bqw = torch.einsum("bqnw,bqn->bqw", of_states_bqnw, B_bqn)
-            of_B[:, chunk] = torch.einsum("bqnw,bqw->bqn", of_states_bqnw, dt_bqw * x_bqw)
-            of_x[:, chunk] = dt_bqw * of_added_bqw
-            earlier_bqnw = torch.cat((S_bnw[:, None], states_bqnw[:, :-1]), 1)
-            of_exponent_bqnw = of_states_bqnw.mul_(decay_bqnw).mul_(earlier_bqnw)
-            of_A_NW += (of_exponent_bqnw * dt_bqw[:, :, None]).sum((0, 1))
-            of_dt[:, chunk] = x_bqw * of_added_bqw + of_exponent_bqnw.mul_(A_NW).sum(2)
-        return of_x, of_dt, (of_A_NW * A_NW).T, of_B, of_C, None, None
+            q = slice(c * size, (c + 1) * size)
+            x_bqw, dt_bqw, B_bqn, C_bqn, of_y_bqw = (y[:, q] for y in (x_BTW, dt_BTW, B_BTN, C_BTN, gradients[0]))
+            is_first_bq = None if is_first_BT is None else is_first_BT[:, q]
+            of_x, of_dt, of_A_nw, of_B, of_C, of_S_bnw = ctx.gradients(
+                x_bqw, dt_bqw, A_NW, B_bqn, C_bqn, before[c], is_first_bq, of_y_bqw, of_S_bnw
+            )
+            of_A_NW += of_A_nw
+            for whole, part in zip(found, (of_x, of_dt, of_B, of_C), strict=True):
+                whole[:, q] = part
+        of_x_BTW, of_dt_BTW, of_B_BTN, of_C_BTN = found
+        return of_x_BTW, of_dt_BTW, (of_A_NW * A_NW).T, of_B_BTN, of_C_BTN, None, None, None
