@@ -140,10 +140,12 @@ def test_a_table_of_other_positions_is_refused(model_type: str, tmp_path: Path) 
     table = getattr(transformers, FAMILIES[model_type].architecture)(
         transformers.CONFIG_MAPPING[model_type](**first_case(model_type).hf)
     ).get_parameter(name)
-    change_tensors(folder, lambda found: found.update({name: table.detach().half()}))
-    assert check_hf(folder) == []
-    change_tensors(folder, lambda found: found.update({name: table.detach().roll(1, 0)}))
-    assert f"{name}  differs from sines and cosines" in refusal(folder)
+    for dtype in (torch.float16, torch.bfloat16):
+        change_tensors(folder, lambda found, dtype=dtype: found.update({name: table.detach().to(dtype)}))
+        assert check_hf(folder) == []
+    for other in (table.detach().roll(1, 0), table.detach() + 0.003):
+        change_tensors(folder, lambda found, other=other: found.update({name: other}))
+        assert f"{name}  differs from sines and cosines" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -304,3 +304,15 @@ def test_the_order_of_rounding_in_a_norm_does_not_matter_in_float32(tmp_path: Pa
     assert archlab.save_pretrained(model, tmp_path / "wide") == "llama"
     with pytest.raises(UserError, match=r"model.norm.cast: after_weight in this model, before_weight if exported"):
         archlab.save_pretrained(model.bfloat16(), tmp_path / "narrow", "llama")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_constant_must_have_its_value_in_the_format_of_the_file(dtype, tmp_path):
+    """Xielu's beta is a tensor in the file. archlab supports 0.5 only."""
+    folder = published(tmp_path, "apertus", dtype=dtype)
+    file, name = folder / "model.safetensors", "model.layers.1.mlp.act_fn.beta"
+    tensors = load_file(file)
+    assert load_hf(folder).config.mlp.activation == "xielu"
+    save_file(tensors | {name: tensors[name] * 1.005}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=f"{name}  is not 0.5"):
+        load_hf(folder)

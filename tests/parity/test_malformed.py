@@ -75,6 +75,8 @@ def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: 
         ("qwen3_moe", {"mlp_only_layers": "x"}, "mlp_only_layers", "a list"),
         ("gemma2", {"query_pre_attn_scalar": True}, "query_pre_attn_scalar", "a whole number"),
         ("granite", {"embedding_multiplier": True}, "embedding_multiplier", "a finite number"),
+        ("granite", {"logits_scaling": 0}, "logits_scaling", "a number above 0"),
+        ("gemma2", {"query_pre_attn_scalar": -4}, "query_pre_attn_scalar", "a number above 0"),
         ("mpt", {"attn_config": [1]}, "attn_config", "a JSON object"),
         ("glm4_moe", {"n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
         ("llama4_text", {"attn_temperature_tuning": 0}, "attn_temperature_tuning", "true or false"),

@@ -145,7 +145,10 @@ class Key:
         get = hf.or_null if self.nullable else hf.get
         kind = object if self.from_hf is _same else None  # the schema checks a value that is not converted
         value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default, kind)
-        ours[self.field] = None if value is None else self.from_hf(value)
+        try:
+            ours[self.field] = None if value is None else self.from_hf(value)
+        except (ZeroDivisionError, ValueError):  # of a conversion that divides by the number or takes its root
+            raise hf.refuse(self.hf_key, value, "a number above 0") from None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write the value of the field. If the model's component does not have the field, do not write the key."""
