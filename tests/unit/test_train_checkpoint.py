@@ -4,14 +4,17 @@ import errno
 import os
 import resource
 import shutil
+from concurrent.futures import Future
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from accelerator import Accelerator
+from accelerator import Accelerator, find_gpu
 from archlab import digests, files
 from archlab.config.schema import Keep
 from archlab.errors import UserError
@@ -137,7 +140,7 @@ def test_what_is_trained_meanwhile_is_not_in_it(tmp_path, monkeypatch):
 def test_a_gpu_copies_while_training_continues(tmp_path, monkeypatch):
     """Only the thread waits for the copy, before it writes it."""
     order, waited, write = [], Event(), saving.write_whole
-    event = SimpleNamespace(record=lambda: order.append("queued"), synchronize=lambda: order.append(waited.wait()))
+    event = SimpleNamespace(record=lambda: order.append("queued"), synchronize=lambda: order.append(waited.wait(30)))
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(saving, "write_whole", lambda *args: order.append("written") or write(*args))
     saver, (model, _) = Saver(tmp_path, Retention(Keep(), last_step=1), ALONE), trained()
@@ -153,6 +156,30 @@ def test_a_gpu_copies_while_training_continues(tmp_path, monkeypatch):
     found = load_file(tmp_path / "step-00000001" / checkpoint.WEIGHTS)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_several_processes_copy_from_a_gpu_into_pinned_memory(device, tmp_path, monkeypatch):
+    """torch's own writer would copy each part twice, through memory that is not pinned."""
+    done, given, closed = Future(), {}, []
+    done.set_result(None)
+    find_gpu(monkeypatch)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(DefaultStager, "close", lambda stager: closed.append(stager))
+    monkeypatch.setattr(state_dict_saver, "async_save", lambda tensors, **how: given.update(how) or done)
+    monkeypatch.setattr(saving, "_group_of_all", lambda: None)
+    monkeypatch.setattr(saving, "complete", lambda *_: None)
+    saver, (model, _) = Saver(tmp_path, Retention(Keep(), last_step=1), ALONE), trained()
+    monkeypatch.setattr(saver, "_group", object())
+    with Accelerator():
+        saver.save(1, model.to(device), None, b"")
+        saver.wait()
+    stager = given["async_stager"]
+    if device == "cpu":
+        assert stager is None
+    else:
+        assert stager._config == StagingOptions(True, False, False, True)
+        assert closed == [stager]
 
 
 def test_a_failure_of_the_thread_is_raised_in_the_training_loop(tmp_path, monkeypatch):

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from archlab.config.schema import Keep
 from archlab.files import disk_errors, folder_atomic
 from archlab.training.checkpoint import Retention, complete, remove_others, state_of, step_folder, write_whole
 from archlab.training.world import ALONE, World
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.staging import DefaultStager
 
 State = Mapping[str, Mapping[str, Tensor]]
 """Tensors of a checkpoint by the name of their file and their own name."""
@@ -94,9 +97,15 @@ class Saver:
 
         all_tensors = {name: x for tensors in state.values() for name, x in tensors.items()}
         writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
-        future = async_save(all_tensors, storage_writer=writer, process_group=self._group)
+        stager = _pinned_stager() if any(x.is_cuda for x in all_tensors.values()) else None
+        future = async_save(all_tensors, storage_writer=writer, process_group=self._group, async_stager=stager)
         assert isinstance(future, Future)
-        return lambda: _wait_for_parts(future, self._folder)
+
+        def write_parts() -> None:
+            with closing(stager) if stager else nullcontext():
+                _wait_for_parts(future, self._folder)
+
+        return write_parts
 
     def _run(self, finish: Callable[[], None]) -> None:
         try:
@@ -121,6 +130,14 @@ def _copied(state: State) -> tuple[State, Callable[[], None]]:
     end = torch.cuda.Event()
     end.record()
     return copies, end.synchronize
+
+
+def _pinned_stager() -> "DefaultStager":
+    """Return a stager that copies from a GPU into pinned memory. The writer's own stager copies twice, through memory
+    that is not pinned."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+    return DefaultStager(StagingOptions(use_shared_memory=False, use_async_staging=False))
 
 
 def _wait_for_parts(future: Future[Any], folder: Path) -> None:
