@@ -46,6 +46,25 @@ def test_the_product_is_that_of_the_rounded_matrix(
     ).all()
 
 
+@pytest.mark.parametrize(("device", "is_int8"), [("meta", True), ("meta", False), ("cpu", False)])
+def test_a_compiled_row_reads_int8_on_each_device(device: str, is_int8: bool) -> None:
+    """On a GPU, a bfloat16 matrix made in each step would cost more than int8 saves. Other matrices have a library."""
+    made = projection(32, bias=False).to(device, torch.bfloat16)
+    called: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    torch.compiler.reset()
+    run = torch.compile(Int8Projection(made.weight, None) if is_int8 else made, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        run(torch.ones(1, 32, device=device, dtype=torch.bfloat16))
+    is_loop = is_int8 or device == "cpu"
+    assert ("sum" in called) is is_loop
+    assert any("linear" in name for name in called) is not is_loop
+
+
 def test_a_row_of_zeros_stays_one() -> None:
     made = projection(32, bias=False)
     torch.nn.init.zeros_(made.weight[:5].data)

@@ -1,7 +1,7 @@
 """Int8 weights with one scale per row. A decoding step then reads half as many bytes as with bfloat16 weights.
 
-On a CPU, a bfloat16 model multiplies with the int8 weights directly. Any other model dequantizes the matrices in every
-forward pass, which is slower.
+A compiled step for one sequence multiplies with the int8 weights directly, and so does a bfloat16 model on a CPU. All
+other passes dequantize the matrices first, which is slower.
 
 A row w becomes round(w / s) with s = max |w| / 127. This is the simplest form of LLM.int8() (Dettmers 2022), without
 its outlier columns.
