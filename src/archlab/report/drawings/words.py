@@ -146,7 +146,7 @@ def _words_of(component: Component) -> Words:
             return Words(
                 "Latent attention",
                 (
-                    f"{component.n_heads} heads × ({component.nope_dim} + {component.rope_dim} rotary)",
+                    f"{component.n_heads} heads × ({component.nope_dim} + {component.rope_dim} shared)",
                     f"keys and values through {component.kv_rank:,}",
                     *queries,
                 ),
@@ -162,9 +162,9 @@ def _words_of(component: Component) -> Words:
         case _:
             title = component.display_name
             descriptions = (words.removeprefix(component.kind).strip() for words in component.describe().values())
-            return Words(
-                title[0].upper() + title[1:], tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in descriptions)
-            )
+            lines = (re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in descriptions)
+            lines = (re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", words) for words in lines)
+            return Words(title[0].upper() + title[1:], tuple(lines))
 
 
 def _mlp(mlp: Dense, *, is_gated: bool) -> Words:
