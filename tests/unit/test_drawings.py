@@ -143,7 +143,7 @@ def test_boxes_say_what_is_known_of_published_models():
     assert says(drawn("gpt-2"), "positions") == ["Learned positions", "1,024 × 768"]
     assert "8 of 256 SwiGLU experts, d_ff 2,048" in says(drawn("deepseek-v3"), "mlp")
     assert "Mamba-2" in says(drawn("mamba-2-2.7b"), "mixer")
-    assert says(drawn("falcon-mamba-7b"), "mixer") == ["Mamba", "8192, state 16", "norms of dt, B and C, no weight"]
+    assert says(drawn("falcon-mamba-7b"), "mixer") == ["Mamba", "8,192, state 16", "norms of dt, B and C, no weight"]
     nemotron = ["Mamba-2", "128 × 64, state 128", "8 groups of B and C", "steps of at least 0.001"]
     assert says(drawn("nemotron-h-8b"), "mixer") == nemotron
     assert "Multi-query attention" in says(drawn("palm-540b"), "attention")
