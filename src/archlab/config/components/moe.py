@@ -13,6 +13,7 @@ from archlab.config.components.component import MLP, MatrixShape, ProjectionShap
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
+from archlab.errors import UserError
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
 """Number of experts. Published models have up to 2,048 experts per layer."""
@@ -200,6 +201,11 @@ class MoE(MLP):
         return self.experts if self.router.correction else 0
 
     def share(self, tensor: int) -> Self:
+        if self.own_norms and tensor > 1:
+            raise UserError(
+                "own_norms: the norms need the sum of the experts' outputs, but each device has a summand; allowed: "
+                "tensor=1"
+            )
         d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
         shared = self.shared and self.shared.model_copy(
             update={"d_ff": divide_evenly(self.shared.d_ff, tensor, "d_ff of the shared expert")}
