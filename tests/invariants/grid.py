@@ -209,6 +209,7 @@ FACTORS: dict[str, list[Any]] = {
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {score: sigmoid, applied_to: input}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {sparsemixer: 0.3, normalise: false}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {norm: true, bias: true, correction: {}}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, latent: {width: 6, bias: true}, shared: {}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, own_norms: true, router: {norm: true, expert_scale: true}, "
         "shared: {d_ff: 20, gate: true}}",
     ],

@@ -119,6 +119,10 @@ def test_more_processes_than_gpus_are_refused():
         ["model.mixer={kind: gated_delta, key_dim: 8, n_key_heads: 4}", "model.mlp={kind: plain, activation: xielu}"],
         ["model.mixer={kind: kimi_delta, key_dim: 8, n_key_heads: 2, n_value_heads: 4}"],
         ["model.mixer={kind: rglru, n_heads: 2}", "model.mlp={kind: moe, experts: 4, active: 2, d_ff: 16}"],
+        [
+            "model.mixer={kind: short_conv, bias: true}",
+            "model.mlp={kind: moe, latent: {width: 8, bias: true}, d_ff: 96}",
+        ],
         ["model.mixer={kind: short_conv, bias: true}", "model.mlp.bias=true"],
     ],
 )
