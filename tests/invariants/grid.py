@@ -206,9 +206,10 @@ FACTORS: dict[str, list[Any]] = {
         "model.mlp={kind: moe, active: 3, d_ff: 8, router: {normalise: false, groups: {n: 4, kept: 2, by: max}}, "
         "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
-        "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {score: sigmoid, applied_to: input}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, latent: {width: 20}, router: {score: sigmoid, applied_to: input}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {sparsemixer: 0.3, normalise: false}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, router: {norm: true, bias: true, correction: {}}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, latent: {width: 6, bias: true}, shared: {}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, own_norms: true, router: {norm: true, expert_scale: true}, "
         "shared: {d_ff: 20, gate: true}}",
     ],

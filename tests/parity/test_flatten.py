@@ -198,6 +198,7 @@ MIXTURES = [
         "active: 2, router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 1, by: max}}",
         "active: 2, router: {norm: true, factor: 2.0}", "active: 2, router: {expert_scale: true, correction: {}}",
         "active: 3, own_norms: true, router: {norm: true, expert_scale: true}, shared: {gate: true}",
+        "latent: {width: 7}", "gated: false, latent: {width: 16, bias: true}, own_norms: true, router: {norm: true}, shared: {}",
         "active: 2, shared: {}", "active: 2, shared: {d_ff: 14, gate: true, bias: true}", "clamp: 0.5, shared: {}", "up_offset: 1",
         "clamp: 0.5, up_offset: 1, bias: true, activation: gelu_tanh, shared: {gate: true}, "
         "router: {score: sigmoid, correction: {}, groups: {n: 3, kept: 2}, factor: 2.5, bias: true}",

@@ -4,6 +4,7 @@ The formulas are those of the papers and of the published code. Scores are a sof
 each (Shazeer 2017, DeepSeek-V3 2024). SparseMixer weighs each
 choice against its near competitors (Liu 2024). A correction only affects which experts are chosen. Experts may be in groups.
 Weights are normalized and multiplied by a factor. They multiply the experts' outputs, or their inputs. There may be shared experts, and gpt-oss's clamp and offset.
+The routed experts may work in a latent space (LatentMoE, Elango 2026), which the router and the shared expert do not read.
 """
 
 from collections.abc import Callable, Mapping
@@ -105,20 +106,28 @@ def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndar
     return weights["down"] @ inner + weights.get("down_bias", 0.0)
 
 
+def projected(x: ndarray, weights: Mapping[str, ndarray], name: str) -> ndarray:
+    """Return the projection of one token, or the token if there is no such projection."""
+    weight = weights.get(f"{name}.weight")
+    return x if weight is None else weight @ x + weights.get(f"{name}.bias", 0.0)
+
+
 def mixture(x_TD: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
-    """Map [T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate, norms of each."""
+    """Map [T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate, norms of each, and
+    latent_down.* and latent_up.*."""
     parts = ("up", "gate", "down", "up_bias", "gate_bias", "down_bias")
     y_TD = np.zeros_like(x_TD)
     for t, x in enumerate(x_TD):
-        read = normed(x, weights, "experts_before")
+        read = projected(normed(x, weights, "experts_before"), weights, "latent_down")
+        outputs = []
         for e, weight in route(x, weights, choices).items():
             own = {p: weights[f"experts.{p}"][e] for p in parts if f"experts.{p}" in weights}
-            y_TD[t] += (
+            outputs.append(
                 expert(weight * read, own, choices)
                 if choices.applied_to == "input"
                 else weight * expert(read, own, choices)
             )
-        y_TD[t] = normed(y_TD[t], weights, "experts_after")
+        y_TD[t] = normed(projected(sum(outputs), weights, "latent_up"), weights, "experts_after")
         if "shared.up" in weights:
             x = normed(x, weights, "shared_before")
             shared = expert(x, {p: weights[f"shared.{p}"] for p in parts if f"shared.{p}" in weights}, choices)

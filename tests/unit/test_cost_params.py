@@ -315,6 +315,20 @@ def test_counts_are_those_of_transformers(name):
     assert counted == parameters(load_config(name).model).total
 
 
+def test_counts_of_nemotron_3_super():
+    """The report gives 120.6B and 12.7B. The order of the 88 layers does not matter."""
+    keys = {
+        "vocab_size": 131072, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "n_routed_experts": 512,
+        "num_experts_per_tok": 22, "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+        "moe_latent_size": 1024, "hybrid_override_pattern": 40 * "ME" + 8 * "*", "num_hidden_layers": 88,
+    }  # fmt: skip
+    found = parameters(FAMILIES["nemotron_h"].model_config(keys, "config.json"))
+    assert (found.total // 10**8, found.active // 10**8) == (1206, 127)
+    d, experts, latent, d_ff = 4096, 512, 1024, 2688
+    assert found.mlp == 40 * (experts * d + 2 * d * latent + experts * 2 * latent * d_ff + 2 * d * 5376)
+
+
 COUNTED = {"afmoe", "laguna", "ernie4_5_moe"}
 """Families whose class in transformers stores the correction biases as parameters without a gradient. In the others,
 they are buffers."""

@@ -45,6 +45,7 @@ MODELS = {
     "parallel": ("model.block.parallel=shared", "model.attention.sub_norm=true"),
     "latent": ("model.attention={kind: latent, n_heads: 4, kv_rank: 16, q_rank: 16, nope_dim: 8, rope_dim: 4}",),
     "experts": ("model.mlp={kind: moe, experts: 4, active: 2, d_ff: 16, shared: {gate: true}}",),
+    "experts in a latent space": ("model.mlp={kind: moe, experts: 4, active: 2, d_ff: 16, latent: {width: 8}}",),
     "encoder": ("model.encoder={n_layers: 2}", "train.objective.kind=span_corruption", "data.reserve=[sentinels:9]"),
     **{
         kind: ("model.attention.kind=none", "model.position=none", f"model.mixer={{kind: {kind}}}")

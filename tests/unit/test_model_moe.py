@@ -15,7 +15,9 @@ from archlab.config.components.moe import MoE as MoEConfig
 from archlab.config.components.work import Pass
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
+from archlab.exchange.configs import load_config
 from archlab.model.context import Collected, Context
+from archlab.model.decoder import Decoder
 from archlab.model.grouped import grouped_linear, grouped_outer
 from archlab.model.moe import MoE
 from archlab.model.norms import RMSNorm
@@ -58,6 +60,15 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "normed router": (
         "router: {norm: true, bias: true, factor: 0.7, correction: {}}, shared: {gate: true}", {"factor": 0.7},
     ),
+    "nemotron-3-super": (
+        "gated: false, activation: relu, router: {score: sigmoid, factor: 2.5, correction: {}}, latent: {width: 5}, "
+        "shared: {d_ff: 9}", {"score": "sigmoid", "factor": 2.5, "activation": "relu"},
+    ),
+    "latent, biases": (
+        "bias: true, latent: {width: 20, bias: true}, router: {applied_to: input}, shared: {gate: true}",
+        {"applied_to": "input"},
+    ),
+    "latent, norms": ("latent: {width: 5}, router: {norm: true}, shared: {d_ff: 9}, own_norms: true", {}),
     "plain": ("gated: false, activation: gelu, bias: true, shared: {bias: true}", {"activation": "gelu"}),
 }  # fmt: skip
 """Setting of the config -> the same setting of the reference."""
@@ -128,6 +139,19 @@ def test_the_config_counts_what_is_built_and_multiplied(text: str) -> None:
     with FlopCounterMode(display=False) as counted:
         y_BTD.sum().backward()
     assert counted.get_total_flops() == 2 * forward
+
+
+def test_only_projections_that_write_to_the_stream_are_scaled_by_the_depth() -> None:
+    """Experts in a latent space do not write to it."""
+    changes = ["model.init={input: 0.5, output: 0.5, depth_scaled: true}", "model.n_layers=8"]
+    for latent, scaled in (("{width: 64}", {"latent_up.weight"}), ("null", {"experts.down"})):
+        mlp = f"model.mlp={{kind: moe, d_ff: 64, gated: false, latent: {latent}}}"
+        model = Decoder(load_config("tiny-llama", *changes, mlp).model, seed=0)
+        deviations = {name: x.std().item() for name, x in model.layers[0].mlp.named_parameters()}
+        assert {name for name, x in deviations.items() if x == pytest.approx(0.5 / 16**0.5, rel=0.1)} == scaled
+        assert {
+            name for name, x in deviations.items() if x == pytest.approx(0.5, rel=0.1)
+        } == deviations.keys() - scaled
 
 
 @pytest.mark.parametrize(("text", "more"), ROWS.values(), ids=ROWS)

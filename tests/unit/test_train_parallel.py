@@ -59,6 +59,10 @@ def test_what_does_not_divide_the_processes_is_refused(sizes, message):
         (["model.attention.n_heads=6", "model.attention.head_dim=8"], "attention: query heads: 6 cannot be divided"),
         (["model.mlp.d_ff=66"], "mlp: d_ff: 66 cannot be divided evenly among 4 devices"),
         (["model.mlp.kind=moe", "model.mlp.d_ff=18"], "mlp: d_ff of an expert: 18 cannot be divided"),
+        (
+            ["model.mlp={kind: moe, own_norms: true, router: {norm: true}, shared: {}}"],
+            "mlp: own_norms: the norms need the sum of the experts' outputs",
+        ),
         (["model.mixer={kind: mamba2, head_dim: 8}"], "mixer: groups of the mixer: 1 cannot be divided"),
         (["model.mixer={kind: rglru}"], "mixer: groups of the mixer's channels: 1 cannot be divided"),
         (["model.mixer={kind: gated_delta, key_dim: 16, n_key_heads: 2}"], "mixer: key heads of the mixer: 2"),
@@ -115,6 +119,10 @@ def test_more_processes_than_gpus_are_refused():
         ["model.mixer={kind: gated_delta, key_dim: 8, n_key_heads: 4}", "model.mlp={kind: plain, activation: xielu}"],
         ["model.mixer={kind: kimi_delta, key_dim: 8, n_key_heads: 2, n_value_heads: 4}"],
         ["model.mixer={kind: rglru, n_heads: 2}", "model.mlp={kind: moe, experts: 4, active: 2, d_ff: 16}"],
+        [
+            "model.mixer={kind: short_conv, bias: true}",
+            "model.mlp={kind: moe, latent: {width: 8, bias: true}, d_ff: 96}",
+        ],
         ["model.mixer={kind: short_conv, bias: true}", "model.mlp.bias=true"],
     ],
 )

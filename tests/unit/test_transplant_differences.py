@@ -151,6 +151,8 @@ ROWS = {
     "mlp.experts": (MOE, "mlp.experts=6", "refused"),
     "mlp.gated": (MOE, "mlp.gated=false", "refused"),
     "mlp.kind": ("", f"{MOE} mlp.d_ff=64", "exact"),
+    "mlp.latent.bias": (f"{MOE} mlp.latent.width=8", "mlp.latent.bias=true", "exact"),
+    "mlp.latent.width": (MOE, "mlp.latent.width=8", "refused"),
     "mlp.own_norms": (f"{MOE} mlp.router.norm=true mlp.shared.d_ff=16", "mlp.own_norms=true", "approximate"),
     "mlp.router.expert_scale": (MOE, "mlp.router.expert_scale=true", "exact"),
     "mlp.router.norm": (MOE, "mlp.router.norm=true", "approximate"),

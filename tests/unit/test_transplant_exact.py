@@ -63,6 +63,7 @@ SOURCES = {
     "scaled streams, normed values": [
         "model.block.stream_scale=true", "model.attention.v_norm.eps=0.01", "model.attention.keys_as_values=true", *LAYERNORM,
     ],
+    "experts in a latent space": [*MOE, "model.mlp.latent={width: 12, bias: true}", "model.mlp.shared.bias=true", *NO_BIAS],
     "normed router": [*MOE, "model.mlp.router.norm=true", "model.mlp.router.expert_scale=true", *BIASES, *LAYERNORM],
     "norms of experts": [
         *MOE, "model.mlp.router.norm=true", "model.mlp.own_norms=true", "model.mlp.shared.gate=true",
@@ -148,7 +149,7 @@ EXACT = [
     *((source, "weights of norms folded") for source in (
         "plain", "tied", "tied, narrow embedding", "untied, narrow embedding", "layernorm without bias",
         "first layer without a norm", "normed sum, widened", "everything in attention", "plain MLP", "encoder, tied, other norm", "experts",
-        "weighted inputs of experts", "latent", "gated delta", "mup", "offsets",
+        "weighted inputs of experts", "experts in a latent space", "latent", "gated delta", "mup", "offsets",
     )),
     *((source, "norms folded") for source in (
         "layernorm", "layernorm, biases", "tied, layernorm, biases", "parallel, one norm",

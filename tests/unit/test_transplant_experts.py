@@ -92,6 +92,13 @@ def test_other_layers_and_experts_at_once():
         ),
         (("model.mlp.sub_norm=true",), (), r"model\.mlp\.kind: moe, .*sub_norm=true.*allowed: gated"),
         ((*MOE, "model.mlp.experts=2"), (), r"model\.mlp\.experts: 4, .*allowed: 2"),
+        ((), ("model.mlp.latent.width=8",), r"model\.mlp\.latent: \{bias: false, width: 8\}; .*allowed: null"),
+        ((*MOE, "model.mlp.latent.width=8"), (), r"model\.mlp\.latent: null, .*allowed: \{bias: false, width: 8\}"),
+        (
+            (*MOE, "model.mlp.latent.width=8"),
+            ("model.mlp.latent.width=6",),
+            r"model\.mlp\.latent\.width: 6, .*allowed: 8",
+        ),
     ],
 )
 def test_other_experts_are_refused_by_name(source, wanted, message):

@@ -83,6 +83,10 @@ OTHERS = {
     "latent with narrow queries": ((*LATENT, "model.attention.q_rank=12"), (*D_MODEL, *HEADS)),
     "transformer xl": (("model.position.kind=transformer_xl",), HEADS),
     "experts": (EXPERTS, (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72")),
+    "experts in a latent space": (
+        (*EXPERTS, "model.mlp.latent={width: 10, bias: true}"),
+        (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72"),
+    ),
     "norms of experts": (
         (*EXPERTS, "model.mlp.router={norm: true, expert_scale: true, bias: true}", "model.mlp.own_norms=true"),
         (*D_MODEL, "model.mlp.d_ff=32", "model.mlp.shared.d_ff=72"),

@@ -108,6 +108,8 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
         yield f"experts ×{factor:g}", "mlp.router.factor"
     if any(router.expert_scale for router in routers):
         yield "scale per expert", "mlp.router.expert_scale"
+    for width in dict.fromkeys(mixture.latent.width for mixture in mixtures_of_layers if mixture.latent):
+        yield f"experts in latent {width}", "mlp.latent"
     if any(mixture.own_norms for mixture in mixtures_of_layers):
         yield "norms of experts", "mlp.own_norms"
     elif any(router.norm for router in routers):

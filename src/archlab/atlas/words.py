@@ -100,7 +100,8 @@ def _width(mlp: Dense | MoE) -> str:
     if isinstance(mlp, Dense):
         return f"{mlp.d_ff} wide"
     shared = f" and a shared one {mlp.shared.d_ff} wide" if mlp.shared else ""
-    return f"{experts(mlp)} {mlp.d_ff} wide{shared}"
+    latent = f" in latent {mlp.latent.width}" if mlp.latent else ""
+    return f"{experts(mlp)} {mlp.d_ff} wide{latent}{shared}"
 
 
 def experts(mixture: MoE) -> str:
@@ -233,8 +234,8 @@ def biases(layers: Layers) -> str:
 def _flags(component: Component) -> list[bool]:
     """Return, for each group of projections, whether it has a bias. Routers and gates are not included."""
     flags = [getattr(component, name) for name in _BIASES if hasattr(component, name)] or [False]
-    shared = component.shared if isinstance(component, MoE) else None
-    return [*flags, shared.bias] if shared else flags
+    others = (component.shared, component.latent) if isinstance(component, MoE) else ()
+    return [*flags, *(other.bias for other in others if other)]
 
 
 def ratio(layers: Layers) -> str:

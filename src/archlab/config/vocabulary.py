@@ -32,6 +32,7 @@ WRITE = {
     "sharedexpert sharedexperts nsharedexperts numsharedexperts sharedexpertintermediatesize": (
         "model.mlp.kind=moe model.mlp.shared.d_ff=512 (of all shared experts together)"
     ),
+    "moelatentsize latentmoe latentexperts moelatentdim": "model.mlp.kind=moe model.mlp.latent.width=64",
     "normtopkprob moerenormalize": "model.mlp.kind=moe model.mlp.router.normalise=true",
     "routedscalingfactor": "model.mlp.kind=moe model.mlp.router.factor=2.5",
     "scoringfunc scoringfunction": "model.mlp.kind=moe model.mlp.router.score=sigmoid",

@@ -1,10 +1,11 @@
-"""Configs and weights of Nemotron-H and Nemotron 3 Nano (NemotronHForCausalLM in transformers): each layer has one
-branch, which is Mamba 2, attention, an MLP or a mixture of experts.
+"""Configs and weights of Nemotron-H and Nemotron 3 (NemotronHForCausalLM in transformers): each layer has one branch,
+which is Mamba 2, attention, an MLP or a mixture of experts.
 """
 
 from collections.abc import Mapping, Sequence
 
 from archlab.config.components.component import Absent
+from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
@@ -20,7 +21,6 @@ from archlab.hf.fields import (
     ConfigReader,
     Field,
     Key,
-    Only,
     all_hf_keys,
     silu_of_mixer,
 )
@@ -32,6 +32,25 @@ SPARSE, DENSE = "moe", "mlp"
 LETTERS = {"M": LINEAR, "*": FULL, "-": DENSE, "E": SPARSE}
 NAMES = {LINEAR: "recurrent", FULL: "full", DENSE: "dense", SPARSE: "sparse"}
 """Name of the layer kind by layer type."""
+
+
+class LatentKeys:
+    """Key `moe_latent_size`, the width of the latent space of the routed experts. null: there is no latent space.
+
+    `mlp_bias` turns on the biases of its projections, and those of the shared expert and of dense MLPs.
+    """
+
+    hf_keys: Mapping[str, str] = {"mlp.latent.width": "moe_latent_size", "mlp.latent.bias": "mlp_bias"}
+
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
+        width = hf.get("moe_latent_size", kind=int)
+        ours["mlp.latent"] = None if width is None else {"width": width, "bias": hf.get("mlp_bias", False)}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Write the width. `Family.hf_config` reads the keys back, and refuses biases that differ from the others."""
+        latent = model.mlp.latent if isinstance(model.mlp, MoE) else None
+        hf["moe_latent_size"] = latent and latent.width
+
 
 BRANCHES: Mapping[str, Sequence[Field]] = {
     LINEAR: (
@@ -72,6 +91,7 @@ BRANCHES: Mapping[str, Sequence[Field]] = {
         Key("norm_topk_prob", "mlp.router.normalise", True),
         Key("routed_scaling_factor", "mlp.router.factor", 1.0, from_hf=float),
         GroupKeys(),
+        LatentKeys(),
     ),
 }
 """Steps that translate the keys of the branch, by layer type."""
@@ -141,7 +161,6 @@ FAMILY = Family(
         Always("position.kind", "none"),
         OneBranch(),
         silu_of_mixer("mamba_hidden_act"),
-        Only("moe_latent_size", None, "null, because the experts of archlab are as wide as the stream"),
         NEVER_TIED,
     ],
     weights=[
@@ -158,7 +177,9 @@ FAMILY = Family(
         *linear(f"{MIXER}.down_proj", "layers.{i}.mlp.down"),
         Row(f"{MIXER}.gate.weight", ROUTER),
         Row(f"{MIXER}.gate.e_score_correction_bias", CORRECTION),
+        *linear(f"{MIXER}.fc1_latent_proj", "layers.{i}.mlp.latent_down"),
         *each_expert(f"{MIXER}.experts"),
+        *linear(f"{MIXER}.fc2_latent_proj", "layers.{i}.mlp.latent_up"),
         *shared_expert(f"{MIXER}.shared_experts"),
         *linear("backbone.norm_f", "norm"),
         Row("lm_head.weight", "head.weight"),

@@ -22,7 +22,8 @@ MOST_LINES = 350
 
 ORDER = (
     "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_ENCODER_LAYERS", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS",
-    "HEAD_DIM", "V_DIM", "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
+    "HEAD_DIM", "V_DIM", "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_LATENT", "D_SHARED", "NORM_EPS",
+    "QK_NORM_EPS",
 )  # fmt: skip
 """Names of the constants that come first in the file.
 

@@ -1,6 +1,7 @@
 """Mixture of experts.
 
-Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active experts per token, F d_ff of one expert.
+Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active experts per token, F d_ff of one expert. Within the
+experts, D is the width of their inputs and outputs, which is that of the latent space if there is one.
 """
 
 import torch
@@ -11,7 +12,7 @@ from archlab.config.components.moe import MoE as MoEConfig
 from archlab.config.components.norm import NoNorm
 from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
-from archlab.model.arithmetic import as_autocast
+from archlab.model.arithmetic import Same, as_autocast
 from archlab.model.context import Context
 from archlab.model.grouped import ends_for, gathered, grouped_linear
 from archlab.model.mlp import MLP, inner
@@ -25,14 +26,18 @@ from archlab.model.state import State
 class MoE(nn.Module):
     """Mixture of experts: the sum of weight_e * MLP_e(x), or of MLP_e(weight_e * x), over the chosen experts e.
 
-    If the config has a shared expert, its output is added. If it sets `own_norms`, norms are around the experts.
+    If the config has a shared expert, its output is added. If it sets `own_norms`, norms are around the experts. If it
+    sets `latent`, projections map the input of the routed experts to a latent space, and the sum of their outputs back.
     """
 
     def __init__(self, config: MoEConfig, site: Site) -> None:
         super().__init__()
         self.config = config
+        D, latent = site.d_model, config.latent
         self.router = Router(config, site)
-        self.experts = Experts(config, site.d_model)
+        self.latent_down = Projection(D, latent.width, bias=latent.bias, role="narrow") if latent else Same()
+        self.experts = Experts(config, D)
+        self.latent_up = Projection(latent.width, D, bias=latent.bias, role="output") if latent else Same()
         shared = config.shared_mlp
         self.shared = None if shared is None else MLP(shared, site)
         is_gated = config.shared is not None and config.shared.gate
@@ -45,7 +50,8 @@ class MoE(nn.Module):
         """Apply the mixture: [B, T, D] -> [B, T, D]."""
         x_ND = x_BTD.flatten(0, 1)
         routing = self.router(x_ND)
-        y_ND = self.experts(self.experts_before(x_ND), routing.chosen_NK, routing.weights_NK)
+        read_ND = self.latent_down(self.experts_before(x_ND))
+        y_ND = self.latent_up(self.experts(read_ND, routing.chosen_NK, routing.weights_NK))
         y_BTD = self.experts_after(y_ND).view_as(x_BTD)
         if context.collected is not None:
             collect(load_of(routing, context.is_real_BT), context.collected)
@@ -68,7 +74,7 @@ class Experts(nn.Module):
 
     def __init__(self, config: MoEConfig, d_model: int) -> None:
         super().__init__()
-        self.config, E, F, D = config.expert_mlp, config.experts, config.d_ff, d_model
+        self.config, E, F, D = config.expert_mlp, config.experts, config.d_ff, config.expert_width(d_model)
         self.weights_input = config.router.applied_to == "input"
         self.activation = make_activation(config.activation)
         self.up = nn.Parameter(torch.empty(E, F, D))
@@ -77,9 +83,8 @@ class Experts(nn.Module):
         self.up_bias = nn.Parameter(torch.empty(E, F)) if config.bias else None
         self.gate_bias = nn.Parameter(torch.empty(E, F)) if config.bias and config.gated else None
         self.down_bias = nn.Parameter(torch.empty(E, D)) if config.bias else None
-        self.roles: dict[str, RoleName] = {
-            "up": "input", "gate": "input", "down": "output", "down_bias": "output_bias"
-        }  # fmt: skip
+        down: RoleName = "narrow" if config.latent else "output"
+        self.roles: dict[str, RoleName] = {"up": "input", "gate": "input", "down": down, "down_bias": "output_bias"}
         self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:

@@ -78,8 +78,11 @@ def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the total hidden width of all experts that a token uses, divided by d_model."""
-    if isinstance(layer.mlp, MoE):
+    """Yield the total hidden width of all experts that a token uses, divided by d_model.
+
+    Experts in a latent space are left out, because their input is narrower than d_model.
+    """
+    if isinstance(layer.mlp, MoE) and layer.mlp.latent is None:
         width = layer.mlp.active * layer.mlp.d_ff + (layer.mlp.shared.d_ff if layer.mlp.shared else 0)
         yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
 

@@ -35,8 +35,8 @@ def resized(raw: Raw, name: str, size: int) -> Raw:
     raise UserError(refusal(family, template, target))
 
 
-_GROWS = re.compile(r"(layers\.[^.]+\.)?(attention\.n_(kv_)?heads|mlp\.(shared\.)?d_ff)")
-"""Model fields that grow in proportion to d_model: widths of MLPs, and the number of heads."""
+_GROWS = re.compile(r"(layers\.[^.]+\.)?(attention\.n_(kv_)?heads|mlp\.((shared\.)?d_ff|latent\.width))")
+"""Model fields that grow in proportion to d_model: widths of MLPs and latent spaces, and the number of heads."""
 
 _FOLLOW = (MultiHead, Dense, MoE, Absent)
 """Components whose widths depend only on d_model and on the fields in _GROWS."""

@@ -17,7 +17,7 @@ from archlab.sizing.family import FamilyMember
 
 PROPOSED = (
     "d_model", "n_layers", "attention.n_heads", "attention.n_kv_heads", "attention.head_dim", "mlp.d_ff",
-    "mlp.shared.d_ff",
+    "mlp.shared.d_ff", "mlp.latent.width",
 )  # fmt: skip
 """Fields of `model` that a proposal sets."""
 
@@ -124,6 +124,8 @@ class ScalableModel:
         changed["model.mlp.d_ff"] = shape.width
         if shared := getattr(self.model.mlp, "shared", None):
             changed["model.mlp.shared.d_ff"] = self._scaled(shared.d_ff, shape)
+        if latent := getattr(self.model.mlp, "latent", None):
+            changed["model.mlp.latent.width"] = self._scaled(latent.width, shape)
         if self.model.encoder:
             changed["model.encoder.n_layers"] = shape.n_layers
         return changed | self._layers(shape)

@@ -36,6 +36,7 @@ _NEW_FIELDS = (
     ("model.block.stream_scale", False),
     ("model.attention.v_norm", None),
     ("model.attention.keys_as_values", False),
+    ("model.mlp.latent", None),
     ("model.mlp.own_norms", False),
     ("model.mlp.router.applied_to", "output"),
     ("model.mlp.router.norm", False),

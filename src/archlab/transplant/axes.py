@@ -104,12 +104,14 @@ _COMPONENTS: dict[type[Component], dict[str, str]] = {
         **_norm("experts_after", "stream"),
         **_norm("shared_before", "stream"),
         **_norm("shared_after", "stream"),
-        "experts.up": ". hidden < stream",
-        "experts.gate": ". hidden < stream",
-        "experts.down": ". stream < hidden",
+        **_projection("latent_down", ". < stream"),
+        **_projection("latent_up", "stream < ."),
+        "experts.up": ". hidden < expert",
+        "experts.gate": ". hidden < expert",
+        "experts.down": ". expert < hidden",
         "experts.up_bias": ". hidden",
         "experts.gate_bias": ". hidden",
-        "experts.down_bias": ". stream",
+        "experts.down_bias": ". expert",
     },
     Mamba: {
         **_projection("gate x", "inner < stream"),
@@ -243,9 +245,10 @@ def features_of(component: Component, times: Mapping[str, int], stream: Features
             }
         case Dense():
             return {"stream": stream, "hidden": Features(component.d_ff, times["d_ff"])}
-        case MoE(d_ff=d_ff, shared=shared):
+        case MoE(d_ff=d_ff, shared=shared, latent=latent):
             return {
                 "stream": stream,
+                "expert": Features(latent.width) if latent else stream,
                 "hidden": Features(d_ff, times["d_ff"]),
                 "shared": Features(shared.d_ff, times["shared.d_ff"]) if shared else Features(0),
             }

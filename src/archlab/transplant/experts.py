@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from archlab.config.components.dense import Dense, GatedMLP
-from archlab.config.components.moe import MoE
+from archlab.config.components.moe import LatentSpace, MoE
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32
+from archlab.transplant.reconfigurations import text_of
 from archlab.transplant.transformation import Transformation
 from archlab.transplant.weights import Architecture, LazyTensor, Weights, constant, numbered
 
@@ -16,11 +17,12 @@ def _upcycled(weights: Weights, target: Architecture) -> Weights:
     by_mlp: dict[MoE, list[str]] = {}
     layers = {name: own for name, own, _ in weights.pairs(target)}
     for name, own, wanted in weights.pairs(target):
-        if isinstance(own.mlp, MoE) and isinstance(wanted.mlp, MoE) and own.mlp.experts != wanted.mlp.experts:
-            raise UserError(
-                f"model.mlp.experts: {wanted.mlp.experts}, and the trained weights have {own.mlp.experts}; no "
-                f"transformation changes it; allowed: {own.mlp.experts}"
-            )
+        if isinstance(own.mlp, MoE) and isinstance(wanted.mlp, MoE):
+            _check_same("experts", own.mlp.experts, wanted.mlp.experts)
+            if own.mlp.latent and wanted.mlp.latent:
+                _check_same("latent.width", own.mlp.latent.width, wanted.mlp.latent.width)
+            else:
+                _check_same("latent", own.mlp.latent, wanted.mlp.latent)
         if isinstance(own.mlp, Dense) and isinstance(wanted.mlp, MoE):
             by_mlp.setdefault(_mixture(own.mlp, wanted.mlp), []).append(name)
     for mixture, names in by_mlp.items():
@@ -42,6 +44,13 @@ def _upcycled(weights: Weights, target: Architecture) -> Weights:
     return weights
 
 
+def _check_same(field: str, before: object, after: object) -> None:
+    if before != after:
+        before, after = (text_of(x.model_dump() if isinstance(x, LatentSpace) else x) for x in (before, after))
+        found = f"{after}, and the trained weights have {before}"
+        raise UserError(f"model.mlp.{field}: {found}; no transformation changes it; allowed: {before}")
+
+
 def _mixture(own: Dense, wanted: MoE) -> MoE:
     """Return the mixture whose experts are the dense MLP. Raise UserError if the wanted experts have another shape."""
     is_gated = isinstance(own, GatedMLP)
@@ -52,6 +61,11 @@ def _mixture(own: Dense, wanted: MoE) -> MoE:
     if wanted.own_norms:
         raise UserError(
             "model.mlp.own_norms: true, but the output of the trained MLP has no norm of its own; allowed: false"
+        )
+    if wanted.latent:
+        raise UserError(
+            f"model.mlp.latent: {text_of(wanted.latent.model_dump())}; experts are copies of the trained MLP, which "
+            "reads the stream; allowed: null"
         )
     if wanted.gated != is_gated:
         raise UserError(

@@ -26,7 +26,7 @@ INPUTS: Mapping[type[Component], tuple[str, ...]] = {
     Latent: ("q_down", "q_up", "kv_down"),
     PlainMLP: ("up",),
     GatedMLP: ("up", "gate"),
-    MoE: ("router", "experts.up", "experts.gate", "shared.up", "shared.gate", "shared_gate"),
+    MoE: ("router", "latent_down", "experts.up", "experts.gate", "shared.up", "shared.gate", "shared_gate"),
     GatedDelta: ("q", "k", "v", "gate", "beta", "decay"),
     KimiDelta: ("q", "k", "v", "gate", "beta", "decay", "gate.down", "decay.down"),
     Mamba: ("gate", "x"),
@@ -120,7 +120,8 @@ def _in_mixture(name: str, mixture: MoE, layer: LayerConfig) -> Iterator[NormSit
         yield NormSite(f"{name}.router.norm", layer.d_model, (Reader(f"{name}.router.weight", None),))
     if not mixture.own_norms:
         return
-    readers = {"experts": ("experts.up", "experts.gate"), "shared": ("shared.up", "shared.gate", "shared_gate")}
+    of_experts = ("latent_down",) if mixture.latent else ("experts.up", "experts.gate")
+    readers = {"experts": of_experts, "shared": ("shared.up", "shared.gate", "shared_gate")}
     for part, names in readers.items():
         obstacle = "with mlp.own_norms, the outputs of norms are added up"
         yield NormSite(f"{name}.{part}_before", layer.d_model, tuple(_input(name, mixture, x) for x in names))
@@ -147,9 +148,16 @@ def _inputs(layer: str, branch: Branch) -> Iterator[Reader]:
     for part in INPUTS[type(component)]:
         if branch.site.reads_source and part in ("k", "v"):  # they read the output of the encoder
             continue
-        if isinstance(component, Latent) and part == "q_up" and component.q_rank:
+        if _reads_narrow(component, part):
             continue
         yield _input(place, component, part)
+
+
+def _reads_narrow(component: Component, part: str) -> bool:
+    """Return whether a projection reads a narrow vector that another projection has computed."""
+    if isinstance(component, Latent):
+        return part == "q_up" and component.q_rank is not None
+    return isinstance(component, MoE) and component.latent is not None and part.startswith("experts.")
 
 
 def _input(place: str, component: Component, part: str) -> Reader:

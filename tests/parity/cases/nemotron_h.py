@@ -35,6 +35,10 @@ CASES = [
         "model.layers.recurrent.mixer.conv_bias=false", "model.layers.sparse.mlp.router.normalise=true",
         "model.layers.sparse.mlp.shared=null",
     )),
+    Case("nemotron_h", "experts in a latent space", {
+        **SMALL, **MAMBA, **EXPERTS, "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+        "moe_latent_size": 16, "mlp_bias": True, "routed_scaling_factor": 5.0,
+    }, ("model.layers.sparse.mlp.latent.bias=false", "model.layers.sparse.mlp.router.factor=1.0")),
     # With a cache, the published code does not clamp the step size of single tokens.
     Case("nemotron_h", "steps", {
         **SMALL, **MAMBA, "layers_block_type": ["mlp", "linear_attention", "full_attention"], "time_step_min": 0.8,

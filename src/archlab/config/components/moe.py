@@ -13,6 +13,7 @@ from archlab.config.components.component import MLP, MatrixShape, ProjectionShap
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
+from archlab.errors import UserError
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
 """Number of experts. Published models have up to 2,048 experts per layer."""
@@ -86,6 +87,17 @@ class Shared(Settings):
     """Whether the projections of the shared expert have biases (ERNIE 4.5)."""
 
 
+class LatentSpace(Settings):
+    """Latent space of the routed experts (LatentMoE, Elango 2026). One projection computes the latent vector of each
+    token, and another projection maps the sum of the experts' outputs back. The router and the shared expert read the
+    token itself."""
+
+    width: Width
+    """Width of the latent vectors, which are the inputs and outputs of the routed experts."""
+    bias: bool = False
+    """Whether both projections have biases."""
+
+
 class Balance(Settings):
     """Auxiliary losses of the router. Training minimizes them together with the cross-entropy and logs them. The
     reported loss excludes them."""
@@ -118,8 +130,8 @@ class MoE(MLP):
     """Number of routed experts that each token passes through. No token is dropped, even if many tokens choose the same
     expert."""
     d_ff: Derived[Width] = DERIVED
-    """Width of the hidden layer of one expert. null: the active experts together have the width and the FLOPs of the
-    default dense MLP."""
+    """Width of the hidden layer of one expert. null: the active experts together have the width of the default dense
+    MLP, and also its FLOPs if `latent` is null."""
     gated: bool = True
     """Whether each expert is a gated MLP, W2 (act(W1 x) * V x). false: each expert is a plain MLP, W2 act(W1 x)."""
     activation: ActivationName = "silu"
@@ -137,6 +149,9 @@ class MoE(MLP):
     """Router, which scores the experts, chooses some of them for each token, and weights their outputs."""
     shared: Shared | None = None
     """Shared expert, which every token passes through. null: none."""
+    latent: LatentSpace | None = None
+    """Latent space in which the routed experts work (Nemotron 3 Super). null: they read and write vectors of width
+    d_model."""
     own_norms: bool = False
     """Whether the routed experts and the shared expert each have two norms of the block's kind, on their input and on
     the sum of their outputs. The mixture then reads the stream itself (Gemma 4)."""
@@ -157,14 +172,22 @@ class MoE(MLP):
     def shared_mlp(self) -> Dense | None:
         return self.shared and self._mlp(self.shared.d_ff, self.shared.bias)
 
+    def expert_site(self, site: Site) -> Site:
+        """Return the site of a routed expert, whose d_model is the width of the expert's input and output."""
+        return replace(site, d_model=self.expert_width(site.d_model))
+
+    def expert_width(self, d_model: int) -> int:
+        return d_model if self.latent is None else self.latent.width
+
     def _mlp(self, d_ff: int, bias: bool) -> Dense:
         if not self.gated:
             return PlainMLP(activation=self.activation, bias=bias, d_ff=d_ff)
         return GatedMLP(activation=self.activation, bias=bias, d_ff=d_ff, clamp=self.clamp, up_offset=self.up_offset)
 
     def describe(self) -> dict[str, str]:
+        latent = f" in latent {self.latent.width}" if self.latent else ""
         shared = f" + shared {self.shared.d_ff}" if self.shared else ""
-        return {"mlp": f"moe {self.active} of {self.experts} {self.expert_mlp.describe()['mlp']}{shared}"}
+        return {"mlp": f"moe {self.active} of {self.experts} {self.expert_mlp.describe()['mlp']}{latent}{shared}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
         return {"mlp": self._learned(site, self.experts), "norms": self._norms(site)}
@@ -179,19 +202,31 @@ class MoE(MLP):
     def projections(self, site: Site) -> dict[str, ProjectionShape]:
         shared = self.shared_mlp.projections(site) if self.shared_mlp else {}
         gate = {"shared_gate": ProjectionShape(site.d_model, 1)} if self.shared and self.shared.gate else {}
-        return {**{f"shared.{name}": shape for name, shape in shared.items()}, **gate}
+        return {**self._around_experts(site), **{f"shared.{name}": shape for name, shape in shared.items()}, **gate}
+
+    def _around_experts(self, site: Site) -> dict[str, ProjectionShape]:
+        if self.latent is None:
+            return {}
+        return {
+            "latent_down": ProjectionShape(site.d_model, self.latent.width),
+            "latent_up": ProjectionShape(self.latent.width, site.d_model, "mixed"),
+        }
 
     def other_matrices(self, site: Site) -> Counter[MatrixShape]:
         shapes = Counter({MatrixShape(self.experts, site.d_model): 1})  # the router
-        for shape in self.expert_mlp.projections(site).values():
+        for shape in self.expert_mlp.projections(self.expert_site(site)).values():
             shapes[MatrixShape(shape.d_out, shape.d_in, self.experts)] += 1
         return shapes
 
     def vectors(self, site: Site) -> int:
         per_activation = activation_named(self.activation).n_parameters
-        routed = self.experts * (self.expert_mlp.vectors(site) - per_activation) + per_activation
+        routed = self.experts * (self.expert_mlp.vectors(self.expert_site(site)) - per_activation) + per_activation
         shared = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
-        return self.experts * (self.router.bias + self.router.expert_scale) + routed + shared
+        of_router = self.experts * (self.router.bias + self.router.expert_scale)
+        return of_router + self._latent_biases(site) + routed + shared
+
+    def _latent_biases(self, site: Site) -> int:
+        return 0 if self.latent is None else self.latent.bias * (self.latent.width + site.d_model)
 
     def active_parameters(self, site: Site) -> int:
         return self._learned(site, self.active) + self._norms(site)
@@ -200,6 +235,12 @@ class MoE(MLP):
         return self.experts if self.router.correction else 0
 
     def share(self, tensor: int) -> Self:
+        """Return the mixture with narrower experts. Every device computes the router and the whole latent vector."""
+        if self.own_norms and tensor > 1:
+            raise UserError(
+                "own_norms: the norms need the sum of the experts' outputs, but each device has a summand; allowed: "
+                "tensor=1"
+            )
         d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
         shared = self.shared and self.shared.model_copy(
             update={"d_ff": divide_evenly(self.shared.d_ff, tensor, "d_ff of the shared expert")}
@@ -216,16 +257,18 @@ class MoE(MLP):
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias + self.router.expert_scale)
         per_activation = activation_named(self.activation).n_parameters
-        routed = experts * (self.expert_mlp.parameters(site)["mlp"] - per_activation) + per_activation
+        routed = experts * (self.expert_mlp.parameters(self.expert_site(site))["mlp"] - per_activation) + per_activation
+        matrices = sum(shape.d_out * shape.d_in for shape in self._around_experts(site).values())
         mlp = self.shared_mlp
         shared = 0 if mlp is None else mlp.parameters(site)["mlp"]
         gate = site.d_model if self.shared and self.shared.gate else 0
-        return router + routed + shared + gate
+        return router + routed + matrices + self._latent_biases(site) + shared + gate
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations of the router, the chosen experts, the shared expert and its gate, and of their norms.
         Sorting the rows before and after the chosen experts is included."""
         d, E, K = site.d_model, self.experts, self.active
+        W = self.expert_width(d)
         matrix = model_pass.product("mlp", d, E, bias=E * self.router.bias)
         if self.router.norm:
             yield from model_pass.norm(site.norm, d)
@@ -241,21 +284,25 @@ class MoE(MLP):
             yield scaled._replace(saved=2 * model_pass.rows * K * FLOAT32_BYTES)
         if self.own_norms:  # the norm of the router stores the stream
             yield from model_pass.norm(site.norm, d, shares_input=True)
-        yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
+        if self.latent:  # without norms, the router already stores this input
+            yield model_pass.product("mlp", d, W, bias=W * self.latent.bias, shares_input=not self.own_norms)
+        yield model_pass.element_wise("element-wise", "mlp", K * W, flops=0)
         weights_input = self.router.applied_to == "input"
         if weights_input:
-            yield model_pass.element_wise("element-wise", "mlp", K * d, flops=1, saved=1)
+            yield model_pass.element_wise("element-wise", "mlp", K * W, flops=1, saved=1)
         # The expected number of distinct experts if each token chooses at random.
         n_distinct, routed = E * (1 - (1 - K / E) ** model_pass.rows), replace(model_pass, texts=model_pass.texts * K)
-        for operation in self.expert_mlp.work(site, routed):
+        for operation in self.expert_mlp.work(self.expert_site(site), routed):
             if operation.kind == "products":  # one for each expert
                 operation = operation._replace(weights=operation.weights * n_distinct, times=max(1, round(n_distinct)))
             yield operation
-        yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
+        yield model_pass.element_wise("element-wise", "mlp", K * W, flops=0)
         if weights_input:
-            yield model_pass.element_wise("element-wise", "mlp", K * d, flops=1, written=1 / K)
+            yield model_pass.element_wise("element-wise", "mlp", K * W, flops=1, written=1 / K)
         else:
-            yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
+            yield model_pass.element_wise("element-wise", "mlp", K * W, flops=2, written=1 / K, saved=1)
+        if self.latent:
+            yield model_pass.product("mlp", W, d, bias=d * self.latent.bias)
         if self.own_norms:
             yield from model_pass.norm(site.norm, d)
         if self.shared_mlp is not None:

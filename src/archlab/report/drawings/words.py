@@ -184,6 +184,9 @@ def _multi_head(heads: MultiHead) -> Words:
 def _mixture(mixture: MoE) -> Words:
     name = name_of_mlp(mixture.activation, is_gated=mixture.gated)
     lines = [f"{mixture.active} of {mixture.experts} {name} experts, d_ff {mixture.d_ff:,}"]
+    if mixture.latent:
+        biases = ", with biases" if mixture.latent.bias else ""
+        lines.append(f"in a latent space, width {mixture.latent.width:,}{biases}")
     if mixture.shared:
         gate = ", gated" if mixture.shared.gate else ""
         lines.append(f"and a shared one, d_ff {mixture.shared.d_ff:,}{gate}")
@@ -209,7 +212,7 @@ _VISIBILITY = tuple(Visibility.model_fields)
 _DESCRIBED: Mapping[type[Base], tuple[str, ...]] = {
     MultiHead: (*_VISIBILITY, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
     Latent: (*_VISIBILITY, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
-    MoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
+    MoE: ("experts", "active", "d_ff", "gated", "activation", "latent", "shared", "balance"),
     PlainMLP: ("activation", "d_ff"),
     GatedMLP: ("activation", "d_ff"),
     Mamba: ("inner_width", "d_state", "dt_rank"),

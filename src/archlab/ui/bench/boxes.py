@@ -158,7 +158,8 @@ def _shapes(cost: BranchCost) -> str:
     if not isinstance(component, MoE):
         return _listed(shapes)
     router = ProjectionShape(site.d_model, component.experts)
-    routed = f"each of {component.experts:,} experts: {_listed(component.expert_mlp.projections(site))}"
+    of_expert = component.expert_mlp.projections(component.expert_site(site))
+    routed = f"each of {component.experts:,} experts: {_listed(of_expert)}"
     return "; ".join(filter(None, (_listed({"router": router}), routed, _listed(shapes))))
 
 
