@@ -61,6 +61,11 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "hy_v3": {**MIXTURE, "head_dim": 8},
     "exaone_moe": {**MIXTURE, "sliding_window": 4},
+    "solar_open": {
+        "num_key_value_heads": 2, "head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+    },
+    "hyperclovax": {"intermediate_size": 48, "num_key_value_heads": 2},
     "recurrent_gemma": {"intermediate_size": 96, "block_types": ["recurrent", "attention"]},
 }  # fmt: skip
 

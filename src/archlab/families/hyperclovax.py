@@ -52,4 +52,5 @@ FAMILY = Family(
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
+    no_effect=frozenset({"end_token_id"}),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, WIDTHS, kv_heads, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
 from archlab.hf.family import Family
-from archlab.hf.fields import Key
+from archlab.hf.fields import Key, Only
 from archlab.hf.mixture import GroupKeys, SharedExperts
 from archlab.hf.rope import RopeKeys
 
@@ -32,6 +32,8 @@ FAMILY = Family(
         RopeKeys(theta=1e6),
         Key("attention_bias", "attention.qkv_bias", False),
         Key("tie_word_embeddings", "head.tied", False),
+        # a key of the published file that the published code does not read
+        Only("first_k_dense_replace", 0, "0, because no layer has a dense MLP", written=False),
     ],
     weights=[*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
