@@ -63,15 +63,16 @@ def test_unverified_fields_exist(name):
         assert field == everywhere or any(known.startswith(field) for known in fields), field
 
 
+ROUNDED_SIZES = {"transformer-base": 0.03, "kimi-linear-48b-a3b": 0.03, "olmo-hybrid-7b": 0.065}
+"""The vocabulary of the first Transformer is only published as about 37,000 tokens. The size of Kimi Linear does not
+include the embedding and the head. The size of Olmo Hybrid is published with one digit, 7B."""
+
+
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_size_is_the_published_one(name):
-    """The vocabulary of the first Transformer is only published as about 37,000 tokens. The size of Kimi Linear does not
-    include the embedding and the head."""
     about = ENTRIES[name].about
     counted_here = parameters(ENTRIES[name].config.model).total + (about.elsewhere or 0)
-    assert counted_here == pytest.approx(
-        about.published_parameters, rel=0.03 if name in ("transformer-base", "kimi-linear-48b-a3b") else 0.02
-    )
+    assert counted_here == pytest.approx(about.published_parameters, rel=ROUNDED_SIZES.get(name, 0.02))
 
 
 ROUNDED = {
@@ -80,8 +81,10 @@ ROUNDED = {
     "qwen3-next-80b-a3b": 0.09,
     "lfm2-8b-a1b": 0.04,
     "kimi-linear-48b-a3b": 0.1,
+    "granite-4.0-h-small": 0.03,
+    "glm-4.7-flash": 0.09,
 }
-"""Sizes are published with one or two digits, rounded or cut off: 3B, 2.4B, 3B, 1.5B, 3B."""
+"""Sizes are published with one or two digits, rounded or cut off: 3B, 2.4B, 3B, 1.5B, 3B, 9B, 3B."""
 
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if ENTRIES[name].about.published_active])
@@ -94,8 +97,10 @@ def test_the_active_parameters_are_the_published_ones(name):
 
 
 def test_every_mixture_says_how_many_are_active():
+    """Grok-1's is not published. Granite's is rounded to 1B. FlexOlmo uses all experts."""
     mixtures = {name for name, row in ROWS.items() if row.n_experts}
-    assert {name for name in mixtures if ENTRIES[name].about.published_active is None} == {"grok-1-314b"}
+    silent = {name for name in mixtures if ENTRIES[name].about.published_active is None}
+    assert silent == {"grok-1-314b", "granite-4.0-h-tiny", "flexolmo-7x7b"}
     assert len(mixtures) >= 24
 
 
@@ -235,7 +240,7 @@ def test_an_ambiguous_beginning_or_half_a_word_does_not_match(name):
         ("T5", "; names that begin with T5: t5-11b, t5-3b, t5-base, t5-large, t5-small, t5-v1.1-xxl"),
         ("transformer", "; names that begin with transformer: transformer-base, transformer-big"),
         ("llama-3.2", "; names that begin with llama-3.2: llama-3.2-1b, llama-3.2-3b"),
-        ("qwen3", "qwen3-4b and 2 more"),
+        ("qwen3", "qwen3-4b and 3 more"),
         ("bert-bas", "; did you mean bert-base?"),
     ],
 )
@@ -284,12 +289,12 @@ def test_list_as_json(capsys):
         (["tied=true", "family=gpt-2"], "-n_layers", ["gpt-2-xl", "gpt-2"]),
         (["heads_over_d=16"], None, ["t5-11b"]),
         (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
-        (["norm!=RMSNorm", "year=2025"], None, ["command-a-111b"]),
+        (["norm!=RMSNorm", "year=2025"], None, ["command-a-111b", "jais-2-8b"]),
         (["n_heads=null"], None, ["mamba-2.8b", "falcon-mamba-7b", "mamba-2-2.7b"]),
         (
             ["heads=MQA|MLA", "year=2019|2025"],
             None,
-            ["gemma-3-1b", "gemma-3-270m", "kimi-k2", "kimi-linear-48b-a3b", "moonlight-16b-a3b"],
+            ["gemma-3-1b", "gemma-3-270m", "kimi-k2", "kimi-linear-48b-a3b", "moonlight-16b-a3b", "youtu-llm-2b"],
         ),
         (
             ["reach=local", "reach!=local+full|local+both sides"],
@@ -416,7 +421,7 @@ def test_doubts_reach_from_a_section_to_its_fields_and_from_a_layer_kind_to_the_
 def test_the_table_fits(width):
     lines = [line for line, _ in evolution(list(ROWS.values()), width)]
     assert max(map(len, lines)) <= width
-    assert [line for line in lines if re.fullmatch(r"\d{4}", line)] == [str(year) for year in range(2017, 2026)]
+    assert [line for line in lines if re.fullmatch(r"\d{4}", line)] == [str(year) for year in range(2017, 2027)]
     for row in ROWS.values():
         line = next(line for line in lines if line.startswith(f"{row.preset} "))
         assert all(cell in line for cell in (*cells(row), *(more(row) if width == 200 else ())))
@@ -671,7 +676,7 @@ def test_a_stand_in_is_not_counted():
 def test_write(tmp_path, capsys):
     path = tmp_path / "new" / "atlas.html"
     assert output(capsys, "list", "--html", str(path)).strip() == str(path)
-    assert len(path.read_bytes()) < 1.5e6
+    assert len(path.read_bytes()) < 1.7e6
 
 
 def test_entries_say_where_they_are_wrong(tmp_path):

@@ -33,6 +33,11 @@ PUBLISHED = {
     "nemotron-h-8b": 8_100_852_736,
     "seed-oss-36b": 36_151_104_512,
     "apertus-8b": 8_053_338_176,
+    "granite-4.0-h-small": 32_207_337_984,
+    "flexolmo-7x7b": 33_270_665_216,
+    "youtu-llm-2b": 1_961_560_064,
+    "hyperclovax-think-14b": 14_748_112_896,
+    "vaultgemma-1b": 1_038_741_120,
 }
 """Results of `sum(p.numel())` for the checkpoints on the Hugging Face hub."""
 

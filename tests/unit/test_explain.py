@@ -430,9 +430,9 @@ def test_models_with_unpublished_values_are_not_counted():
 @pytest.mark.parametrize(
     ("name", "counted"),
     [
-        ("rope-pairing", "13 of archlab's 139 models (pairing=interleaved), 3 of them only in some layers: "),
+        ("rope-pairing", "15 of archlab's 156 models (pairing=interleaved), 3 of them only in some layers: "),
         ("embedding-scale", "(scale!=1): "),
-        ("rmsnorm", "99 of archlab's 139 models: "),
+        ("rmsnorm", "115 of archlab's 156 models: "),
         ("dropout", "20 of the 35 models for which this is known: "),
     ],
 )

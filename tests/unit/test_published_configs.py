@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from archlab.exchange.configs import load_config
 from archlab.hf.family import differing
@@ -168,7 +170,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "tie_word_embeddings": False,
         "vocab_size": 150272,
     },
-    "hyperclova-x-seed-think-14b": {
+    "hyperclovax-think-14b": {
         "architectures": ["HyperCLOVAXForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "attention_multiplier": 0.0078125, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "embedding_multiplier": 10.0,
         "end_token_id": 100257, "head_dim": 128, "hidden_act": "silu", "hidden_size": 6144,
@@ -222,3 +224,12 @@ def test_the_preset_is_the_published_model(name: str, tmp_path: Path) -> None:
     read, preset = load_config(str(tmp_path)).model, load_config(name).model
     assert differing(read, preset) == {}
     assert parameters(read) == parameters(preset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_its_size_is_that_of_the_class_in_transformers(name: str) -> None:
+    config = CONFIG_MAPPING[PUBLISHED[name]["model_type"]].from_dict(PUBLISHED[name])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert sum(p.numel() for p in model.parameters()) == parameters(load_config(name).model).total

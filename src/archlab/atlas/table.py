@@ -101,7 +101,13 @@ def _known(number: float | None) -> str:
 
 
 def norm(row: AtlasRow) -> str:
-    return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
+    """Return the placement and the kind of the norms, for example `pre RMS`."""
+    return f"{'mixed' if _mixed(row) else row.placement} {_SHORT.get(row.norm, row.norm)}"
+
+
+def _mixed(row: AtlasRow) -> bool:
+    """Return whether the layers of a model place their norms differently."""
+    return "+" in row.placement
 
 
 def heads(row: AtlasRow) -> str:
@@ -114,7 +120,8 @@ def remarks(row: AtlasRow) -> list[str]:
 
     If archlab cannot build the model, the first remark says which part of it the table shows. Unusual features follow.
     """
-    return [*([f"facts only, {row.about.part}"] if row.about.part else []), *row.tricks]
+    placements = [f"norms {row.placement.replace('+', ' and ')}"] if _mixed(row) else []
+    return [*([f"facts only, {row.about.part}"] if row.about.part else []), *placements, *row.tricks]
 
 
 def count(number: int | None) -> str:

@@ -142,7 +142,11 @@ def recurrent(layers: Layers) -> list[str]:
 
     If not all layers have the mixer, the number of layers is added: `gated delta on 36 of 48`.
     """
-    counts = Counter(layer.mixer.display_name for layer in layers if not isinstance(layer.mixer, Absent))
+    counts = Counter(
+        layer.mixer.display_name + ("" if isinstance(layer.attention, Absent) else " beside attention")
+        for layer in layers
+        if not isinstance(layer.mixer, Absent)
+    )
     return [share(name, n, layers) for name, n in counts.items()]
 
 
