@@ -15,7 +15,7 @@ import torch
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError, at
-from archlab.exchange.gguf.architectures import Architecture, Header
+from archlab.exchange.gguf.architecture import Architecture, Header
 from archlab.exchange.gguf.settings import rope_factors, settings
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.families.registry import FAMILIES

@@ -13,7 +13,7 @@ from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architectures import Architecture
+from archlab.exchange.gguf.architecture import Architecture
 from archlab.model.rope_scaling import Frequencies, frequencies
 
 if TYPE_CHECKING:
