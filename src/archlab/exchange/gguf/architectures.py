@@ -43,6 +43,7 @@ from archlab.exchange.gguf.limits import (
     square,
     windows_except_every,
 )
+from archlab.exchange.gguf.mixtures import MIXTURES
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
@@ -246,6 +247,7 @@ ALL: Sequence[Architecture] = (
         published=lambda _: {"multi_query": True},
     ),
     Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
+    *MIXTURES,
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""
 

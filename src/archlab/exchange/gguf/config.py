@@ -36,6 +36,7 @@ _OPTIONAL = {
     "embedding_scale": "embedding.scale", "attention.scale": "attention.scale", "logit_scale": "head.scale",
     "residual_scale": "block.mlp_multiplier", "expert_count": "mlp.experts", "expert_used_count": "mlp.active",
     "expert_feed_forward_length": "mlp.d_ff", "expert_shared_feed_forward_length": "mlp.shared.d_ff",
+    "expert_weights_scale": "mlp.router.factor", "expert_weights_norm": "mlp.router.normalise",
     "ssm.conv_kernel": "mixer.taps", "ssm.inner_size": "mixer.inner_width", "ssm.state_size": "mixer.d_state",
     "ssm.time_step_rank": "mixer.dt_rank",
 }  # fmt: skip
@@ -51,6 +52,7 @@ _BIASES = {
 _IDLE = {
     "tensor_data_layout": None, "rope.scaling.finetuned": True, "rope.scaling.type": "none",
     "attention.sliding_window": 0, "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.factor": 1.0, "expert_group_count": 1, "expert_group_used_count": 1, "nextn_predict_layers": 0,
     "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
 }  # fmt: skip
 """Values without an effect, by key. None means any value."""

@@ -184,6 +184,20 @@ def all_kv_heads(model: ModelConfig) -> Iterator[str]:
         yield f"model.attention.n_kv_heads is {heads.n_kv_heads}; allowed: n_heads ({heads.n_heads})"
 
 
+def no_groups(model: ModelConfig) -> Iterator[str]:
+    for layer in layer_configs(model):
+        if (number := lookup(layer, "mlp.router.groups.n")) is not ABSENT:
+            yield f"model.mlp.router.groups.n is {number}; allowed: no groups (null)"
+
+
+def dense_first(model: ModelConfig) -> Iterator[str]:
+    """Check that the dense layers, if there are any, are the first ones, and that the last layer is a mixture."""
+    kinds = [layer.mlp.kind for layer in layer_configs(model)]
+    n_dense = sum(kind != "moe" for kind in kinds)
+    if kinds[-1] != "moe" or "moe" in kinds[:n_dense]:
+        yield f"model.mlp.kind is {', '.join(kinds)}; allowed: first all dense layers, then one or more mixtures (moe)"
+
+
 def shared_expert(model: ModelConfig) -> Iterator[str]:
     if any(lookup(layer, "mlp.shared") is None for layer in layer_configs(model)):
         yield "model.mlp.shared is null; allowed: a shared expert"

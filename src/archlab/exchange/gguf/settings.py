@@ -46,8 +46,9 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         writer.add_layer_norm_rms_eps(norm.eps)
     if model.head.softcap is not None:
         writer.add_final_logit_softcapping(model.head.softcap)
-    if isinstance(first.mlp, MoE):
-        _add_mixture(writer, first.mlp)
+    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, MoE)]
+    if mixtures:
+        _add_mixture(writer, mixtures[0])
     if isinstance(first.mixer, Mamba):
         _add_mamba(writer, first.mixer)
     else:

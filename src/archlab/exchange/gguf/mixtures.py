@@ -1,0 +1,74 @@
+"""The llama.cpp architectures of mixtures of experts with more settings of the router, or whose first layers are dense.
+
+llama.cpp divides the weights of the chosen experts by their sum, but by at least 2^-14. The sum is smaller only if all
+chosen experts have logits below -9.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from archlab.config.components.moe import MoE
+from archlab.config.core.merge import Raw
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.limits import (
+    ANY_SCALING,
+    SILU,
+    dense_first,
+    no_biases,
+    no_groups,
+    no_window,
+    shared_expert,
+)
+from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, MLP, norms, separate
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+
+def mixture_of(model: ModelConfig) -> MoE:
+    """Return the first mixture of experts of a model that has one."""
+    return next(layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, MoE))
+
+
+def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
+    """Write the number of dense layers, and the settings of the router and the shared expert."""
+    from gguf import ExpertGatingFuncType
+
+    mixture = mixture_of(config)
+    assert mixture.d_ff is not None, "resolved"
+    shared = mixture.shared.d_ff or 0 if mixture.shared else 0
+    writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, MoE) for layer in layer_configs(config)))
+    writer.add_expert_shared_count(shared // mixture.d_ff)
+    writer.add_expert_weights_scale(mixture.router.factor)
+    writer.add_expert_weights_norm(mixture.router.normalise)
+    writer.add_expert_gating_func(ExpertGatingFuncType[mixture.router.score.upper()])
+
+
+def _first_dense(dense: str, shared: str, **more: Any) -> Callable[[Header], Raw]:
+    """Return the function that reads the number of dense layers and their width, and the number of shared experts.
+
+    `dense` and `shared` are the config.json keys of the two numbers. `more` contains other config.json keys.
+    """
+
+    def published(header: Header) -> Raw:
+        keys: Mapping[str, str] = {
+            dense: "leading_dense_block_count", shared: "expert_shared_count", "intermediate_size": "feed_forward_length",
+        }  # fmt: skip
+        return {name: header.keys.get(key, 0) for name, key in keys.items()} | more
+
+    return published
+
+
+ROWS = [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION]
+SHARED_WIDTH, DENSE_WIDTH = "expert_shared_feed_forward_length", "feed_forward_length"
+
+MIXTURES: Sequence[Architecture] = (
+    Architecture(
+        "dots1", "dots1", [*ROWS, *norms()],
+        [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
+        needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
+        add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+)  # fmt: skip

@@ -1,0 +1,19 @@
+"""Configs of mixtures of experts for the tests of GGUF files."""
+
+from typing import Any
+
+from tests.parity.tiny import SMALL, Case
+
+ROUTED: dict[str, Any] = {"num_experts_per_tok": 3, "moe_intermediate_size": 16, "rms_norm_eps": 1e-3}
+DEEPSEEK = {**SMALL, **ROUTED, "n_routed_experts": 5, "n_shared_experts": 2, "n_group": 1, "topk_group": 1}
+
+MIXTURES = [
+    Case("dots1", "one-dense", {
+        **DEEPSEEK, "num_hidden_layers": 4, "first_k_dense_replace": 1, "head_dim": 12, "norm_topk_prob": True,
+        "routed_scaling_factor": 1.7, "sliding_window": None,
+    }),
+    Case("dots1", "all-sparse-tied", {
+        **DEEPSEEK, "first_k_dense_replace": 0, "norm_topk_prob": False, "tie_word_embeddings": True,
+        "max_window_layers": 3,
+    }),
+]  # fmt: skip
