@@ -6,6 +6,8 @@ from tests.parity.tiny import SMALL, Case
 
 ROUTED: dict[str, Any] = {"num_experts_per_tok": 3, "moe_intermediate_size": 16, "rms_norm_eps": 1e-3}
 DEEPSEEK = {**SMALL, **ROUTED, "n_routed_experts": 5, "n_shared_experts": 2, "n_group": 1, "topk_group": 1}
+HUNYUAN = {**SMALL, "num_experts": 5, "moe_topk": 3, "rms_norm_eps": 1e-3}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 MIXTURES = [
     Case("dots1", "one-dense", {
@@ -15,5 +17,9 @@ MIXTURES = [
     Case("dots1", "all-sparse-tied", {
         **DEEPSEEK, "first_k_dense_replace": 0, "norm_topk_prob": False, "tie_word_embeddings": True,
         "max_window_layers": 3,
+    }),
+    Case("hunyuan_v1_moe", "gqa", {**HUNYUAN, "head_dim": 12, "moe_topk": [2, 2, 2]}),
+    Case("hunyuan_v1_moe", "yarn-tied", {
+        **HUNYUAN, "head_dim": 8, "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_parameters": YARN,
     }),
 ]  # fmt: skip

@@ -23,6 +23,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
         **ROUTED, "leading_dense_block_count": 1, "feed_forward_length": 48, "expert_shared_count": 2,
         "expert_weights_scale": 1.7, "expert_weights_norm": True, "expert_gating_func": SIGMOID,
     },
+    "hunyuan_v1_moe-gqa": {
+        "expert_count": 5, "expert_used_count": 2, "feed_forward_length": 48, "expert_feed_forward_length": 48,
+        "expert_shared_feed_forward_length": 48,
+    },
     "dots1-all-sparse-tied": {"leading_dense_block_count": 0, "expert_weights_norm": False},
 }  # fmt: skip
 
@@ -46,6 +50,8 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
         ),
         ("dots1", {"n_shared_experts": 0}, "model.mlp.shared is null; allowed: a shared expert"),
         ("dots1", {"sliding_window": 7, "max_window_layers": 2}, "model.attention.window is 7"),
+        ("hunyuan_v1_moe", {"moe_topk": [2, 1, 2]}, "model.mlp.active is 1, 2; allowed: one number for all layers"),
+        ("hunyuan_v1_moe", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
@@ -61,6 +67,13 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "dots1-one-dense": (
         ("expert_shared_feed_forward_length", "rope.dimension_count"),
         {"expert_group_count": 1, "expert_group_used_count": 1},
+    ),
+    "hunyuan_v1_moe-gqa": (
+        ("rope.dimension_count",),
+        {
+            "expert_shared_count": 1, "rope.scaling.type": "none", "rope.scaling.factor": 1.0,
+            "rope.scaling.original_context_length": 262144,
+        },
     ),
     "dots1-all-sparse-tied": (
         ("expert_shared_feed_forward_length", "key_length", "value_length"), {"feed_forward_length": 48},

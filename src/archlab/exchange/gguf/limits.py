@@ -184,6 +184,12 @@ def all_kv_heads(model: ModelConfig) -> Iterator[str]:
         yield f"model.attention.n_kv_heads is {heads.n_kv_heads}; allowed: n_heads ({heads.n_heads})"
 
 
+def one_number_of_experts(model: ModelConfig) -> Iterator[str]:
+    numbers = {lookup(layer, "mlp.active") for layer in layer_configs(model)} - {ABSENT}
+    if len(numbers) > 1:
+        yield f"model.mlp.active is {', '.join(map(str, sorted(numbers)))}; allowed: one number for all layers"
+
+
 def no_groups(model: ModelConfig) -> Iterator[str]:
     for layer in layer_configs(model):
         if (number := lookup(layer, "mlp.router.groups.n")) is not ABSENT:

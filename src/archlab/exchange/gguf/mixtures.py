@@ -14,11 +14,13 @@ from archlab.config.model_schema import ModelConfig
 from archlab.exchange.gguf.architecture import Architecture, Header
 from archlab.exchange.gguf.limits import (
     ANY_SCALING,
+    NORMALIZED,
     SILU,
     dense_first,
     no_biases,
     no_groups,
     no_window,
+    one_number_of_experts,
     shared_expert,
 )
 from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, MLP, norms, separate
@@ -70,5 +72,10 @@ MIXTURES: Sequence[Architecture] = (
         [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
         add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+    Architecture(
+        "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
+        [SILU, ANY_SCALING, no_window, no_biases, NORMALIZED, one_number_of_experts],
+        idle=frozenset({"expert_shared_count"}),
     ),
 )  # fmt: skip
