@@ -22,4 +22,8 @@ MIXTURES = [
     Case("hunyuan_v1_moe", "yarn-tied", {
         **HUNYUAN, "head_dim": 8, "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_parameters": YARN,
     }),
+    Case("exaone_moe", "windows", {
+        **SMALL, **ROUTED, "num_hidden_layers": 5, "num_experts": 5, "num_shared_experts": 2, "head_dim": 12,
+        "first_k_dense_replace": 2, "sliding_window": 7, "routed_scaling_factor": 1.7,
+    }),
 ]  # fmt: skip

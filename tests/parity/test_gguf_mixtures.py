@@ -10,7 +10,7 @@ from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.hf.family import differing
-from tests.parity.gguf_mixtures import MIXTURES
+from tests.parity.gguf_mixtures import MIXTURES, YARN
 from tests.parity.test_gguf import case_of, exported, named, numbers, ours
 from tests.parity.test_gguf_import import rewritten
 from tests.parity.tiny import Case
@@ -26,6 +26,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe-gqa": {
         "expert_count": 5, "expert_used_count": 2, "feed_forward_length": 48, "expert_feed_forward_length": 48,
         "expert_shared_feed_forward_length": 48,
+    },
+    "exaone_moe-windows": {
+        **ROUTED, "leading_dense_block_count": 2, "feed_forward_length": 48, "expert_shared_count": 2,
+        "expert_shared_feed_forward_length": 32, "expert_gating_func": SIGMOID, "attention.sliding_window": 7,
+        "attention.sliding_window_pattern": [True, True, True, False, True], "expert_weights_norm": True,
     },
     "dots1-all-sparse-tied": {"leading_dense_block_count": 0, "expert_weights_norm": False},
 }  # fmt: skip
@@ -52,6 +57,10 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
         ("dots1", {"sliding_window": 7, "max_window_layers": 2}, "model.attention.window is 7"),
         ("hunyuan_v1_moe", {"moe_topk": [2, 1, 2]}, "model.mlp.active is 1, 2; allowed: one number for all layers"),
         ("hunyuan_v1_moe", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
+        ("exaone_moe", {"sliding_window_pattern": 3}, "model.attention.window is null in layer 2; allowed: a window"),
+        ("exaone_moe", {"rope_parameters": YARN}, "model.position.scaling.kind is yarn; allowed: none"),
+        ("exaone_moe", {"mlp_layer_types": ["sparse", "dense", "dense", "dense", "sparse"]},
+         "model.mlp.kind is moe, gated, gated, gated, moe; allowed: first all dense layers"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
@@ -75,6 +84,7 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "rope.scaling.original_context_length": 262144,
         },
     ),
+    "exaone_moe-windows": (("rope.freq_base_swa",), {"rope.scaling.type": "none", "nextn_predict_layers": 0}),
     "dots1-all-sparse-tied": (
         ("expert_shared_feed_forward_length", "key_length", "value_length"), {"feed_forward_length": 48},
     ),

@@ -21,7 +21,10 @@ from archlab.exchange.gguf.limits import (
     no_groups,
     no_window,
     one_number_of_experts,
+    positions_except_every,
+    scalings,
     shared_expert,
+    windows_except_every,
 )
 from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, MLP, norms, separate
 
@@ -77,5 +80,11 @@ MIXTURES: Sequence[Architecture] = (
         "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
         [SILU, ANY_SCALING, no_window, no_biases, NORMALIZED, one_number_of_experts],
         idle=frozenset({"expert_shared_count"}),
+    ),
+    Architecture(
+        "exaone-moe", "exaone_moe", [*ROWS, *norms()],
+        [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
+        needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
+        add_more=_add_router, idle=frozenset({DENSE_WIDTH}),
     ),
 )  # fmt: skip
