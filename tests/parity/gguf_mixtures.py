@@ -6,6 +6,7 @@ from tests.parity.tiny import SMALL, Case
 
 ROUTED: dict[str, Any] = {"num_experts_per_tok": 3, "moe_intermediate_size": 16, "rms_norm_eps": 1e-3}
 DEEPSEEK = {**SMALL, **ROUTED, "n_routed_experts": 5, "n_shared_experts": 2, "n_group": 1, "topk_group": 1}
+ERNIE = {"moe_num_experts": 5, "moe_k": 3, "moe_num_shared_experts": 2}
 HUNYUAN = {**SMALL, "num_experts": 5, "moe_topk": 3, "rms_norm_eps": 1e-3}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
@@ -25,5 +26,23 @@ MIXTURES = [
     Case("exaone_moe", "windows", {
         **SMALL, **ROUTED, "num_hidden_layers": 5, "num_experts": 5, "num_shared_experts": 2, "head_dim": 12,
         "first_k_dense_replace": 2, "sliding_window": 7, "routed_scaling_factor": 1.7,
+    }),
+    Case("glm4_moe", "biases-qk-norm", {
+        **DEEPSEEK, "head_dim": 16, "attention_bias": True, "use_qk_norm": True, "first_k_dense_replace": 2,
+        "routed_scaling_factor": 1.7,
+    }),
+    Case("glm4_moe", "partial-tied", {
+        **DEEPSEEK, "head_dim": 16, "norm_topk_prob": False, "first_k_dense_replace": 0, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
+    }),
+    Case("afmoe", "gated", {
+        **SMALL, **ROUTED, "num_hidden_layers": 5, "num_experts": 5, "num_shared_experts": 2, "num_dense_layers": 1,
+        "head_dim": 12, "route_scale": 1.7, "mup_enabled": True, "sliding_window": 7, "tie_word_embeddings": True,
+    }),
+    Case("ernie4_5_moe", "from-the-second", {
+        **SMALL, **ROUTED, **ERNIE, "num_hidden_layers": 4, "head_dim": 12, "tie_word_embeddings": False,
+    }),
+    Case("ernie4_5_moe", "every-other", {
+        **SMALL, **ROUTED, **ERNIE, "num_hidden_layers": 5, "moe_layer_interval": 2, "moe_num_shared_experts": 0,
     }),
 ]  # fmt: skip

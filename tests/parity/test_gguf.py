@@ -224,12 +224,14 @@ def published(case: Case) -> dict[str, Tensor]:
     for name, tensor in theirs.state_dict().items():
         before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
+        name = name.replace("gate.moe_statics", "moe_statics")  # its name in files of ERNIE
         name = name.replace("router.weight", "router.layer.weight")  # its name in files of Granite
         if is_head_norm:
             rows = tensors.get(f"{before_norms}.weight", tensor[:0].view(0, len(tensor)))
             tensors[f"{before_norms}.weight"] = torch.cat((rows, tensor[None]))
-        elif name.endswith("_bias"):  # filter_tensors in conversion/base.py: a bias without a name of its own
-            tensors[f"{name.removesuffix('_bias')}.bias"] = tensor
+        elif name.endswith("_bias"):  # filter_tensors in conversion/base.py, lfm2.py and afmoe.py
+            name = name if name.endswith("score_correction_bias") else f"{name}_bias"
+            tensors[f"{name.removesuffix('_bias')}.bias"] = tensor.flatten()
         elif ".experts." in name:
             parts = tensor.chunk(2, dim=1) if "gate_up" in name else (tensor,)
             kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)

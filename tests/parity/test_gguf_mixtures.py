@@ -32,6 +32,20 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "expert_shared_feed_forward_length": 32, "expert_gating_func": SIGMOID, "attention.sliding_window": 7,
         "attention.sliding_window_pattern": [True, True, True, False, True], "expert_weights_norm": True,
     },
+    "glm4_moe-biases-qk-norm": {
+        **ROUTED, "leading_dense_block_count": 2, "expert_shared_count": 2, "expert_gating_func": SIGMOID,
+        "rope.dimension_count": 8, "expert_weights_scale": 1.7,
+    },
+    "afmoe-gated": {
+        **ROUTED, "leading_dense_block_count": 1, "feed_forward_length": 48, "expert_shared_count": 2,
+        "expert_gating_func": SIGMOID, "expert_weights_norm": True, "expert_weights_scale": 1.7,
+        "attention.sliding_window": 7, "rope.dimension_count": 12,
+    },
+    "ernie4_5_moe-from-the-second": {
+        **ROUTED, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1, "feed_forward_length": 48,
+        "expert_shared_feed_forward_length": 32,
+    },
+    "ernie4_5_moe-every-other": {"leading_dense_block_count": 1, "interleave_moe_layer_step": 2},
     "dots1-all-sparse-tied": {"leading_dense_block_count": 0, "expert_weights_norm": False},
 }  # fmt: skip
 
@@ -59,8 +73,21 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
         ("hunyuan_v1_moe", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("exaone_moe", {"sliding_window_pattern": 3}, "model.attention.window is null in layer 2; allowed: a window"),
         ("exaone_moe", {"rope_parameters": YARN}, "model.position.scaling.kind is yarn; allowed: none"),
-        ("exaone_moe", {"mlp_layer_types": ["sparse", "dense", "dense", "dense", "sparse"]},
-         "model.mlp.kind is moe, gated, gated, gated, moe; allowed: first all dense layers"),
+        (
+            "exaone_moe",
+            {"mlp_layer_types": ["sparse", "dense", "dense", "dense", "sparse"]},
+            "model.mlp.kind is moe, gated, gated, gated, moe; allowed: first all dense layers",
+        ),
+        ("glm4_moe", {"n_shared_experts": 0}, "model.mlp.shared is null; allowed: a shared expert"),
+        ("afmoe", {"mup_enabled": False}, "model.embedding.scale is 1.0; allowed: sqrt_d_model"),
+        ("afmoe", {"global_attn_every_n_layers": 3}, "model.attention.window is null in layer 2; allowed: a window"),
+        ("afmoe", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
+        (
+            "ernie4_5_moe",
+            {"moe_layer_end_index": 2},
+            "model.mlp.kind is moe in layers [1, 2]; allowed: every n-th layer",
+        ),
+        ("ernie4_5_moe", {"use_bias": True}, "model.head.bias is true; allowed: false"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
@@ -85,6 +112,15 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         },
     ),
     "exaone_moe-windows": (("rope.freq_base_swa",), {"rope.scaling.type": "none", "nextn_predict_layers": 0}),
+    "glm4_moe-biases-qk-norm": (
+        ("expert_shared_feed_forward_length",),
+        {"expert_group_count": 1, "expert_group_used_count": 1, "nextn_predict_layers": 0},
+    ),
+    "afmoe-gated": (
+        ("expert_shared_feed_forward_length", "attention.sliding_window_pattern", "rope.freq_base_swa"), {},
+    ),
+    "ernie4_5_moe-from-the-second": ((), {"expert_shared_count": 2}),
+    "ernie4_5_moe-every-other": ((), {"expert_shared_count": 0}),
     "dots1-all-sparse-tied": (
         ("expert_shared_feed_forward_length", "key_length", "value_length"), {"feed_forward_length": 48},
     ),
@@ -107,3 +143,15 @@ def test_another_number_of_groups_is_refused(tmp_path: Path) -> None:
     reader = exported(case_of("dots1", "one-dense"), tmp_path)
     with pytest.raises(UserError, match=r"dots1\.expert_group_count is 5; archlab does not know this key"):
         read_gguf(rewritten(reader, tmp_path / "other.gguf", dots1__expert_group_count=5))
+
+
+def test_layers_for_multi_token_prediction_are_left_out(tmp_path: Path) -> None:
+    """llama.cpp counts them in `block_count`, and its converter writes them last."""
+    reader = exported(case_of("glm4_moe", "biases"), tmp_path)
+    last = [tensor for tensor in reader.tensors if tensor.name.startswith("blk.2.")]
+    reader.tensors.extend(tensor._replace(name=tensor.name.replace("blk.2.", "blk.3.")) for tensor in last)
+    file = rewritten(reader, tmp_path / "other.gguf", glm4moe__block_count=4, glm4moe__nextn_predict_layers=1)
+    model, _ = read_gguf(file)
+    assert differing(model.config, load_hf(tmp_path).config) == {}
+    with pytest.raises(UserError, match="blk.3.attn_k.weight  surplus"):
+        read_gguf(rewritten(reader, tmp_path / "without.gguf"))

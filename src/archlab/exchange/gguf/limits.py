@@ -204,6 +204,24 @@ def dense_first(model: ModelConfig) -> Iterator[str]:
         yield f"model.mlp.kind is {', '.join(kinds)}; allowed: first all dense layers, then one or more mixtures (moe)"
 
 
+def mixtures_every(model: ModelConfig) -> tuple[int, int]:
+    """Return the index of the first mixture of experts, and the distance between mixtures."""
+    sparse = [i for i, layer in enumerate(layer_configs(model)) if layer.mlp.kind == "moe"]
+    if len(sparse) > 1:
+        return sparse[0], sparse[1] - sparse[0]
+    return (sparse[0], sparse[0] + 1) if sparse else (model.n_layers, 1)
+
+
+def in_steps(model: ModelConfig) -> Iterator[str]:
+    """Check that the mixtures of experts are the layers from some index on whose number, counted from 1, is a multiple
+    of some step."""
+    kinds = [layer.mlp.kind == "moe" for layer in layer_configs(model)]
+    first, step = mixtures_every(model)
+    if not any(kinds) or kinds != [i >= first and (i + 1) % step == 0 for i in range(len(kinds))]:
+        listed = [i for i, is_mixture in enumerate(kinds) if is_mixture]
+        yield f"model.mlp.kind is moe in layers {listed}; allowed: every n-th layer, from some layer on to the end"
+
+
 def shared_expert(model: ModelConfig) -> Iterator[str]:
     if any(lookup(layer, "mlp.shared") is None for layer in layer_configs(model)):
         yield "model.mlp.shared is null; allowed: a shared expert"

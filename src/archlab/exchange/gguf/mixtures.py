@@ -17,16 +17,20 @@ from archlab.exchange.gguf.limits import (
     NORMALIZED,
     SILU,
     dense_first,
+    in_steps,
+    mixtures_every,
     no_biases,
     no_groups,
     no_window,
     one_number_of_experts,
+    only,
     positions_except_every,
     scalings,
     shared_expert,
     windows_except_every,
 )
-from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, MLP, norms, separate
+from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, LAYER, MLP, norms, separate
+from archlab.hf.weight_map import linear
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -66,6 +70,29 @@ def _first_dense(dense: str, shared: str, **more: Any) -> Callable[[Header], Raw
     return published
 
 
+def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
+    first, step = mixtures_every(config)
+    writer.add_leading_dense_block_count(first)
+    writer.add_interleave_moe_layer_step(step)
+
+
+def _ernie(header: Header) -> Raw:
+    keys = header.keys
+    return {
+        "moe_layer_start_index": keys.get("leading_dense_block_count"),
+        "moe_layer_interval": keys.get("interleave_moe_layer_step"),
+        "moe_num_shared_experts": keys.get(SHARED_WIDTH, 0) // keys["expert_feed_forward_length"],
+        "intermediate_size": keys[DENSE_WIDTH],
+    }
+
+
+def _glm4(header: Header) -> Raw:
+    return {
+        **_first_dense("first_k_dense_replace", "n_shared_experts")(header),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
+    }
+
+
 ROWS = [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION]
 SHARED_WIDTH, DENSE_WIDTH = "expert_shared_feed_forward_length", "feed_forward_length"
 
@@ -86,5 +113,22 @@ MIXTURES: Sequence[Architecture] = (
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
         add_more=_add_router, idle=frozenset({DENSE_WIDTH}),
+    ),
+    Architecture(
+        "glm4moe", "glm4_moe", [*ROWS, *norms(before_mlp="post_attention_norm")],
+        [SILU, ANY_SCALING, no_window, no_groups, dense_first, shared_expert],
+        published=_glm4, add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+    Architecture(
+        "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
+        [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
+         only("embedding.scale", "sqrt_d_model")],
+        published=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
+        add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+    Architecture(
+        "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],
+        [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, in_steps],
+        published=_ernie, add_more=_add_steps, idle=frozenset({"expert_shared_count", DENSE_WIDTH}),
     ),
 )  # fmt: skip
