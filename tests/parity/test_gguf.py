@@ -51,6 +51,7 @@ GRANITE = {
     "logits_scaling": 2.5,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+NO_WINDOW = {**SMALL, "sliding_window": None, "layer_types": ["full_attention"] * 3}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
@@ -122,6 +123,21 @@ NAMED = [
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}, "full_attention": YARN,
         },
     }),
+    Case("jais2", "biases", {**SMALL, "num_key_value_heads": 4, "layer_norm_eps": 1e-2}),
+    Case("jais2", "linear-tied", {
+        **SMALL, "num_key_value_heads": 4, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0},
+    }),
+    Case("exaone4", "no-window-tied", {**NO_WINDOW, "tie_word_embeddings": True}),
+    Case("exaone4", "llama3", {**NO_WINDOW, "rope_parameters": LLAMA3}),
+    Case("exaone4", "deep-windows", {
+        **SMALL, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 64, "sliding_window": 7,
+        "rms_norm_eps": 1.0,  # so that rounding does not grow from layer to layer
+    }),
+    Case("hunyuan_v1_dense", "wide-heads", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-3}),
+    Case("hunyuan_v1_dense", "yarn-tied", {
+        **SMALL, "head_dim": 8, "tie_word_embeddings": True, "rope_parameters": YARN,
+    }),
     *MIXTURES,
 ]  # fmt: skip
 
@@ -129,7 +145,7 @@ NAMED = [
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
-    *(case.model_type for case in MIXTURES),
+    "jais2", "exaone4", "hunyuan_v1_dense", *(case.model_type for case in MIXTURES),
 }  # fmt: skip
 
 
@@ -416,6 +432,13 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("ernie4_5", {"use_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("seed_oss", {"attention_out_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("phi", {"qk_layernorm": True}, "model.attention.qk_norm.kind is layernorm; allowed: none"),
+        ("jais2", {"mlp_bias": False}, "model.mlp.bias is false; allowed: true"),
+        ("jais2", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: relu_squared"),
+        ("jais2", {"num_key_value_heads": 2}, "model.attention.n_kv_heads is 2; allowed: n_heads (4)"),
+        ("exaone4", {"sliding_window": 7, "layer_types": ["sliding_attention"] * 3}, "model.attention.window is 7; allowed: null"),
+        ("exaone4", {"sliding_window": 7}, "model.position.kind is none; allowed: rope"),
+        ("exaone4", {"num_hidden_layers": 64, "layer_types": ["full_attention"] * 64}, "model.attention.window is null in layer 0; allowed: a window"),
+        ("hunyuan_v1_dense", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
     ],
 )  # fmt: skip

@@ -153,5 +153,5 @@ def test_layers_for_multi_token_prediction_are_left_out(tmp_path: Path) -> None:
     file = rewritten(reader, tmp_path / "other.gguf", glm4moe__block_count=4, glm4moe__nextn_predict_layers=1)
     model, _ = read_gguf(file)
     assert differing(model.config, load_hf(tmp_path).config) == {}
-    with pytest.raises(UserError, match="blk.3.attn_k.weight  surplus"):
+    with pytest.raises(UserError, match=r"blk\.3\.attn_k\.weight  surplus"):
         read_gguf(rewritten(reader, tmp_path / "without.gguf"))

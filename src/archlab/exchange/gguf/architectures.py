@@ -42,6 +42,7 @@ from archlab.exchange.gguf.limits import (
     some_window,
     square,
     windows_except_every,
+    windows_if_deep,
 )
 from archlab.exchange.gguf.mixtures import MIXTURES
 from archlab.exchange.gguf.tensors import (
@@ -247,6 +248,14 @@ ALL: Sequence[Architecture] = (
         published=lambda _: {"multi_query": True},
     ),
     Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
+    Architecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
+    Architecture(
+        "exaone4", "exaone4", QWEN_ROWS, [SILU, scalings("llama3"), no_biases, square, windows_if_deep],
+        published=lambda header: {} if "attention.sliding_window" in header.keys else {"sliding_window": None},
+    ),
+    Architecture(
+        "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],
+    ),
     *MIXTURES,
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""

@@ -159,6 +159,17 @@ def positions_except_every(n: int) -> Limit:
     return check
 
 
+def windows_if_deep(model: ModelConfig) -> Iterator[str]:
+    """Check that a model of 64 layers has windows and RoPE except in every fourth layer, and that any other model has
+    RoPE and no window, as llama.cpp assumes."""
+    if model.n_layers == 64:
+        yield from windows_except_every(4)(model)
+        yield from positions_except_every(4)(model)
+    else:
+        yield from only("attention.window", None)(model)
+        yield from only("position.kind", "rope")(model)
+
+
 def qk_norm_if_deep(model: ModelConfig) -> Iterator[str]:
     """Check that exactly the models with 64 or more layers have a norm of queries and keys, as llama.cpp assumes."""
     kind, allowed = model.multi_head.qk_norm.kind, "layernorm" if model.n_layers >= 64 else "none"

@@ -63,7 +63,7 @@ def _first_dense(dense: str, shared: str, **more: Any) -> Callable[[Header], Raw
 
     def published(header: Header) -> Raw:
         keys: Mapping[str, str] = {
-            dense: "leading_dense_block_count", shared: "expert_shared_count", "intermediate_size": "feed_forward_length",
+            dense: "leading_dense_block_count", shared: "expert_shared_count", "intermediate_size": DENSE_WIDTH,
         }  # fmt: skip
         return {name: header.keys.get(key, 0) for name, key in keys.items()} | more
 
