@@ -9,6 +9,12 @@ DEEPSEEK = {**SMALL, **ROUTED, "n_routed_experts": 5, "n_shared_experts": 2, "n_
 ERNIE = {"moe_num_experts": 5, "moe_k": 3, "moe_num_shared_experts": 2}
 HUNYUAN = {**SMALL, "num_experts": 5, "moe_topk": 3, "rms_norm_eps": 1e-3}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+DBRX: dict[str, Any] = {
+    "vocab_size": 61, "d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 64,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.5, "rope_theta": 50.0},
+    "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 3, "hidden_size": 32},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+}  # fmt: skip
 
 MIXTURES = [
     Case("dots1", "one-dense", {
@@ -45,4 +51,5 @@ MIXTURES = [
     Case("ernie4_5_moe", "every-other", {
         **SMALL, **ROUTED, **ERNIE, "num_hidden_layers": 5, "moe_layer_interval": 2, "moe_num_shared_experts": 0,
     }),
+    Case("dbrx", "clipped", DBRX),
 ]  # fmt: skip

@@ -248,6 +248,9 @@ def published(case: Case) -> dict[str, Tensor]:
         elif name.endswith("_bias"):  # filter_tensors in conversion/base.py, lfm2.py and afmoe.py
             name = name if name.endswith("score_correction_bias") else f"{name}_bias"
             tensors[f"{name.removesuffix('_bias')}.bias"] = tensor.flatten()
+        elif ".experts.mlp." in name:  # modify_tensors in conversion/dbrx.py
+            stacked = tensor.view(5, 16, 32)
+            tensors[f"{name}.weight"] = stacked.permute(0, 2, 1) if name.endswith("w2") else stacked
         elif ".experts." in name:
             parts = tensor.chunk(2, dim=1) if "gate_up" in name else (tensor,)
             kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)

@@ -10,7 +10,7 @@ from archlab.exchange.gguf.read import read_gguf
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.hf.family import differing
-from tests.parity.gguf_mixtures import MIXTURES, YARN
+from tests.parity.gguf_mixtures import DBRX, MIXTURES, YARN
 from tests.parity.test_gguf import case_of, exported, named, numbers, ours
 from tests.parity.test_gguf_import import rewritten
 from tests.parity.tiny import Case
@@ -46,6 +46,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "expert_shared_feed_forward_length": 32,
     },
     "ernie4_5_moe-every-other": {"leading_dense_block_count": 1, "interleave_moe_layer_step": 2},
+    "dbrx-clipped": {
+        "expert_count": 5, "expert_used_count": 3, "feed_forward_length": 16, "attention.clamp_kqv": 0.5,
+        "attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": 2, "rope.freq_base": 50.0,
+    },
     "dots1-all-sparse-tied": {"leading_dense_block_count": 0, "expert_weights_norm": False},
 }  # fmt: skip
 
@@ -88,6 +92,11 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
             "model.mlp.kind is moe in layers [1, 2]; allowed: every n-th layer",
         ),
         ("ernie4_5_moe", {"use_bias": True}, "model.head.bias is true; allowed: false"),
+        (
+            "dbrx",
+            {"ffn_config": {**DBRX["ffn_config"], "moe_normalize_expert_weights": None}},
+            "model.mlp.router.normalise is false; allowed: true",
+        ),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
@@ -121,6 +130,7 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "ernie4_5_moe-from-the-second": ((), {"expert_shared_count": 2}),
     "ernie4_5_moe-every-other": ((), {"expert_shared_count": 0}),
+    "dbrx-clipped": (("expert_feed_forward_length", "rope.dimension_count", "attention.key_length"), {}),
     "dots1-all-sparse-tied": (
         ("expert_shared_feed_forward_length", "key_length", "value_length"), {"feed_forward_length": 48},
     ),

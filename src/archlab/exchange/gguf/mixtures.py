@@ -27,9 +27,10 @@ from archlab.exchange.gguf.limits import (
     positions_except_every,
     scalings,
     shared_expert,
+    square,
     windows_except_every,
 )
-from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, LAYER, MLP, norms, separate
+from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, FUSED, LAYER, MLP, norms, separate
 from archlab.hf.weight_map import linear
 
 if TYPE_CHECKING:
@@ -86,6 +87,18 @@ def _ernie(header: Header) -> Raw:
     }
 
 
+def _dbrx(header: Header) -> Raw:
+    keys, theta = header.keys, header.rope["rope_theta"]
+    kv_heads = keys.get("attention.head_count_kv", keys["attention.head_count"])
+    return {
+        "attn_config": {"kv_n_heads": kv_heads, "clip_qkv": keys.get("attention.clamp_kqv"), "rope_theta": theta},
+        "ffn_config": {
+            "ffn_hidden_size": keys[DENSE_WIDTH], "moe_num_experts": keys["expert_count"],
+            "moe_top_k": keys["expert_used_count"],
+        },
+    }  # fmt: skip
+
+
 def _glm4(header: Header) -> Raw:
     return {
         **_first_dense("first_k_dense_replace", "n_shared_experts")(header),
@@ -130,5 +143,10 @@ MIXTURES: Sequence[Architecture] = (
         "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],
         [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, in_steps],
         published=_ernie, add_more=_add_steps, idle=frozenset({"expert_shared_count", DENSE_WIDTH}),
+    ),
+    Architecture(
+        "dbrx", "dbrx", [*AROUND, *FUSED, *EXPERTS, *norms(before_mlp="attn_output_norm")],
+        [SILU, ANY_SCALING, square, NORMALIZED], published=_dbrx,
+        idle=frozenset({"expert_feed_forward_length"}),
     ),
 )  # fmt: skip
