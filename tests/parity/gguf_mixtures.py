@@ -52,4 +52,8 @@ MIXTURES = [
         **SMALL, **ROUTED, **ERNIE, "num_hidden_layers": 5, "moe_layer_interval": 2, "moe_num_shared_experts": 0,
     }),
     Case("dbrx", "clipped", DBRX),
+    Case("granitemoeshared", "scales", {
+        **SMALL, "num_local_experts": 5, "num_experts_per_tok": 3, "shared_intermediate_size": 20,
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 13.0,
+    }),
 ]  # fmt: skip

@@ -202,7 +202,7 @@ def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
         assert (blank(tokens).logits - logits).abs().max() <= 1e-5 * logits.std()
 
 
-PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "smollm3", "arcee")
+PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee")
 """Families whose rotated rows llama.cpp's converter permutes (`undo_permute` in conversion/llama.py)."""
 
 
@@ -248,6 +248,13 @@ def published(case: Case) -> dict[str, Tensor]:
         elif name.endswith("_bias"):  # filter_tensors in conversion/base.py, lfm2.py and afmoe.py
             name = name if name.endswith("score_correction_bias") else f"{name}_bias"
             tensors[f"{name.removesuffix('_bias')}.bias"] = tensor.flatten()
+        elif name.endswith("shared_mlp.input_linear.weight"):  # modify_tensors in conversion/granite.py
+            layer = name.removesuffix("shared_mlp.input_linear.weight")
+            gate, up = tensor.split(len(tensor) // 2)
+            tensors |= {
+                f"{layer}mlp.shared_expert.gate_proj.weight": gate,
+                f"{layer}mlp.shared_expert.up_proj.weight": up,
+            }
         elif ".experts.mlp." in name:  # modify_tensors in conversion/dbrx.py
             stacked = tensor.view(5, 16, 32)
             tensors[f"{name}.weight"] = stacked.permute(0, 2, 1) if name.endswith("w2") else stacked

@@ -50,6 +50,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "expert_count": 5, "expert_used_count": 3, "feed_forward_length": 16, "attention.clamp_kqv": 0.5,
         "attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": 2, "rope.freq_base": 50.0,
     },
+    "granitemoeshared-scales": {
+        "expert_count": 5, "expert_used_count": 3, "feed_forward_length": 48, "expert_shared_feed_forward_length": 20,
+        "embedding_scale": 3.0, "residual_scale": 0.22, "logit_scale": 13.0, "attention.scale": 0.25,
+    },
     "dots1-all-sparse-tied": {"leading_dense_block_count": 0, "expert_weights_norm": False},
 }  # fmt: skip
 
@@ -97,6 +101,8 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
             {"ffn_config": {**DBRX["ffn_config"], "moe_normalize_expert_weights": None}},
             "model.mlp.router.normalise is false; allowed: true",
         ),
+        ("granitemoeshared", {"shared_intermediate_size": 0}, "model.mlp.shared is null; allowed: a shared expert"),
+        ("granitemoeshared", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
@@ -131,6 +137,7 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "ernie4_5_moe-from-the-second": ((), {"expert_shared_count": 2}),
     "ernie4_5_moe-every-other": ((), {"expert_shared_count": 0}),
     "dbrx-clipped": (("expert_feed_forward_length", "rope.dimension_count", "attention.key_length"), {}),
+    "granitemoeshared-scales": (("expert_feed_forward_length", "rope.dimension_count"), {}),
     "dots1-all-sparse-tied": (
         ("expert_shared_feed_forward_length", "key_length", "value_length"), {"feed_forward_length": 48},
     ),

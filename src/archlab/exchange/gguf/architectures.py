@@ -221,6 +221,10 @@ ALL: Sequence[Architecture] = (
         add_more=_add_granite_scales,
     ),
     Architecture(
+        "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
+        add_more=_add_granite_scales, sign="expert_shared_feed_forward_length",
+    ),
+    Architecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
         published=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
         add_more=_add_logit_scale,
