@@ -30,6 +30,7 @@ from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.infer.import_export import export_gguf
 from archlab.model.decoder import Decoder
+from tests.parity.gguf_mixtures import MIXTURES
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
 from tiny import write_text
@@ -50,6 +51,7 @@ GRANITE = {
     "logits_scaling": 2.5,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+NO_WINDOW = {**SMALL, "sliding_window": None, "layer_types": ["full_attention"] * 3}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
@@ -121,12 +123,29 @@ NAMED = [
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}, "full_attention": YARN,
         },
     }),
+    Case("jais2", "biases", {**SMALL, "num_key_value_heads": 4, "layer_norm_eps": 1e-2}),
+    Case("jais2", "linear-tied", {
+        **SMALL, "num_key_value_heads": 4, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0},
+    }),
+    Case("exaone4", "no-window-tied", {**NO_WINDOW, "tie_word_embeddings": True}),
+    Case("exaone4", "llama3", {**NO_WINDOW, "rope_parameters": LLAMA3}),
+    Case("exaone4", "deep-windows", {
+        **SMALL, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 64, "sliding_window": 7,
+        "rms_norm_eps": 1.0,  # so that rounding does not grow from layer to layer
+    }),
+    Case("hunyuan_v1_dense", "wide-heads", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-3}),
+    Case("hunyuan_v1_dense", "yarn-tied", {
+        **SMALL, "head_dim": 8, "tie_word_embeddings": True, "rope_parameters": YARN,
+    }),
+    *MIXTURES,
 ]  # fmt: skip
 
 
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
+    "jais2", "exaone4", "hunyuan_v1_dense", *(case.model_type for case in MIXTURES),
 }  # fmt: skip
 
 
@@ -183,7 +202,7 @@ def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
         assert (blank(tokens).logits - logits).abs().max() <= 1e-5 * logits.std()
 
 
-PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "smollm3", "arcee")
+PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee")
 """Families whose rotated rows llama.cpp's converter permutes (`undo_permute` in conversion/llama.py)."""
 
 
@@ -221,10 +240,24 @@ def published(case: Case) -> dict[str, Tensor]:
     for name, tensor in theirs.state_dict().items():
         before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
+        name = name.replace("gate.moe_statics", "moe_statics")  # its name in files of ERNIE
         name = name.replace("router.weight", "router.layer.weight")  # its name in files of Granite
         if is_head_norm:
             rows = tensors.get(f"{before_norms}.weight", tensor[:0].view(0, len(tensor)))
             tensors[f"{before_norms}.weight"] = torch.cat((rows, tensor[None]))
+        elif name.endswith("_bias"):  # filter_tensors in conversion/base.py, lfm2.py and afmoe.py
+            name = name if name.endswith("score_correction_bias") else f"{name}_bias"
+            tensors[f"{name.removesuffix('_bias')}.bias"] = tensor.flatten()
+        elif name.endswith("shared_mlp.input_linear.weight"):  # modify_tensors in conversion/granite.py
+            layer = name.removesuffix("shared_mlp.input_linear.weight")
+            gate, up = tensor.split(len(tensor) // 2)
+            tensors |= {
+                f"{layer}mlp.shared_expert.gate_proj.weight": gate,
+                f"{layer}mlp.shared_expert.up_proj.weight": up,
+            }
+        elif ".experts.mlp." in name:  # modify_tensors in conversion/dbrx.py
+            stacked = tensor.view(5, 16, 32)
+            tensors[f"{name}.weight"] = stacked.permute(0, 2, 1) if name.endswith("w2") else stacked
         elif ".experts." in name:
             parts = tensor.chunk(2, dim=1) if "gate_up" in name else (tensor,)
             kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
@@ -409,6 +442,13 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("ernie4_5", {"use_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("seed_oss", {"attention_out_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("phi", {"qk_layernorm": True}, "model.attention.qk_norm.kind is layernorm; allowed: none"),
+        ("jais2", {"mlp_bias": False}, "model.mlp.bias is false; allowed: true"),
+        ("jais2", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: relu_squared"),
+        ("jais2", {"num_key_value_heads": 2}, "model.attention.n_kv_heads is 2; allowed: n_heads (4)"),
+        ("exaone4", {"sliding_window": 7, "layer_types": ["sliding_attention"] * 3}, "model.attention.window is 7; allowed: null"),
+        ("exaone4", {"sliding_window": 7}, "model.position.kind is none; allowed: rope"),
+        ("exaone4", {"num_hidden_layers": 64, "layer_types": ["full_attention"] * 64}, "model.attention.window is null in layer 0; allowed: a window"),
+        ("hunyuan_v1_dense", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
     ],
 )  # fmt: skip

@@ -5,13 +5,13 @@ llama.cpp fixes although the published code lets the user choose them. To add on
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.exchange.gguf.architecture import Architecture, Header
 from archlab.exchange.gguf.limits import (
     ALL_MIXTURES,
     ANY_SCALING,
@@ -24,7 +24,6 @@ from archlab.exchange.gguf.limits import (
     SILU,
     TIED,
     UNCAPPED,
-    Limit,
     all_biases,
     all_kv_heads,
     capped,
@@ -37,14 +36,15 @@ from archlab.exchange.gguf.limits import (
     only,
     positions_except_every,
     qk_norm_if_deep,
-    rounded,
     scale,
     scalings,
     shared_expert,
     some_window,
     square,
     windows_except_every,
+    windows_if_deep,
 )
+from archlab.exchange.gguf.mixtures import MIXTURES
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
@@ -63,69 +63,6 @@ from archlab.hf.weight_map import Row
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
-
-
-@dataclass(frozen=True)
-class Header:
-    """Contents of a GGUF file that describe the model."""
-
-    keys: Raw
-    """Values by key, without the prefix of the architecture."""
-    tensors: Mapping[str, Any]
-    """Tensors by name. Their contents are not read yet."""
-    rope: Raw
-    """Values of `rope_parameters` in a config.json."""
-
-    @property
-    def head_dim(self) -> int:
-        return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
-
-
-def _nothing_read(_header: Header) -> Raw:
-    return {}
-
-
-def _nothing_written(_writer: "GGUFWriter", _config: ModelConfig) -> None:
-    """Write no more keys."""
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Architecture of llama.cpp, for the models of one family.
-
-    Its forward pass is in llama.cpp's `src/models/`. Its export is in `convert_hf_to_gguf.py`.
-    """
-
-    name: str
-    """Value of the GGUF key `general.architecture`."""
-    family: str
-    """Family (`model_type`) of the models."""
-    rows: Sequence[Row]
-    """Weight mapping between tensors of the GGUF file and archlab's parameters."""
-    limits: Sequence[Limit]
-    """Checks for features of the family that llama.cpp cannot compute."""
-    needs_output: bool = False
-    """Whether the file must contain the output head even if the head is tied to the embedding."""
-    published: Callable[[Header], Raw] = _nothing_read
-    """Function that returns keys of a config.json that do not follow from a single key of the file."""
-    add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
-    """Function that writes keys that only this architecture reads from the file."""
-    sign: str = ""
-    """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
-    same architecture. Empty for the usual family."""
-    idle: frozenset[str] = field(default_factory=frozenset)
-    """Keys that llama.cpp does not read for this architecture. Files may contain any value, or none."""
-
-    def check(self, model: ModelConfig) -> list[str]:
-        """Return notes on small differences between the results of archlab and llama.cpp.
-
-        Raise a UserError that lists everything llama.cpp cannot run.
-        """
-        problems = [line for limit in self.limits for line in limit(model)]
-        if problems:
-            listed = [f"  {line}" for line in dict.fromkeys(problems)]
-            raise UserError("\n".join([f"llama.cpp's {self.name} cannot run this model exactly", *listed]))
-        return list(rounded(model))
 
 
 def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -284,6 +221,10 @@ ALL: Sequence[Architecture] = (
         add_more=_add_granite_scales,
     ),
     Architecture(
+        "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
+        add_more=_add_granite_scales, sign="expert_shared_feed_forward_length",
+    ),
+    Architecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
         published=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
         add_more=_add_logit_scale,
@@ -311,6 +252,15 @@ ALL: Sequence[Architecture] = (
         published=lambda _: {"multi_query": True},
     ),
     Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
+    Architecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
+    Architecture(
+        "exaone4", "exaone4", QWEN_ROWS, [SILU, scalings("llama3"), no_biases, square, windows_if_deep],
+        published=lambda header: {} if "attention.sliding_window" in header.keys else {"sliding_window": None},
+    ),
+    Architecture(
+        "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],
+    ),
+    *MIXTURES,
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""
 

@@ -15,7 +15,7 @@ import torch
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError, at
-from archlab.exchange.gguf.architectures import Architecture, Header
+from archlab.exchange.gguf.architecture import Architecture, Header
 from archlab.exchange.gguf.settings import rope_factors, settings
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.families.registry import FAMILIES
@@ -36,6 +36,7 @@ _OPTIONAL = {
     "embedding_scale": "embedding.scale", "attention.scale": "attention.scale", "logit_scale": "head.scale",
     "residual_scale": "block.mlp_multiplier", "expert_count": "mlp.experts", "expert_used_count": "mlp.active",
     "expert_feed_forward_length": "mlp.d_ff", "expert_shared_feed_forward_length": "mlp.shared.d_ff",
+    "expert_weights_scale": "mlp.router.factor", "expert_weights_norm": "mlp.router.normalise",
     "ssm.conv_kernel": "mixer.taps", "ssm.inner_size": "mixer.inner_width", "ssm.state_size": "mixer.d_state",
     "ssm.time_step_rank": "mixer.dt_rank",
 }  # fmt: skip
@@ -51,6 +52,7 @@ _BIASES = {
 _IDLE = {
     "tensor_data_layout": None, "rope.scaling.finetuned": True, "rope.scaling.type": "none",
     "attention.sliding_window": 0, "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.factor": 1.0, "expert_group_count": 1, "expert_group_used_count": 1,
     "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
 }  # fmt: skip
 """Values without an effect, by key. None means any value."""
@@ -69,9 +71,17 @@ _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_posit
 def read_header(
     values: Mapping[str, Any], tensors: Mapping[str, Any], architecture: Architecture, where: str
 ) -> Header:
-    """Return the description of the model in a file. Raise UserError if a required key is missing."""
+    """Return the description of the model in a file. Raise UserError if a required key is missing.
+
+    Layers for multi-token prediction are the last in a file. They are not counted, as in a Hugging Face folder.
+    """
     prefix = f"{architecture.name}."
     keys = {key.removeprefix(prefix): _plain(value) for key, value in values.items() if key.startswith(prefix)}
+    if FAMILIES[architecture.family].has_mtp_layers and "block_count" in keys:
+        n_mtp = keys.pop("nextn_predict_layers", 0)
+        keys["block_count"] -= n_mtp
+        of_mtp = tuple(f"blk.{keys['block_count'] + i}." for i in range(n_mtp))
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(of_mtp)}
     missing = [prefix + key for key in _REQUIRED if key not in keys]
     if not any(keys.get(key) for key in _EPSILON):
         missing.append(prefix + _EPSILON[0])

@@ -159,6 +159,17 @@ def positions_except_every(n: int) -> Limit:
     return check
 
 
+def windows_if_deep(model: ModelConfig) -> Iterator[str]:
+    """Check that a model of 64 layers has windows and RoPE except in every fourth layer, and that any other model has
+    RoPE and no window, as llama.cpp assumes."""
+    if model.n_layers == 64:
+        yield from windows_except_every(4)(model)
+        yield from positions_except_every(4)(model)
+    else:
+        yield from only("attention.window", None)(model)
+        yield from only("position.kind", "rope")(model)
+
+
 def qk_norm_if_deep(model: ModelConfig) -> Iterator[str]:
     """Check that exactly the models with 64 or more layers have a norm of queries and keys, as llama.cpp assumes."""
     kind, allowed = model.multi_head.qk_norm.kind, "layernorm" if model.n_layers >= 64 else "none"
@@ -182,6 +193,44 @@ def all_kv_heads(model: ModelConfig) -> Iterator[str]:
     heads = model.multi_head.resolve(model.d_model)
     if heads.n_kv_heads != heads.n_heads:
         yield f"model.attention.n_kv_heads is {heads.n_kv_heads}; allowed: n_heads ({heads.n_heads})"
+
+
+def one_number_of_experts(model: ModelConfig) -> Iterator[str]:
+    numbers = {lookup(layer, "mlp.active") for layer in layer_configs(model)} - {ABSENT}
+    if len(numbers) > 1:
+        yield f"model.mlp.active is {', '.join(map(str, sorted(numbers)))}; allowed: one number for all layers"
+
+
+def no_groups(model: ModelConfig) -> Iterator[str]:
+    for layer in layer_configs(model):
+        if (number := lookup(layer, "mlp.router.groups.n")) is not ABSENT:
+            yield f"model.mlp.router.groups.n is {number}; allowed: no groups (null)"
+
+
+def dense_first(model: ModelConfig) -> Iterator[str]:
+    """Check that the dense layers, if there are any, are the first ones, and that the last layer is a mixture."""
+    kinds = [layer.mlp.kind for layer in layer_configs(model)]
+    n_dense = sum(kind != "moe" for kind in kinds)
+    if kinds[-1] != "moe" or "moe" in kinds[:n_dense]:
+        yield f"model.mlp.kind is {', '.join(kinds)}; allowed: first all dense layers, then one or more mixtures (moe)"
+
+
+def mixtures_every(model: ModelConfig) -> tuple[int, int]:
+    """Return the index of the first mixture of experts, and the distance between mixtures."""
+    sparse = [i for i, layer in enumerate(layer_configs(model)) if layer.mlp.kind == "moe"]
+    if len(sparse) > 1:
+        return sparse[0], sparse[1] - sparse[0]
+    return (sparse[0], sparse[0] + 1) if sparse else (model.n_layers, 1)
+
+
+def in_steps(model: ModelConfig) -> Iterator[str]:
+    """Check that the mixtures of experts are the layers from some index on whose number, counted from 1, is a multiple
+    of some step."""
+    kinds = [layer.mlp.kind == "moe" for layer in layer_configs(model)]
+    first, step = mixtures_every(model)
+    if not any(kinds) or kinds != [i >= first and (i + 1) % step == 0 for i in range(len(kinds))]:
+        listed = [i for i, is_mixture in enumerate(kinds) if is_mixture]
+        yield f"model.mlp.kind is moe in layers {listed}; allowed: every n-th layer, from some layer on to the end"
 
 
 def shared_expert(model: ModelConfig) -> Iterator[str]:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
-from archlab.exchange.gguf.architectures import Architecture, architecture_of
+from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architectures import architecture_of
 from archlab.exchange.gguf.config import OUTPUT, ROPE_FACTORS, is_tied, read_header, read_model_config
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.exchange.gguf.vocabulary import read_vocabulary
@@ -27,10 +28,11 @@ def read_gguf(file: Path) -> tuple[Decoder, list[str]]:
     """
     values, stored = _opened(file)
     architecture = architecture_of(values, str(file))
-    config = read_model_config(read_header(values, stored, architecture, str(file)), architecture, str(file))
+    header = read_header(values, stored, architecture, str(file))
+    config = read_model_config(header, architecture, str(file))
     with torch.device("meta"):
         model = Decoder(config, seed=None)
-    model.load_state_dict(_state(model, architecture, stored, str(file)), assign=True)
+    model.load_state_dict(_state(model, architecture, header.tensors, str(file)), assign=True)
     files, ids, notes = read_vocabulary(values, str(file))
     model.origin = Origin(architecture.family, ids, files)
     return model.eval(), notes
@@ -58,9 +60,16 @@ def _state(model: Decoder, architecture: Architecture, stored: Mapping[str, Any]
         raise UserError("\n  ".join([f"{where}: tensors do not fit the model", *problems[:MOST_LISTED], *more]))
     state = dict[str, Tensor]()
     for row in rows:
-        values = row.conversion.split(dequantized(stored[row.theirs]), row.layer)
+        tensor = dequantized(stored[row.theirs]).view(_shape_of(row, wanted))
+        values = row.conversion.split(tensor, row.layer)
         state |= {name: value.contiguous() for name, value in zip(row.ours, values, strict=True)}
     return state
+
+
+def _shape_of(row: Any, wanted: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Return the shape that archlab writes for a row."""
+    ours = [torch.empty(wanted[name].shape, device="meta") for name in row.ours]
+    return tuple(row.conversion.join(ours, row.layer).shape)
 
 
 def _unfit(rows: Sequence[Any], wanted: Mapping[str, Tensor], stored: Mapping[str, Any]) -> Iterator[str]:
@@ -69,9 +78,8 @@ def _unfit(rows: Sequence[Any], wanted: Mapping[str, Tensor], stored: Mapping[st
             yield f"{row.theirs}  missing"
             continue
         shape = tuple(int(n) for n in reversed(stored[row.theirs].shape))
-        ours = [torch.empty(wanted[name].shape, device="meta") for name in row.ours]
-        expected = tuple(row.conversion.join(ours, row.layer).shape)
-        if shape != expected:
+        expected = _shape_of(row, wanted)
+        if shape not in (expected, (1, *expected)):  # llama.cpp ignores first axes of size 1
             yield f"{row.theirs}  has shape {list(shape)}, expected {list(expected)}"
     ignored = {ROPE_FACTORS, *([OUTPUT] if is_tied(stored) else [])}
     for name in stored.keys() - {row.theirs for row in rows} - ignored:

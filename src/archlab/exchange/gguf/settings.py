@@ -13,7 +13,7 @@ from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architectures import Architecture
+from archlab.exchange.gguf.architecture import Architecture
 from archlab.model.rope_scaling import Frequencies, frequencies
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         writer.add_layer_norm_rms_eps(norm.eps)
     if model.head.softcap is not None:
         writer.add_final_logit_softcapping(model.head.softcap)
-    if isinstance(first.mlp, MoE):
-        _add_mixture(writer, first.mlp)
+    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, MoE)]
+    if mixtures:
+        _add_mixture(writer, mixtures[0])
     if isinstance(first.mixer, Mamba):
         _add_mamba(writer, first.mixer)
     else:

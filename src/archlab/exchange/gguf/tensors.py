@@ -117,6 +117,8 @@ EXPERTS = [
     ),
 ]
 
+CORRECTION = Row(f"{LAYER}.exp_probs_b.bias", "layers.{i}.mlp.router.correction")
+
 ONE_CHANNEL = Conversion(lambda theirs, _: [theirs.unsqueeze(1)], lambda ours, _: ours[0].squeeze(1))
 """Conversion for the kernel of a convolution whose channels are separate. The file has no axis for its one input."""
 

@@ -1,0 +1,77 @@
+"""Description of one llama.cpp architecture, and of the model in a GGUF file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from archlab.config.core.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.exchange.gguf.limits import Limit, rounded
+from archlab.hf.weight_map import Row
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+
+@dataclass(frozen=True)
+class Header:
+    """Contents of a GGUF file that describe the model."""
+
+    keys: Raw
+    """Values by key, without the prefix of the architecture."""
+    tensors: Mapping[str, Any]
+    """Tensors by name. Their contents are not read yet."""
+    rope: Raw
+    """Values of `rope_parameters` in a config.json."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
+
+
+def _nothing_read(_header: Header) -> Raw:
+    return {}
+
+
+def _nothing_written(_writer: "GGUFWriter", _config: ModelConfig) -> None:
+    """Write no more keys."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Architecture of llama.cpp, for the models of one family.
+
+    Its forward pass is in llama.cpp's `src/models/`. Its export is in `convert_hf_to_gguf.py`.
+    """
+
+    name: str
+    """Value of the GGUF key `general.architecture`."""
+    family: str
+    """Family (`model_type`) of the models."""
+    rows: Sequence[Row]
+    """Weight mapping between tensors of the GGUF file and archlab's parameters."""
+    limits: Sequence[Limit]
+    """Checks for features of the family that llama.cpp cannot compute."""
+    needs_output: bool = False
+    """Whether the file must contain the output head even if the head is tied to the embedding."""
+    published: Callable[[Header], Raw] = _nothing_read
+    """Function that returns keys of a config.json that do not follow from a single key of the file."""
+    add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
+    """Function that writes keys that only this architecture reads from the file."""
+    sign: str = ""
+    """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
+    same architecture. Empty for the usual family."""
+    idle: frozenset[str] = field(default_factory=frozenset)
+    """Keys that llama.cpp does not read for this architecture. Files may contain any value, or none."""
+
+    def check(self, model: ModelConfig) -> list[str]:
+        """Return notes on small differences between the results of archlab and llama.cpp.
+
+        Raise a UserError that lists everything llama.cpp cannot run.
+        """
+        problems = [line for limit in self.limits for line in limit(model)]
+        if problems:
+            listed = [f"  {line}" for line in dict.fromkeys(problems)]
+            raise UserError("\n".join([f"llama.cpp's {self.name} cannot run this model exactly", *listed]))
+        return list(rounded(model))

@@ -1,0 +1,152 @@
+"""The llama.cpp architectures of mixtures of experts with more settings of the router, or whose first layers are dense.
+
+llama.cpp divides the weights of the chosen experts by their sum, but by at least 2^-14. The sum is smaller only if all
+chosen experts have logits below -9.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from archlab.config.components.moe import MoE
+from archlab.config.core.merge import Raw
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.limits import (
+    ANY_SCALING,
+    NORMALIZED,
+    SILU,
+    dense_first,
+    in_steps,
+    mixtures_every,
+    no_biases,
+    no_groups,
+    no_window,
+    one_number_of_experts,
+    only,
+    positions_except_every,
+    scalings,
+    shared_expert,
+    square,
+    windows_except_every,
+)
+from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, FUSED, LAYER, MLP, norms, separate
+from archlab.hf.weight_map import linear
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+
+def mixture_of(model: ModelConfig) -> MoE:
+    """Return the first mixture of experts of a model that has one."""
+    return next(layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, MoE))
+
+
+def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
+    """Write the number of dense layers, and the settings of the router and the shared expert."""
+    from gguf import ExpertGatingFuncType
+
+    mixture = mixture_of(config)
+    assert mixture.d_ff is not None, "resolved"
+    shared = mixture.shared.d_ff or 0 if mixture.shared else 0
+    writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, MoE) for layer in layer_configs(config)))
+    writer.add_expert_shared_count(shared // mixture.d_ff)
+    writer.add_expert_weights_scale(mixture.router.factor)
+    writer.add_expert_weights_norm(mixture.router.normalise)
+    writer.add_expert_gating_func(ExpertGatingFuncType[mixture.router.score.upper()])
+
+
+def _first_dense(dense: str, shared: str, **more: Any) -> Callable[[Header], Raw]:
+    """Return the function that reads the number of dense layers and their width, and the number of shared experts.
+
+    `dense` and `shared` are the config.json keys of the two numbers. `more` contains other config.json keys.
+    """
+
+    def published(header: Header) -> Raw:
+        keys: Mapping[str, str] = {
+            dense: "leading_dense_block_count", shared: "expert_shared_count", "intermediate_size": DENSE_WIDTH,
+        }  # fmt: skip
+        return {name: header.keys.get(key, 0) for name, key in keys.items()} | more
+
+    return published
+
+
+def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
+    first, step = mixtures_every(config)
+    writer.add_leading_dense_block_count(first)
+    writer.add_interleave_moe_layer_step(step)
+
+
+def _ernie(header: Header) -> Raw:
+    keys = header.keys
+    return {
+        "moe_layer_start_index": keys.get("leading_dense_block_count"),
+        "moe_layer_interval": keys.get("interleave_moe_layer_step"),
+        "moe_num_shared_experts": keys.get(SHARED_WIDTH, 0) // keys["expert_feed_forward_length"],
+        "intermediate_size": keys[DENSE_WIDTH],
+    }
+
+
+def _dbrx(header: Header) -> Raw:
+    keys, theta = header.keys, header.rope["rope_theta"]
+    kv_heads = keys.get("attention.head_count_kv", keys["attention.head_count"])
+    return {
+        "attn_config": {"kv_n_heads": kv_heads, "clip_qkv": keys.get("attention.clamp_kqv"), "rope_theta": theta},
+        "ffn_config": {
+            "ffn_hidden_size": keys[DENSE_WIDTH], "moe_num_experts": keys["expert_count"],
+            "moe_top_k": keys["expert_used_count"],
+        },
+    }  # fmt: skip
+
+
+def _glm4(header: Header) -> Raw:
+    return {
+        **_first_dense("first_k_dense_replace", "n_shared_experts")(header),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
+    }
+
+
+ROWS = [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION]
+SHARED_WIDTH, DENSE_WIDTH = "expert_shared_feed_forward_length", "feed_forward_length"
+
+MIXTURES: Sequence[Architecture] = (
+    Architecture(
+        "dots1", "dots1", [*ROWS, *norms()],
+        [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
+        needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
+        add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+    Architecture(
+        "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
+        [SILU, ANY_SCALING, no_window, no_biases, NORMALIZED, one_number_of_experts],
+        idle=frozenset({"expert_shared_count"}),
+    ),
+    Architecture(
+        "exaone-moe", "exaone_moe", [*ROWS, *norms()],
+        [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
+        needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
+        add_more=_add_router, idle=frozenset({DENSE_WIDTH}),
+    ),
+    Architecture(
+        "glm4moe", "glm4_moe", [*ROWS, *norms(before_mlp="post_attention_norm")],
+        [SILU, ANY_SCALING, no_window, no_groups, dense_first, shared_expert],
+        published=_glm4, add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+    Architecture(
+        "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
+        [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
+         only("embedding.scale", "sqrt_d_model")],
+        published=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
+        add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+    ),
+    Architecture(
+        "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],
+        [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, in_steps],
+        published=_ernie, add_more=_add_steps, idle=frozenset({"expert_shared_count", DENSE_WIDTH}),
+    ),
+    Architecture(
+        "dbrx", "dbrx", [*AROUND, *FUSED, *EXPERTS, *norms(before_mlp="attn_output_norm")],
+        [SILU, ANY_SCALING, square, NORMALIZED], published=_dbrx,
+        idle=frozenset({"expert_feed_forward_length"}),
+    ),
+)  # fmt: skip
