@@ -41,7 +41,7 @@ CHOICES = (
     Choice("activation", "MLP"),
     Choice("gated", "Gate in the MLP", {False: "without", True: "with"}),
     Choice("feed_forward", "Dense MLPs or mixtures of experts", {"dense+mixture": "both"}),
-    Choice("mixers", "Token mixing", {"attention+Mamba-2": "Mamba-2+attention"}),
+    Choice("mixers", "Token mixing", dict.fromkeys(["Mamba-2+attention", "attention+Mamba-2"], "Mamba-2+attention")),
     Choice("heads", "Query and KV heads"),
     Choice(
         "reach",
