@@ -128,6 +128,8 @@ NAMED = [
         **SMALL, "num_key_value_heads": 4, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0},
     }),
+    Case("olmo", "clipped", {**SMALL, "clip_qkv": 0.7}),
+    Case("olmo", "yarn-tied", {**SMALL, "tie_word_embeddings": True, "rope_parameters": YARN}),
     Case("exaone4", "no-window-tied", {**NO_WINDOW, "tie_word_embeddings": True}),
     Case("exaone4", "llama3", {**NO_WINDOW, "rope_parameters": LLAMA3}),
     Case("exaone4", "deep-windows", {
@@ -145,7 +147,7 @@ NAMED = [
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
-    "jais2", "exaone4", "hunyuan_v1_dense", *(case.model_type for case in MIXTURES),
+    "olmo", "jais2", "exaone4", "hunyuan_v1_dense", *(case.model_type for case in MIXTURES),
 }  # fmt: skip
 
 
@@ -202,7 +204,7 @@ def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
         assert (blank(tokens).logits - logits).abs().max() <= 1e-5 * logits.std()
 
 
-PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee")
+PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee", "olmo")
 """Families whose rotated rows llama.cpp's converter permutes (`undo_permute` in conversion/llama.py)."""
 
 
@@ -321,6 +323,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "stablelm-serial": {"rope.dimension_count": 2, "use_parallel_residual": False},
     "gpt_neox-parallel": {"rope.dimension_count": 2, "use_parallel_residual": True},
+    "olmo-clipped": {"attention.clamp_kqv": 0.7, "attention.layer_norm_epsilon": 1e-5},
     "mpt-clipped": {"attention.clamp_kqv": 0.5, "attention.max_alibi_bias": 8.0},
     "qwen2_moe-shared": {
         "expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 24,
@@ -442,6 +445,8 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("ernie4_5", {"use_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("seed_oss", {"attention_out_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("phi", {"qk_layernorm": True}, "model.attention.qk_norm.kind is layernorm; allowed: none"),
+        ("olmo", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
+        ("olmo", {"head_dim": 12}, "model.attention: n_heads * head_dim is 48; allowed: d_model (32)"),
         ("jais2", {"mlp_bias": False}, "model.mlp.bias is false; allowed: true"),
         ("jais2", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: relu_squared"),
         ("jais2", {"num_key_value_heads": 2}, "model.attention.n_kv_heads is 2; allowed: n_heads (4)"),

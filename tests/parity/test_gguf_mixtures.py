@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from archlab.errors import UserError
 from archlab.exchange.gguf.read import read_gguf
@@ -172,3 +173,14 @@ def test_layers_for_multi_token_prediction_are_left_out(tmp_path: Path) -> None:
     assert differing(model.config, load_hf(tmp_path).config) == {}
     with pytest.raises(UserError, match=r"blk\.3\.attn_k\.weight  surplus"):
         read_gguf(rewritten(reader, tmp_path / "without.gguf"))
+
+
+def test_a_first_axis_of_size_1_has_no_effect(tmp_path: Path) -> None:
+    """ERNIE's correction bias is published as [1, experts], and llama.cpp's converter keeps this shape."""
+    reader = exported(case_of("ernie4_5_moe", "second"), tmp_path)
+    reader.tensors[:] = [
+        tensor._replace(data=tensor.data[None]) if "exp_probs_b" in tensor.name else tensor for tensor in reader.tensors
+    ]
+    state = read_gguf(rewritten(reader, tmp_path / "other.gguf"))[0].state_dict()
+    for name, parameter in load_hf(tmp_path).state_dict().items():
+        assert torch.equal(state[name], parameter), name

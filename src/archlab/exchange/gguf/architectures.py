@@ -252,6 +252,10 @@ ALL: Sequence[Architecture] = (
         published=lambda _: {"multi_query": True},
     ),
     Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
+    Architecture(
+        "olmo", "olmo", LLAMA_ROWS, [SILU, ANY_SCALING, square, no_biases],
+        published=lambda header: {"clip_qkv": header.keys.get("attention.clamp_kqv")},
+    ),
     Architecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
     Architecture(
         "exaone4", "exaone4", QWEN_ROWS, [SILU, scalings("llama3"), no_biases, square, windows_if_deep],
