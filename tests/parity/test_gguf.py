@@ -30,6 +30,7 @@ from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.infer.import_export import export_gguf
 from archlab.model.decoder import Decoder
+from tests.parity.gguf_recurrent import RECURRENT, RECURRENT_NUMBERS, RECURRENT_REFUSED, converted_recurrent
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
 from tiny import write_text
@@ -91,6 +92,7 @@ READ = [
 
 NAMED = [
     *READ,
+    *RECURRENT,
     Case("mistral", "no-window", {**SMALL, "sliding_window": None}),
     Case("granite", "scales", GRANITE),
     Case("gemma", "mqa", {**SMALL, "num_key_value_heads": 1, "head_dim": 12}),
@@ -127,6 +129,7 @@ NAMED = [
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
+    *(case.model_type for case in RECURRENT),
 }  # fmt: skip
 
 
@@ -231,7 +234,9 @@ def published(case: Case) -> dict[str, Tensor]:
             layer = ".".join(name.split(".")[:3])
             tensors |= {f"{layer}.mlp.experts.{k}.weight": part for k, part in zip(kinds, parts, strict=True)}
         elif not (tied and name in ("lm_head.weight", "embed_out.weight")):
-            tensors[name] = converted(case, name, tensor)
+            tensors |= (
+                converted_recurrent(case, name, tensor) if case in RECURRENT else {name: converted(case, name, tensor)}
+            )
     return tensors
 
 
@@ -296,6 +301,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "cohere-scaled": {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-3},
     "cohere2-windows": {"attention.sliding_window": 7, "rope.freq_base": 1e4, "rope.dimension_count": 8},
     "glm4-partial": {"rope.dimension_count": 6},
+    **RECURRENT_NUMBERS,
     "mamba-tied": {
         "ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 6, "ssm.time_step_rank": 5,
         "attention.head_count": 0, "feed_forward_length": 0,
@@ -410,6 +416,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("seed_oss", {"attention_out_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("phi", {"qk_layernorm": True}, "model.attention.qk_norm.kind is layernorm; allowed: none"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
+        *RECURRENT_REFUSED,
     ],
 )  # fmt: skip
 def test_what_llama_cpp_cannot_run_is_refused_by_name(

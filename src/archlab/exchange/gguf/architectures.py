@@ -45,6 +45,7 @@ from archlab.exchange.gguf.limits import (
     square,
     windows_except_every,
 )
+from archlab.exchange.gguf.recurrent import MAMBA2_LIMITS, MAMBA2_MIXER, mamba2_keys
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
@@ -59,7 +60,7 @@ from archlab.exchange.gguf.tensors import (
     separate,
 )
 from archlab.hf.layer_types import FULL, SLIDING
-from archlab.hf.weight_map import Row
+from archlab.hf.weight_map import Row, linear
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -311,6 +312,10 @@ ALL: Sequence[Architecture] = (
         published=lambda _: {"multi_query": True},
     ),
     Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
+    Architecture(
+        "mamba2", "mamba2", [*AROUND, *linear("output_norm", "norm"), *MAMBA2_MIXER], MAMBA2_LIMITS,
+        published=mamba2_keys,
+    ),
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""
 

@@ -37,7 +37,7 @@ _OPTIONAL = {
     "residual_scale": "block.mlp_multiplier", "expert_count": "mlp.experts", "expert_used_count": "mlp.active",
     "expert_feed_forward_length": "mlp.d_ff", "expert_shared_feed_forward_length": "mlp.shared.d_ff",
     "ssm.conv_kernel": "mixer.taps", "ssm.inner_size": "mixer.inner_width", "ssm.state_size": "mixer.d_state",
-    "ssm.time_step_rank": "mixer.dt_rank",
+    "ssm.time_step_rank": "mixer.dt_rank", "ssm.group_count": "mixer.n_groups",
 }  # fmt: skip
 """Archlab fields of keys, without the prefix of the architecture. Without the key, the family's default applies."""
 

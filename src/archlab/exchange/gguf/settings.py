@@ -8,6 +8,7 @@ from torch import Tensor
 
 from archlab.config.components.dense import Dense
 from archlab.config.components.mamba import Mamba
+from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
@@ -48,8 +49,9 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         writer.add_final_logit_softcapping(model.head.softcap)
     if isinstance(first.mlp, MoE):
         _add_mixture(writer, first.mlp)
-    if isinstance(first.mixer, Mamba):
-        _add_mamba(writer, first.mixer)
+    if isinstance(first.mixer, Mamba | Mamba2):
+        writer.add_head_count(0)
+        _add_mixer(writer, first.mixer)
     else:
         writer.add_parallel_residual(first.block.parallel != "none")
         _add_attention(writer, layers)
@@ -65,13 +67,16 @@ def _add_mixture(writer: "GGUFWriter", mixture: MoE) -> None:
         writer.add_expert_shared_feed_forward_length(mixture.shared.d_ff)
 
 
-def _add_mamba(writer: "GGUFWriter", mixer: Mamba) -> None:
-    writer.add_head_count(0)
+def _add_mixer(writer: "GGUFWriter", mixer: Mamba | Mamba2) -> None:
     writer.add_ssm_conv_kernel(mixer.taps)
     writer.add_ssm_inner_size(mixer.inner_width)
     writer.add_ssm_state_size(mixer.d_state)
-    writer.add_ssm_time_step_rank(mixer.dt_rank)
-    writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
+    if isinstance(mixer, Mamba2):
+        writer.add_ssm_time_step_rank(mixer.n_heads)
+        writer.add_ssm_group_count(mixer.n_groups)
+    else:
+        writer.add_ssm_time_step_rank(mixer.dt_rank)
+        writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
 
 
 def _add_attention(writer: "GGUFWriter", layers: Sequence[LayerConfig]) -> None:

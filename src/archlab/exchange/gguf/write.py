@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Format = Literal["float32", "bfloat16", "float16"]
 
 _WIDE = (
-    "_norm.weight", "position_embd.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a",
+    "_norm.weight", "position_embd.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d",
 )  # fmt: skip
 """Name suffixes of matrices that llama.cpp reads in float32 only, like all vectors."""
 

@@ -1,0 +1,55 @@
+"""Tensors, limits and keys of llama.cpp architectures with recurrent mixers."""
+
+from typing import TYPE_CHECKING
+
+from archlab.config.components.mamba2 import Mamba2
+from archlab.config.core.merge import Raw
+from archlab.exchange.gguf.limits import Limit, inner_width, only
+from archlab.exchange.gguf.tensors import DECAY, LAYER, ONE_CHANNEL
+from archlab.families.mamba2 import IN, IN_PARTS
+from archlab.hf.weight_map import Conversion, Row, linear, then
+
+if TYPE_CHECKING:
+    from archlab.config.layers import LayerConfig
+    from archlab.exchange.gguf.architectures import Header
+
+ONE_COLUMN = Conversion(lambda theirs, _: [theirs.squeeze(1)], lambda ours, _: ours[0].unsqueeze(1))
+"""Conversion for a vector that the file stores as a matrix with one column."""
+
+
+def _n_groups(layer: "LayerConfig | None") -> int:
+    assert layer is not None, "the number of groups is needed"
+    mixer = layer.mixer
+    assert isinstance(mixer, Mamba2)
+    return mixer.n_groups
+
+
+GROUPS = Conversion(
+    lambda theirs, _: [theirs.flatten()], lambda ours, layer: ours[0].unflatten(0, (_n_groups(layer), -1))
+)
+"""Conversion for a vector that the file stores as a matrix with one row per group of the mixer."""
+
+MAMBA2_MIXER = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.mixer_norms.before"),
+    *linear(f"{LAYER}.ssm_in", IN, IN_PARTS),
+    Row(f"{LAYER}.ssm_conv1d.weight", "layers.{i}.mixer.conv.weight", ONE_CHANNEL),
+    Row(f"{LAYER}.ssm_conv1d.bias", "layers.{i}.mixer.conv.bias"),
+    Row(f"{LAYER}.ssm_dt.bias", "layers.{i}.mixer.dt_bias"),
+    Row(f"{LAYER}.ssm_a", "layers.{i}.mixer.A_log", then(ONE_COLUMN, DECAY)),
+    Row(f"{LAYER}.ssm_d", "layers.{i}.mixer.D", ONE_COLUMN),
+    Row(f"{LAYER}.ssm_norm.weight", "layers.{i}.mixer.norm.weight", GROUPS),
+    Row(f"{LAYER}.ssm_out.weight", "layers.{i}.mixer.out.weight"),
+]
+"""Weight mapping for the mixer of Mamba 2, and for the norm before it."""
+
+MAMBA2_LIMITS: list[Limit] = [
+    inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False),
+    only("mixer.dt_min", 0.0), only("mixer.dt_max", None),
+]  # fmt: skip
+
+
+def mamba2_keys(header: "Header") -> Raw:
+    """Return the values of Mamba 2. llama.cpp stores the number of heads as the rank of dt."""
+    keys = header.keys
+    width, heads = keys.get("ssm.inner_size", 0), keys.get("ssm.time_step_rank", 1)
+    return {"num_heads": heads, "head_dim": width // heads, "expand": width / keys["embedding_length"]}
