@@ -4,28 +4,88 @@ from typing import Any
 
 from torch import Tensor
 
-from tests.parity.tiny import Case
+from tests.parity.tiny import SMALL, Case
 
 MAMBA2 = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_heads": 6, "head_dim": 8, "state_size": 5}
+JAMBA = {
+    **SMALL, "num_hidden_layers": 5, "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_dt_rank": 7,
+    "attn_layer_period": 3, "attn_layer_offset": 1,
+}  # fmt: skip
+
+GRANITE = {
+    **SMALL, "num_hidden_layers": 4, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 5,
+    "layer_types": ["mamba", "attention", "mamba", "attention"], "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 13.0, "rms_norm_eps": 1e-2,
+}  # fmt: skip
 
 RECURRENT = [
     Case("mamba2", "groups-tied", {**MAMBA2, "n_groups": 3, "layer_norm_epsilon": 1e-2, "tie_word_embeddings": True}),
     Case("mamba2", "one-group", {**MAMBA2, "n_groups": 1, "conv_kernel": 3}),
-]
+    Case("jamba", "some-experts-tied", {
+        **JAMBA, "num_experts": 5, "num_experts_per_tok": 3, "rms_norm_eps": 1e-2, "tie_word_embeddings": True,
+    }),
+    Case("jamba", "dense", {**JAMBA, "num_hidden_layers": 3, "num_experts": 1, "attn_layer_offset": 0}),
+    Case("granitemoehybrid", "experts-rope", {
+        **GRANITE, "num_local_experts": 5, "num_experts_per_tok": 3, "shared_intermediate_size": 20,
+        "position_embedding_type": "rope", "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    }),
+    Case("granitemoehybrid", "dense-tied", {
+        **GRANITE, "num_local_experts": 0, "shared_intermediate_size": 40, "mamba_n_groups": 1, "mamba_d_conv": 3,
+        "layer_types": ["attention", "mamba", "mamba", "mamba"], "tie_word_embeddings": True,
+    }),
+]  # fmt: skip
 
 RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
     "mamba2-groups-tied": {
         "ssm.conv_kernel": 4, "ssm.inner_size": 48, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 3,
         "attention.head_count": 0, "feed_forward_length": 0, "attention.layer_norm_rms_epsilon": 1e-2,
     },
+    "jamba-some-experts-tied": {
+        "ssm.conv_kernel": 3, "ssm.inner_size": 64, "ssm.state_size": 5, "ssm.time_step_rank": 7,
+        "attention.head_count": 4, "attention.head_count_kv": [0, 2, 0, 0, 2], "feed_forward_length": 48,
+        "expert_count": 5, "expert_used_count": 3,
+    },
+    "granitemoehybrid-experts-rope": {
+        "ssm.time_step_rank": 4, "ssm.group_count": 2, "ssm.inner_size": 64, "attention.head_count_kv": [0, 2, 0, 2],
+        "feed_forward_length": 48, "expert_shared_feed_forward_length": 20, "rope.scaling.finetuned": True,
+        "embedding_scale": 3.0, "attention.scale": 0.25, "residual_scale": 0.22, "logit_scale": 13.0,
+    },
+    "granitemoehybrid-dense-tied": {
+        "feed_forward_length": 40, "attention.head_count_kv": [2, 0, 0, 0], "rope.scaling.finetuned": False,
+        "rope.freq_base": None, "expert_count": None,
+    },
 }  # fmt: skip
 """Values that llama.cpp reads, by case."""
+
+_DEFAULTS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+RECURRENT_LEFT_OUT = {
+    "jamba-some-experts-tied": (*_DEFAULTS, "ssm.dt_b_c_rms", "expert_feed_forward_length"),
+    "granitemoehybrid-experts-rope": (*_DEFAULTS, "rope.scaling.finetuned", "expert_feed_forward_length"),
+    "granitemoehybrid-dense-tied": _DEFAULTS,
+}
+"""Keys that llama.cpp's converter leaves out, or that older versions of it left out, by case."""
+
+RECURRENT_FURTHER = [
+    ("granitemoehybrid-dense-tied", {
+        "granitehybrid__expert_count": 0, "granitehybrid__expert_used_count": 0,
+        "granitehybrid__expert_shared_feed_forward_length": 40, "granitehybrid__rope__freq_base": 50.0,
+        "granitehybrid__rope__dimension_count": 8,
+    }, True),
+]  # fmt: skip
+"""Cases, further keys, and whether archlab reads the file with them."""
 
 RECURRENT_REFUSED = [
     ("mamba2", {"num_heads": 3, "expand": 1}, "model.mixer.inner_width is 24; allowed: 2 * d_model (48)"),
     ("mamba2", {"use_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
     ("mamba2", {"use_bias": True}, "model.mixer.in_bias is true; allowed: false"),
     ("mamba2", {"time_step_limit": [0.001, 0.1]}, "model.mixer.dt_min is 0.001; allowed: 0.0"),
+    ("jamba", {"mamba_expand": 3}, "model.mixer.inner_width is 96; allowed: 2 * d_model (64)"),
+    ("jamba", {"mamba_proj_bias": True}, "model.mixer.in_bias is true; allowed: false"),
+    ("jamba", {"attn_layer_offset": 0, "attn_layer_period": 1}, "model.attention is in 5 of 5 layers"),
+    ("granitemoehybrid", {"mamba_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
+    ("granitemoehybrid", {"time_step_limit": [0.0, 0.1]}, "model.mixer.dt_max is 0.1; allowed: null"),
+    ("granitemoehybrid", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
+    ("granitemoehybrid", {"layer_types": ["mamba"] * 4}, "model.attention is in 0 of 4 layers"),
 ]
 """Changes of a case that llama.cpp cannot run, and the message for each."""
 
@@ -33,19 +93,31 @@ RECURRENT_REFUSED = [
 def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tensor]:
     """Return the tensors that llama.cpp's converter makes of a published one, by the name that its name map gets.
 
-    See `Mamba2Model.modify_tensors` in conversion/mamba.py.
+    See `Mamba2Model.modify_tensors` in conversion/mamba.py, conversion/jamba.py and
+    conversion/granite.py.
     """
     groups = case.hf.get("n_groups", case.hf.get("mamba_n_groups", 1))
+    heads = {"q_proj": 4, "k_proj": case.hf.get("num_key_value_heads", 4)}
     match name.split(".")[-2:]:
+        case [("q_proj" | "k_proj") as part, "weight"] if case.model_type == "granitemoehybrid":  # undo_permute
+            return {name: tensor.unflatten(0, (heads[part], 2, -1)).swapaxes(1, 2).reshape(tensor.shape)}
+        case ["input_linear", "weight"]:  # the shared expert, or the only MLP of a layer
+            kind = "shared_expert" if case.hf["num_local_experts"] else "mlp"
+            layer = ".".join(name.split(".")[:3])
+            own = f"{layer}.mlp.{kind}." if kind == "shared_expert" else f"{layer}.mlp."
+            gate, up = tensor.chunk(2)
+            return {f"{own}gate_proj.weight": gate, f"{own}up_proj.weight": up}
+        case ["output_linear", "weight"] if not case.hf["num_local_experts"]:
+            return {name.replace("shared_mlp.output_linear", "mlp.down_proj"): tensor}
         case [_, "dt_bias"]:
             return {f"{name.removesuffix('dt_bias')}dt_proj.bias": tensor}
         case ["conv1d", "weight"]:
             return {name: tensor.squeeze()}
         case [_, "A_log"]:
-            return {name: -tensor.exp().reshape(-1, 1)}
-        case [_, "D"]:
+            return {name: -tensor.exp().reshape(len(tensor), -1)}
+        case [_, "D"] if case.model_type != "jamba":
             return {name: tensor.reshape(-1, 1)}
-        case ["norm", "weight"] if ".mixer." in name:
+        case ["norm", "weight"] if ".mixer." in name or ".mamba." in name:
             return {name: tensor.reshape(groups, -1)}
         case _:
             return {name: tensor}

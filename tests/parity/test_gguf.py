@@ -224,7 +224,7 @@ def published(case: Case) -> dict[str, Tensor]:
     for name, tensor in theirs.state_dict().items():
         before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
-        name = name.replace("router.weight", "router.layer.weight")  # its name in files of Granite
+        name = name.replace("moe.router.weight", "moe.router.layer.weight")  # its name in files of Granite
         if is_head_norm:
             rows = tensors.get(f"{before_norms}.weight", tensor[:0].view(0, len(tensor)))
             tensors[f"{before_norms}.weight"] = torch.cat((rows, tensor[None]))

@@ -24,6 +24,7 @@ from archlab.hf.family import differing
 from archlab.infer.import_export import export_gguf
 from archlab.infer.load import load_run
 from chats import CHATML, some_chats, write_chats
+from tests.parity.gguf_recurrent import RECURRENT_FURTHER, RECURRENT_LEFT_OUT
 from tests.parity.test_chat_templates import SETTINGS, TOOLS
 from tests.parity.test_gguf import GEMMA, LLAMA3, NAMED, WORDS, YARN, exported, named, split
 from tests.parity.tiny import SMALL, Case, tiny_model
@@ -110,6 +111,7 @@ LEFT_OUT = {
     "olmo3-windows-yarn": (WINDOWS, "rope.freq_base_swa"),
     "qwen3_moe-wide-heads-tied": ("rope.dimension_count",),
     "mamba-untied": ("ssm.dt_b_c_rms",),
+    **RECURRENT_LEFT_OUT,
 }
 """Keys that llama.cpp's converter leaves out (conversion/*.py), by case. It also leaves out the vocabulary size, and in
 most files the type of the residual stream."""
@@ -145,6 +147,7 @@ USUAL = 1 + 0.1 * math.log(YARN["factor"])
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
         ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
         ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
+        *RECURRENT_FURTHER,
     ],
 )
 def test_only_keys_without_an_effect_are_ignored(

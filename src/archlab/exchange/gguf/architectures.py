@@ -29,7 +29,8 @@ from archlab.exchange.gguf.limits import (
     all_kv_heads,
     capped,
     every_other,
-    inner_width,
+    has_attention,
+    hybrid,
     local_unscaled,
     no_biases,
     no_window,
@@ -45,7 +46,14 @@ from archlab.exchange.gguf.limits import (
     square,
     windows_except_every,
 )
-from archlab.exchange.gguf.recurrent import MAMBA2_LIMITS, MAMBA2_MIXER, mamba2_keys
+from archlab.exchange.gguf.recurrent import (
+    MAMBA2_LIMITS,
+    MAMBA2_MIXER,
+    MAMBA_LIMITS,
+    granite_hybrid_keys,
+    jamba_keys,
+    mamba2_keys,
+)
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
@@ -131,12 +139,17 @@ class Architecture:
 
 def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
     model = resolve(config)
-    layer = layer_configs(config)[0]
+    layer = next(filter(has_attention, layer_configs(config)))
     assert isinstance(model.embedding.scale, float), "resolved"
     writer.add_embedding_scale(model.embedding.scale)
     writer.add_attention_scale(layer.multi_head.scale)
     writer.add_residual_scale(layer.block.mlp_multiplier)
     writer.add_logit_scale(1 / model.readout.scale)
+
+
+def _add_granite_hybrid(writer: "GGUFWriter", config: ModelConfig) -> None:
+    _add_granite_scales(writer, config)
+    writer.add_rope_scaling_finetuned(resolve(config).position.kind == "rope")  # llama.cpp's switch for RoPE
 
 
 def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -207,8 +220,7 @@ QWEN_ROWS = [*AROUND, *separate(), *MLP, *norms()]
 FUSED_ROWS = [*AROUND, *FUSED, *MLP, *norms()]
 MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
 MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
-MAMBA_ROWS = [*AROUND, *MAMBA]
-MAMBA_LIMITS = [inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
+ONLY_MIXERS = [*AROUND, *linear("output_norm", "norm")]
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 
 ALL: Sequence[Architecture] = (
@@ -311,10 +323,16 @@ ALL: Sequence[Architecture] = (
         "starcoder", "gpt_bigcode", FUSED_ROWS, [GELU, scale(), only("attention.n_kv_heads", 1)],
         published=lambda _: {"multi_query": True},
     ),
-    Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
+    Architecture("mamba", "mamba", [*ONLY_MIXERS, *MAMBA], MAMBA_LIMITS),
+    Architecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, published=mamba2_keys),
     Architecture(
-        "mamba2", "mamba2", [*AROUND, *linear("output_norm", "norm"), *MAMBA2_MIXER], MAMBA2_LIMITS,
-        published=mamba2_keys,
+        "jamba", "jamba", [*MOE_ROWS, *MLP, *MAMBA],
+        [SILU, *MAMBA_LIMITS, hybrid, no_biases, square, NOT_NORMALIZED], published=jamba_keys,
+    ),
+    Architecture(
+        "granitehybrid", "granitemoehybrid", [*MIXTRAL_ROWS, *MLP, *MAMBA2_MIXER],
+        [SILU, ANY_SCALING, *MAMBA2_LIMITS, hybrid, no_biases, square, NORMALIZED], published=granite_hybrid_keys,
+        add_more=_add_granite_hybrid,
     ),
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""

@@ -6,7 +6,9 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
 from archlab.exchange.gguf.limits import Limit, inner_width, only
 from archlab.exchange.gguf.tensors import DECAY, LAYER, ONE_CHANNEL
+from archlab.families.jamba import ATTENTION_LAYERS, EXPERT_LAYERS
 from archlab.families.mamba2 import IN, IN_PARTS
+from archlab.hf.layer_types import FULL, LINEAR
 from archlab.hf.weight_map import Conversion, Row, linear, then
 
 if TYPE_CHECKING:
@@ -42,10 +44,17 @@ MAMBA2_MIXER = [
 ]
 """Weight mapping for the mixer of Mamba 2, and for the norm before it."""
 
-MAMBA2_LIMITS: list[Limit] = [
+MAMBA_LIMITS: list[Limit] = [
     inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False),
-    only("mixer.dt_min", 0.0), only("mixer.dt_max", None),
 ]  # fmt: skip
+MAMBA2_LIMITS = [*MAMBA_LIMITS, only("mixer.dt_min", 0.0), only("mixer.dt_max", None)]
+
+
+def _have_attention(header: "Header") -> list[bool]:
+    """Return, for each layer, whether it has attention. The others have no key/value heads."""
+    keys = header.keys
+    n_kv_heads = keys.get("attention.head_count_kv", keys["attention.head_count"])
+    return [n > 0 for n in (n_kv_heads if isinstance(n_kv_heads, list) else [n_kv_heads] * keys["block_count"])]
 
 
 def mamba2_keys(header: "Header") -> Raw:
@@ -53,3 +62,29 @@ def mamba2_keys(header: "Header") -> Raw:
     keys = header.keys
     width, heads = keys.get("ssm.inner_size", 0), keys.get("ssm.time_step_rank", 1)
     return {"num_heads": heads, "head_dim": width // heads, "expand": width / keys["embedding_length"]}
+
+
+def jamba_keys(header: "Header") -> Raw:
+    """Return the values of Jamba. The layers with experts are those with a router."""
+    keys = header.keys
+    have_experts = [f"blk.{i}.ffn_gate_inp.weight" in header.tensors for i in range(keys["block_count"])]
+    expand = {"mamba_expand": keys.get("ssm.inner_size", 0) // keys["embedding_length"]}
+    return {**ATTENTION_LAYERS.keys(_have_attention(header)), **EXPERT_LAYERS.keys(have_experts), **expand}
+
+
+def granite_hybrid_keys(header: "Header") -> Raw:
+    """Return the values of Granite 4. A file says that the model has no RoPE with the key `rope.scaling.finetuned`."""
+    keys = header.keys
+    has_experts = bool(keys.get("expert_count"))
+    mixer = mamba2_keys(header)
+    return {
+        "layer_types": [FULL if is_full else LINEAR for is_full in _have_attention(header)],
+        "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned", True) else "nope",
+        "num_local_experts": keys.get("expert_count", 0),
+        "shared_intermediate_size": keys.get(
+            "expert_shared_feed_forward_length" if has_experts else "feed_forward_length"
+        ),
+        "mamba_n_heads": mixer["num_heads"],
+        "mamba_d_head": mixer["head_dim"],
+        "mamba_expand": mixer["expand"],
+    }

@@ -29,6 +29,7 @@ Format = Literal["float32", "bfloat16", "float16"]
 
 _WIDE = (
     "_norm.weight", "position_embd.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d",
+    "shortconv.conv.weight",
 )  # fmt: skip
 """Name suffixes of matrices that llama.cpp reads in float32 only, like all vectors."""
 
