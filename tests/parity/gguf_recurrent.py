@@ -33,6 +33,16 @@ RECURRENT = [
         **GRANITE, "num_local_experts": 0, "shared_intermediate_size": 40, "mamba_n_groups": 1, "mamba_d_conv": 3,
         "layer_types": ["attention", "mamba", "mamba", "mamba"], "tie_word_embeddings": True,
     }),
+    Case("lfm2", "untied", {
+        **SMALL, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "block_multiple_of": 12,
+        "block_ffn_dim_multiplier": 1.3, "norm_eps": 1e-2, "tie_word_embeddings": False,
+    }),
+    Case("lfm2", "yarn-tied", {
+        **SMALL, "layer_types": ["full_attention", "conv", "full_attention"], "block_auto_adjust_ff_dim": False,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        },
+    }),
 ]  # fmt: skip
 
 RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
@@ -54,6 +64,10 @@ RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
         "feed_forward_length": 40, "attention.head_count_kv": [2, 0, 0, 0], "rope.scaling.finetuned": False,
         "rope.freq_base": None, "expert_count": None,
     },
+    "lfm2-untied": {
+        "shortconv.l_cache": 4, "attention.head_count": 4, "attention.head_count_kv": [0, 2, 0],
+        "feed_forward_length": 48, "rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-2,
+    },
 }  # fmt: skip
 """Values that llama.cpp reads, by case."""
 
@@ -62,6 +76,7 @@ RECURRENT_LEFT_OUT = {
     "jamba-some-experts-tied": (*_DEFAULTS, "ssm.dt_b_c_rms", "expert_feed_forward_length"),
     "granitemoehybrid-experts-rope": (*_DEFAULTS, "rope.scaling.finetuned", "expert_feed_forward_length"),
     "granitemoehybrid-dense-tied": _DEFAULTS,
+    "lfm2-yarn-tied": _DEFAULTS,
 }
 """Keys that llama.cpp's converter leaves out, or that older versions of it left out, by case."""
 
@@ -86,6 +101,8 @@ RECURRENT_REFUSED = [
     ("granitemoehybrid", {"time_step_limit": [0.0, 0.1]}, "model.mixer.dt_max is 0.1; allowed: null"),
     ("granitemoehybrid", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
     ("granitemoehybrid", {"layer_types": ["mamba"] * 4}, "model.attention is in 0 of 4 layers"),
+    ("lfm2", {"conv_bias": True}, "model.mixer.bias is true; allowed: false"),
+    ("lfm2", {"layer_types": ["full_attention"] * 3}, "model.attention is in 3 of 3 layers"),
 ]
 """Changes of a case that llama.cpp cannot run, and the message for each."""
 
@@ -93,8 +110,8 @@ RECURRENT_REFUSED = [
 def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tensor]:
     """Return the tensors that llama.cpp's converter makes of a published one, by the name that its name map gets.
 
-    See `Mamba2Model.modify_tensors` in conversion/mamba.py, conversion/jamba.py and
-    conversion/granite.py.
+    See `Mamba2Model.modify_tensors` in conversion/mamba.py, conversion/jamba.py,
+    conversion/granite.py and conversion/lfm2.py.
     """
     groups = case.hf.get("n_groups", case.hf.get("mamba_n_groups", 1))
     heads = {"q_proj": 4, "k_proj": case.hf.get("num_key_value_heads", 4)}
@@ -111,7 +128,7 @@ def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tens
             return {name.replace("shared_mlp.output_linear", "mlp.down_proj"): tensor}
         case [_, "dt_bias"]:
             return {f"{name.removesuffix('dt_bias')}dt_proj.bias": tensor}
-        case ["conv1d", "weight"]:
+        case ["conv1d" | "conv", "weight"]:
             return {name: tensor.squeeze()}
         case [_, "A_log"]:
             return {name: -tensor.exp().reshape(len(tensor), -1)}

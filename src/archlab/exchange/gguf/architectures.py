@@ -50,8 +50,10 @@ from archlab.exchange.gguf.recurrent import (
     MAMBA2_LIMITS,
     MAMBA2_MIXER,
     MAMBA_LIMITS,
+    SHORT_CONV,
     granite_hybrid_keys,
     jamba_keys,
+    lfm2_keys,
     mamba2_keys,
 )
 from archlab.exchange.gguf.tensors import (
@@ -333,6 +335,10 @@ ALL: Sequence[Architecture] = (
         "granitehybrid", "granitemoehybrid", [*MIXTRAL_ROWS, *MLP, *MAMBA2_MIXER],
         [SILU, ANY_SCALING, *MAMBA2_LIMITS, hybrid, no_biases, square, NORMALIZED], published=granite_hybrid_keys,
         add_more=_add_granite_hybrid,
+    ),
+    Architecture(
+        "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
+        [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square], published=lfm2_keys,
     ),
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""

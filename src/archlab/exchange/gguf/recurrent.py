@@ -7,6 +7,8 @@ from archlab.config.core.merge import Raw
 from archlab.exchange.gguf.limits import Limit, inner_width, only
 from archlab.exchange.gguf.tensors import DECAY, LAYER, ONE_CHANNEL
 from archlab.families.jamba import ATTENTION_LAYERS, EXPERT_LAYERS
+from archlab.families.lfm2 import CONV, THIRDS
+from archlab.families.lfm2 import IN as CONV_IN
 from archlab.families.mamba2 import IN, IN_PARTS
 from archlab.hf.layer_types import FULL, LINEAR
 from archlab.hf.weight_map import Conversion, Row, linear, then
@@ -43,6 +45,14 @@ MAMBA2_MIXER = [
     Row(f"{LAYER}.ssm_out.weight", "layers.{i}.mixer.out.weight"),
 ]
 """Weight mapping for the mixer of Mamba 2, and for the norm before it."""
+
+SHORT_CONV = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.mixer_norms.before"),
+    *linear(f"{LAYER}.shortconv.in_proj", CONV_IN, THIRDS, bias=False),
+    Row(f"{LAYER}.shortconv.conv.weight", "layers.{i}.mixer.conv.weight", ONE_CHANNEL),
+    Row(f"{LAYER}.shortconv.out_proj.weight", "layers.{i}.mixer.out.weight"),
+]
+"""Weight mapping for the gated short convolution of LFM2, and for the norm before it."""
 
 MAMBA_LIMITS: list[Limit] = [
     inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False),
@@ -88,3 +98,12 @@ def granite_hybrid_keys(header: "Header") -> Raw:
         "mamba_d_head": mixer["head_dim"],
         "mamba_expand": mixer["expand"],
     }
+
+
+def lfm2_keys(header: "Header") -> Raw:
+    """Return the values of LFM2. The width of the MLP in the file is the final one."""
+    types = [FULL if is_full else CONV for is_full in _have_attention(header)]
+    return {
+        "layer_types": types, "intermediate_size": header.keys["feed_forward_length"],
+        "block_auto_adjust_ff_dim": False,
+    }  # fmt: skip
