@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tests.parity.tiny import SMALL, Case
@@ -17,6 +18,19 @@ GRANITE = {
     "layer_types": ["mamba", "attention", "mamba", "attention"], "embedding_multiplier": 3.0,
     "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 13.0, "rms_norm_eps": 1e-2,
 }  # fmt: skip
+
+FALCON_H1 = {
+    **SMALL, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_ssm": 96, "mamba_n_groups": 2, "mamba_d_state": 5,
+    "mamba_d_conv": 3, "head_dim": 12, "embedding_multiplier": 5.7, "lm_head_multiplier": 0.04,
+    "mlp_multipliers": [0.9, 0.6], "key_multiplier": 0.4, "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.7, "ssm_in_multiplier": 1.6, "ssm_out_multiplier": 0.45,
+    "ssm_multipliers": [0.35, 0.8, 1.4, 0.55, 0.3],
+}  # fmt: skip
+FOLDED = {
+    "embedding.scale", "head.scale", "head.tied", "block.attention_multiplier", "block.mixer_multiplier",
+    "block.mlp_multiplier",
+}  # fmt: skip
+"""Fields of Falcon-H1 that a GGUF file does not contain, because their factors are in its weights."""
 
 RECURRENT = [
     Case("mamba2", "groups-tied", {**MAMBA2, "n_groups": 3, "layer_norm_epsilon": 1e-2, "tie_word_embeddings": True}),
@@ -43,6 +57,12 @@ RECURRENT = [
             "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
         },
     }),
+    Case("falcon_h1", "multipliers-norm", {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    Case("falcon_h1", "multipliers-tied", {**FALCON_H1, "tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
+    Case("falcon_h1", "plain", {
+        **SMALL, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_ssm": 32, "mamba_d_state": 5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    }),
 ]  # fmt: skip
 
 RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
@@ -68,6 +88,10 @@ RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
         "shortconv.l_cache": 4, "attention.head_count": 4, "attention.head_count_kv": [0, 2, 0],
         "feed_forward_length": 48, "rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-2,
     },
+    "falcon_h1-multipliers-norm": {
+        "ssm.conv_kernel": 3, "ssm.inner_size": 96, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 2,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 12, "feed_forward_length": 48,
+    },
 }  # fmt: skip
 """Values that llama.cpp reads, by case."""
 
@@ -77,6 +101,7 @@ RECURRENT_LEFT_OUT = {
     "granitemoehybrid-experts-rope": (*_DEFAULTS, "rope.scaling.finetuned", "expert_feed_forward_length"),
     "granitemoehybrid-dense-tied": _DEFAULTS,
     "lfm2-yarn-tied": _DEFAULTS,
+    "falcon_h1-plain": _DEFAULTS,
 }
 """Keys that llama.cpp's converter leaves out, or that older versions of it left out, by case."""
 
@@ -103,6 +128,10 @@ RECURRENT_REFUSED = [
     ("granitemoehybrid", {"layer_types": ["mamba"] * 4}, "model.attention is in 0 of 4 layers"),
     ("lfm2", {"conv_bias": True}, "model.mixer.bias is true; allowed: false"),
     ("lfm2", {"layer_types": ["full_attention"] * 3}, "model.attention is in 3 of 3 layers"),
+    ("falcon_h1", {"mamba_norm_before_gate": True}, "model.mixer.norm.gate is after; allowed: before"),
+    ("falcon_h1", {"mamba_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
+    ("falcon_h1", {"projectors_bias": True}, "model.mixer.out_bias is true; allowed: false"),
+    ("falcon_h1", {"mlp_bias": True}, "model.mlp.bias is true; allowed: false"),
 ]
 """Changes of a case that llama.cpp cannot run, and the message for each."""
 
@@ -111,9 +140,11 @@ def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tens
     """Return the tensors that llama.cpp's converter makes of a published one, by the name that its name map gets.
 
     See `Mamba2Model.modify_tensors` in conversion/mamba.py, conversion/jamba.py,
-    conversion/granite.py and conversion/lfm2.py.
+    conversion/granite.py and conversion/lfm2.py. The name `blk.0.ffn_norm` of Falcon-H1 has no suffix there either.
     """
     groups = case.hf.get("n_groups", case.hf.get("mamba_n_groups", 1))
+    if case.model_type == "falcon_h1":
+        tensor = _multiplied(case, name, tensor)
     heads = {"q_proj": 4, "k_proj": case.hf.get("num_key_value_heads", 4)}
     match name.split(".")[-2:]:
         case [("q_proj" | "k_proj") as part, "weight"] if case.model_type == "granitemoehybrid":  # undo_permute
@@ -138,3 +169,23 @@ def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tens
             return {name: tensor.reshape(groups, -1)}
         case _:
             return {name: tensor}
+
+
+def _multiplied(case: Case, name: str, tensor: Tensor) -> Tensor:
+    """Multiply a tensor of Falcon-H1 as conversion/falcon_h1.py does."""
+    factors = {"ssm_multipliers": [1.0] * 5, "mlp_multipliers": [1.0, 1.0], **case.hf}
+    gate, down = factors["mlp_multipliers"]
+    attention = factors.get("attention_in_multiplier", 1.0)
+    by_name = {
+        "down_proj": down, "gate_proj": gate, "q_proj": attention, "v_proj": attention,
+        "k_proj": attention * factors.get("key_multiplier", 1.0),
+        "o_proj": factors.get("attention_out_multiplier", 1.0), "out_proj": factors.get("ssm_out_multiplier", 1.0),
+        "lm_head": factors.get("lm_head_multiplier", 1.0), "embed_tokens": factors.get("embedding_multiplier", 1.0),
+    }  # fmt: skip
+    part = name.split(".")[-2]
+    if part != "in_proj":
+        return tensor * by_name.get(part, 1.0)
+    width, of_groups = case.hf["mamba_d_ssm"], case.hf.get("mamba_n_groups", 1) * case.hf["mamba_d_state"]
+    sizes = [width, width, of_groups, of_groups, case.hf["mamba_n_heads"]]
+    rows = [torch.full((n, 1), x) for n, x in zip(sizes, factors["ssm_multipliers"], strict=True)]
+    return tensor * factors.get("ssm_in_multiplier", 1.0) * torch.cat(rows)

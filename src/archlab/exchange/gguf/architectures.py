@@ -47,10 +47,14 @@ from archlab.exchange.gguf.limits import (
     windows_except_every,
 )
 from archlab.exchange.gguf.recurrent import (
+    ANY_WIDTH,
+    FALCON_H1_NORMS,
     MAMBA2_LIMITS,
     MAMBA2_MIXER,
     MAMBA_LIMITS,
     SHORT_CONV,
+    falcon_h1_factors,
+    falcon_h1_keys,
     granite_hybrid_keys,
     jamba_keys,
     lfm2_keys,
@@ -100,6 +104,16 @@ def _nothing_written(_writer: "GGUFWriter", _config: ModelConfig) -> None:
     """Write no more keys."""
 
 
+def _no_factors(_config: ModelConfig) -> Mapping[str, float]:
+    return {}
+
+
+SCALED = (
+    "the GGUF file has no keys for the factors of the embedding, the logits and the branches; the weights were "
+    "multiplied by them, in float32, and then rounded to the dtype of the file"
+)
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Architecture of llama.cpp, for the models of one family.
@@ -121,6 +135,9 @@ class Architecture:
     """Function that returns keys of a config.json that do not follow from a single key of the file."""
     add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
     """Function that writes keys that only this architecture reads from the file."""
+    factors: Callable[[ModelConfig], Mapping[str, float]] = _no_factors
+    """Function that returns the factors of parameters that the file contains as products, because it has no keys for
+    the factors."""
     sign: str = ""
     """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
     same architecture. Empty for the usual family."""
@@ -136,7 +153,8 @@ class Architecture:
         if problems:
             listed = [f"  {line}" for line in dict.fromkeys(problems)]
             raise UserError("\n".join([f"llama.cpp's {self.name} cannot run this model exactly", *listed]))
-        return list(rounded(model))
+        is_scaled = any(factor != 1 for factor in self.factors(model).values())
+        return [*rounded(model), *([SCALED] if is_scaled else [])]
 
 
 def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -339,6 +357,10 @@ ALL: Sequence[Architecture] = (
     Architecture(
         "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
         [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square], published=lfm2_keys,
+    ),
+    Architecture(
+        "falcon-h1", "falcon_h1", [*AROUND, *separate(), *MLP, *FALCON_H1_NORMS, *MAMBA2_MIXER],
+        [SILU, ANY_SCALING, *ANY_WIDTH, no_biases], published=falcon_h1_keys, factors=falcon_h1_factors,
     ),
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""

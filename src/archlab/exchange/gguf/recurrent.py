@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
+from archlab.config.layers import LayerConfig, layer_configs, resolve
+from archlab.config.model_schema import ModelConfig
 from archlab.exchange.gguf.limits import Limit, inner_width, only
 from archlab.exchange.gguf.tensors import DECAY, LAYER, ONE_CHANNEL
 from archlab.families.jamba import ATTENTION_LAYERS, EXPERT_LAYERS
@@ -14,14 +16,13 @@ from archlab.hf.layer_types import FULL, LINEAR
 from archlab.hf.weight_map import Conversion, Row, linear, then
 
 if TYPE_CHECKING:
-    from archlab.config.layers import LayerConfig
     from archlab.exchange.gguf.architectures import Header
 
 ONE_COLUMN = Conversion(lambda theirs, _: [theirs.squeeze(1)], lambda ours, _: ours[0].unsqueeze(1))
 """Conversion for a vector that the file stores as a matrix with one column."""
 
 
-def _n_groups(layer: "LayerConfig | None") -> int:
+def _n_groups(layer: LayerConfig | None) -> int:
     assert layer is not None, "the number of groups is needed"
     mixer = layer.mixer
     assert isinstance(mixer, Mamba2)
@@ -54,10 +55,20 @@ SHORT_CONV = [
 ]
 """Weight mapping for the gated short convolution of LFM2, and for the norm before it."""
 
+FALCON_H1_NORMS = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before"),
+    Row(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before.weight"),
+    *linear("output_norm", "norm"),
+]
+"""Weight mapping for Falcon-H1's norms. The name of the norm before the MLP has no suffix."""
+
 MAMBA_LIMITS: list[Limit] = [
     inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False),
 ]  # fmt: skip
-MAMBA2_LIMITS = [*MAMBA_LIMITS, only("mixer.dt_min", 0.0), only("mixer.dt_max", None)]
+ANY_WIDTH = [
+    *MAMBA_LIMITS[1:], only("mixer.dt_min", 0.0), only("mixer.dt_max", None), only("mixer.norm.gate", "before"),
+]  # fmt: skip
+MAMBA2_LIMITS = [inner_width, *ANY_WIDTH]
 
 
 def _have_attention(header: "Header") -> list[bool]:
@@ -107,3 +118,28 @@ def lfm2_keys(header: "Header") -> Raw:
         "layer_types": types, "intermediate_size": header.keys["feed_forward_length"],
         "block_auto_adjust_ff_dim": False,
     }  # fmt: skip
+
+
+def falcon_h1_keys(header: "Header") -> Raw:
+    """Return the values of Falcon-H1. Its factors are in the weights, see `falcon_h1_factors`."""
+    mixer = mamba2_keys(header)
+    return {
+        "mamba_n_heads": mixer["num_heads"],
+        "mamba_d_head": mixer["head_dim"],
+        "mamba_d_ssm": header.keys.get("ssm.inner_size"),
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in header.tensors,
+        "mamba_norm_before_gate": False,
+    }
+
+
+def falcon_h1_factors(config: ModelConfig) -> dict[str, float]:
+    """Return the factors by the parameter that they multiply in the file, because it has no keys for them."""
+    model = resolve(config)
+    assert isinstance(model.embedding.scale, float), "resolved"
+    assert isinstance(model.head.scale, float), "resolved"
+    factors = {"embedding.weight": model.embedding.scale, "head.weight": model.head.scale}
+    for i, layer in enumerate(layer_configs(config)):
+        factors[f"layers.{i}.attention.out.weight"] = layer.block.attention_multiplier
+        factors[f"layers.{i}.mixer.out.weight"] = layer.block.mixer_multiplier
+        factors[f"layers.{i}.mlp.down.weight"] = layer.block.mlp_multiplier
+    return factors
