@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGUFReader
 
 import archlab
 from archlab.exchange.gguf.architectures import find_architecture
@@ -40,3 +41,14 @@ def test_published_models_can_be_written(preset: str, family: str, expected: dic
 def test_a_note_says_that_factors_are_in_the_weights(name: str, has_note: bool, tmp_path: Path) -> None:
     _, notes = save_gguf(ours(case_of("falcon_h1", name), tmp_path / "hf"), tmp_path / "model.gguf")
     assert any("the weights were multiplied by them" in note for note in notes) == has_note
+
+
+@pytest.mark.parametrize("family", ["mamba2", "jamba", "lfm2"])
+def test_only_products_with_the_stream_are_narrowed(family: str, tmp_path: Path) -> None:
+    """`prepare_tensors` in conversion/base.py keeps kernels of convolutions, norms and tensors without a suffix wide."""
+    save_gguf(ours(case_of(family), tmp_path / "hf"), tmp_path / "model.gguf", dtype="bfloat16")
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "model.gguf").tensors}
+    wide = ("ssm_conv1d.weight", "shortconv.conv.weight", "_norm.weight", ".bias", "ffn_gate_inp.weight")
+    for name, kind in kinds.items():
+        is_wide = name.endswith(wide) or not name.endswith(".weight")
+        assert kind == ("F32" if is_wide else "BF16"), name
