@@ -167,7 +167,7 @@ def test_every_architecture_has_a_case() -> None:
     assert len(set(ARCHITECTURES) - UNRUN) == 17
 
 
-@pytest.mark.parametrize("case", READ, ids=named)
+@pytest.mark.parametrize("case", [*READ, *(case for case in RECURRENT if case.model_type == "lfm2")], ids=named)
 def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
     """It fills a model whose parameters were all NaN before."""
     exported(case, tmp_path)
