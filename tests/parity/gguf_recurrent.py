@@ -106,6 +106,8 @@ RECURRENT_LEFT_OUT = {
 """Keys that llama.cpp's converter leaves out, or that older versions of it left out, by case."""
 
 RECURRENT_FURTHER = [
+    ("jamba-dense", {"jamba__expert_count": 1, "jamba__expert_used_count": 1}, True),
+    ("jamba-dense", {"jamba__expert_count": 2, "jamba__expert_used_count": 1}, False),
     ("granitemoehybrid-dense-tied", {
         "granitehybrid__expert_count": 0, "granitehybrid__expert_used_count": 0,
         "granitehybrid__expert_shared_feed_forward_length": 40, "granitehybrid__rope__freq_base": 50.0,

@@ -185,6 +185,8 @@ def _is_idle(key: str, keys: Raw) -> bool:
         return kind != "yarn"
     if key == "rope.scaling.yarn_attn_factor":  # llama.cpp always computes the usual factor
         return kind == "yarn" and isclose(keys[key], _usual_amplitude(factor), rel_tol=1e-5)
+    if key in ("expert_count", "expert_used_count") and keys.get("expert_count") == 1 and "ssm.time_step_rank" in keys:
+        return True  # a Jamba without experts: llama.cpp looks for the tensor of the router
     if key == "expert_shared_feed_forward_length" and not keys.get("expert_count"):
         return True
     if key.startswith("rope.") and key != "rope.scaling.finetuned" and keys.get("rope.scaling.finetuned") is False:
