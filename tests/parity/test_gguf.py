@@ -31,6 +31,7 @@ from archlab.exchange.load import load_hf
 from archlab.infer.import_export import export_gguf
 from archlab.model.decoder import Decoder
 from tests.parity.gguf_mixtures import MIXTURES
+from tests.parity.gguf_recurrent import RECURRENT, RECURRENT_NUMBERS, RECURRENT_REFUSED, converted_recurrent
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
 from tiny import write_text
@@ -93,6 +94,7 @@ READ = [
 
 NAMED = [
     *READ,
+    *RECURRENT,
     Case("mistral", "no-window", {**SMALL, "sliding_window": None}),
     Case("granite", "scales", GRANITE),
     Case("gemma", "mqa", {**SMALL, "num_key_value_heads": 1, "head_dim": 12}),
@@ -148,6 +150,7 @@ UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
     "olmo", "jais2", "exaone4", "hunyuan_v1_dense", *(case.model_type for case in MIXTURES),
+    *(case.model_type for case in RECURRENT),
 }  # fmt: skip
 
 
@@ -185,7 +188,7 @@ def test_every_architecture_has_a_case() -> None:
     assert len(set(ARCHITECTURES) - UNRUN) == 17
 
 
-@pytest.mark.parametrize("case", READ, ids=named)
+@pytest.mark.parametrize("case", [*READ, *(case for case in RECURRENT if case.model_type == "lfm2")], ids=named)
 def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
     """It fills a model whose parameters were all NaN before."""
     exported(case, tmp_path)
@@ -243,7 +246,7 @@ def published(case: Case) -> dict[str, Tensor]:
         before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
         name = name.replace("gate.moe_statics", "moe_statics")  # its name in files of ERNIE
-        name = name.replace("router.weight", "router.layer.weight")  # its name in files of Granite
+        name = name.replace("moe.router.weight", "moe.router.layer.weight")  # its name in files of Granite
         if is_head_norm:
             rows = tensors.get(f"{before_norms}.weight", tensor[:0].view(0, len(tensor)))
             tensors[f"{before_norms}.weight"] = torch.cat((rows, tensor[None]))
@@ -266,7 +269,9 @@ def published(case: Case) -> dict[str, Tensor]:
             layer = ".".join(name.split(".")[:3])
             tensors |= {f"{layer}.mlp.experts.{k}.weight": part for k, part in zip(kinds, parts, strict=True)}
         elif not (tied and name in ("lm_head.weight", "embed_out.weight")):
-            tensors[name] = converted(case, name, tensor)
+            tensors |= (
+                converted_recurrent(case, name, tensor) if case in RECURRENT else {name: converted(case, name, tensor)}
+            )
     return tensors
 
 
@@ -332,6 +337,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "cohere-scaled": {"logit_scale": 0.25, "attention.layer_norm_epsilon": 1e-3},
     "cohere2-windows": {"attention.sliding_window": 7, "rope.freq_base": 1e4, "rope.dimension_count": 8},
     "glm4-partial": {"rope.dimension_count": 6},
+    **RECURRENT_NUMBERS,
     "mamba-tied": {
         "ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 6, "ssm.time_step_rank": 5,
         "attention.head_count": 0, "feed_forward_length": 0,
@@ -455,6 +461,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("exaone4", {"num_hidden_layers": 64, "layer_types": ["full_attention"] * 64}, "model.attention.window is null in layer 0; allowed: a window"),
         ("hunyuan_v1_dense", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
+        *RECURRENT_REFUSED,
     ],
 )  # fmt: skip
 def test_what_llama_cpp_cannot_run_is_refused_by_name(

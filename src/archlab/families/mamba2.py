@@ -61,12 +61,14 @@ def _rows(layer: LayerConfig) -> Sequence[int]:
 
 
 IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("gate", "x", "B", "C", "dt"))
+IN_PARTS = stacked(_rows)
+"""Conversion for a published tensor that has the rows of the parameters in IN, one after the other."""
 
 
 def mamba2_weights(theirs: str) -> list[Row]:
     """Return the weight map of the mixer. `theirs` is the prefix of its tensor names in published files."""
     return [
-        *linear(f"{theirs}.in_proj", IN, stacked(_rows)),
+        *linear(f"{theirs}.in_proj", IN, IN_PARTS),
         *linear(f"{theirs}.conv1d", "layers.{i}.mixer.conv"),
         *(Row(f"{theirs}.{name}", f"layers.{{i}}.mixer.{name}") for name in ("A_log", "D", "dt_bias")),
         *linear(f"{theirs}.norm", "layers.{i}.mixer.norm"),

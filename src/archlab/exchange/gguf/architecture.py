@@ -38,6 +38,16 @@ def _nothing_written(_writer: "GGUFWriter", _config: ModelConfig) -> None:
     """Write no more keys."""
 
 
+def _no_factors(_config: ModelConfig) -> Mapping[str, float]:
+    return {}
+
+
+SCALED = (
+    "the GGUF file has no keys for the factors of the embedding, the logits and the branches; the weights were "
+    "multiplied by them, in float32, and then rounded to the dtype of the file"
+)
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Architecture of llama.cpp, for the models of one family.
@@ -59,6 +69,9 @@ class Architecture:
     """Function that returns keys of a config.json that do not follow from a single key of the file."""
     add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
     """Function that writes keys that only this architecture reads from the file."""
+    factors: Callable[[ModelConfig], Mapping[str, float]] = _no_factors
+    """Function that returns the factors of parameters that the file contains as products, because it has no keys for
+    the factors."""
     sign: str = ""
     """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
     same architecture. Empty for the usual family."""
@@ -74,4 +87,5 @@ class Architecture:
         if problems:
             listed = [f"  {line}" for line in dict.fromkeys(problems)]
             raise UserError("\n".join([f"llama.cpp's {self.name} cannot run this model exactly", *listed]))
-        return list(rounded(model))
+        is_scaled = any(factor != 1 for factor in self.factors(model).values())
+        return [*rounded(model), *([SCALED] if is_scaled else [])]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
-from archlab.config.layers import layer_configs, resolve
+from archlab.config.layers import resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import Architecture, Header
@@ -28,7 +28,6 @@ from archlab.exchange.gguf.limits import (
     all_kv_heads,
     capped,
     every_other,
-    inner_width,
     local_unscaled,
     no_biases,
     no_window,
@@ -45,6 +44,8 @@ from archlab.exchange.gguf.limits import (
     windows_if_deep,
 )
 from archlab.exchange.gguf.mixtures import MIXTURES
+from archlab.exchange.gguf.recurrent import RECURRENT
+from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
@@ -52,7 +53,6 @@ from archlab.exchange.gguf.tensors import (
     FALCON_NORMS,
     FUSED,
     FUSED_MLP,
-    MAMBA,
     MLP,
     ONE_MORE,
     norms,
@@ -63,16 +63,6 @@ from archlab.hf.weight_map import Row
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
-
-
-def _add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
-    model = resolve(config)
-    layer = layer_configs(config)[0]
-    assert isinstance(model.embedding.scale, float), "resolved"
-    writer.add_embedding_scale(model.embedding.scale)
-    writer.add_attention_scale(layer.multi_head.scale)
-    writer.add_residual_scale(layer.block.mlp_multiplier)
-    writer.add_logit_scale(1 / model.readout.scale)
 
 
 def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -143,14 +133,12 @@ QWEN_ROWS = [*AROUND, *separate(), *MLP, *norms()]
 FUSED_ROWS = [*AROUND, *FUSED, *MLP, *norms()]
 MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
 MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
-MAMBA_ROWS = [*AROUND, *MAMBA]
-MAMBA_LIMITS = [inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 
 ALL: Sequence[Architecture] = (
     Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
-    Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=_add_granite_scales),
+    Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=add_granite_scales),
     Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
     Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
     Architecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
@@ -218,11 +206,11 @@ ALL: Sequence[Architecture] = (
     ),
     Architecture(
         "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
-        add_more=_add_granite_scales,
+        add_more=add_granite_scales,
     ),
     Architecture(
         "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
-        add_more=_add_granite_scales, sign="expert_shared_feed_forward_length",
+        add_more=add_granite_scales, sign="expert_shared_feed_forward_length",
     ),
     Architecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
@@ -251,7 +239,6 @@ ALL: Sequence[Architecture] = (
         "starcoder", "gpt_bigcode", FUSED_ROWS, [GELU, scale(), only("attention.n_kv_heads", 1)],
         published=lambda _: {"multi_query": True},
     ),
-    Architecture("mamba", "mamba", MAMBA_ROWS, MAMBA_LIMITS),
     Architecture(
         "olmo", "olmo", LLAMA_ROWS, [SILU, ANY_SCALING, square, no_biases],
         published=lambda header: {"clip_qkv": header.keys.get("attention.clamp_kqv")},
@@ -265,6 +252,7 @@ ALL: Sequence[Architecture] = (
         "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],
     ),
     *MIXTURES,
+    *RECURRENT,
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""
 

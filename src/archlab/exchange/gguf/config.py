@@ -38,7 +38,8 @@ _OPTIONAL = {
     "expert_feed_forward_length": "mlp.d_ff", "expert_shared_feed_forward_length": "mlp.shared.d_ff",
     "expert_weights_scale": "mlp.router.factor", "expert_weights_norm": "mlp.router.normalise",
     "ssm.conv_kernel": "mixer.taps", "ssm.inner_size": "mixer.inner_width", "ssm.state_size": "mixer.d_state",
-    "ssm.time_step_rank": "mixer.dt_rank",
+    "ssm.time_step_rank": "mixer.dt_rank", "ssm.group_count": "mixer.n_groups",
+    "shortconv.l_cache": "mixer.taps",
 }  # fmt: skip
 """Archlab fields of keys, without the prefix of the architecture. Without the key, the family's default applies."""
 
@@ -53,7 +54,7 @@ _IDLE = {
     "tensor_data_layout": None, "rope.scaling.finetuned": True, "rope.scaling.type": "none",
     "attention.sliding_window": 0, "rope.scaling.yarn_ext_factor": 1.0,
     "rope.scaling.factor": 1.0, "expert_group_count": 1, "expert_group_used_count": 1,
-    "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
+    "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0, "expert_count": 0, "expert_used_count": 0,
 }  # fmt: skip
 """Values without an effect, by key. None means any value."""
 
@@ -61,6 +62,7 @@ _MAY_LACK = {
     "vocab_size", "use_parallel_residual", "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "attention.sliding_window_pattern", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
     "rope.scaling.type", "rope.scaling.original_context_length", "expert_feed_forward_length", "ssm.dt_b_c_rms",
+    "rope.scaling.finetuned",
 }  # fmt: skip
 """Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""
 
@@ -143,12 +145,13 @@ def _published(header: Header, architecture: Architecture) -> Raw:
     }
     ours |= {
         "vocab_size": int(stored[EMBEDDING].shape[-1]),
-        "attention.n_kv_heads": keys.get("attention.head_count_kv", keys["attention.head_count"]),
+        "attention.n_kv_heads": _largest(keys.get("attention.head_count_kv", keys["attention.head_count"])),
         "attention.head_dim": header.head_dim if keys["attention.head_count"] else None,
         "attention.qk_norm.eps": ours["norm.eps"],
         "head.tied": is_tied(stored),
     }
-    ours |= {field: any(f"blk.0.{name}.bias" in stored for name in names) for field, names in _BIASES.items()}
+    biased = {name.split(".")[-2] for name in stored if name.endswith(".bias")}
+    ours |= {field: not biased.isdisjoint(names) for field, names in _BIASES.items()}
     fields = FAMILIES[architecture.family].fields
     names = all_hf_keys(fields)
     hf = {names[field]: value for field, value in ours.items() if field in names}
@@ -156,6 +159,11 @@ def _published(header: Header, architecture: Architecture) -> Raw:
         is_partial = any(isinstance(each, RopeKeys) and (each.partial or each.fraction != 1) for each in fields)
         hf["rope_parameters"] = {k: v for k, v in header.rope.items() if is_partial or k != "partial_rotary_factor"}
     return hf | architecture.published(header)
+
+
+def _largest(value: Any) -> Any:
+    """Return the largest number of a list with one number per layer, in which 0 means a layer without attention."""
+    return max(value) if isinstance(value, list) else value
 
 
 def is_tied(stored: Mapping[str, Any]) -> bool:
@@ -187,6 +195,12 @@ def _is_idle(key: str, keys: Raw) -> bool:
         return kind != "yarn"
     if key == "rope.scaling.yarn_attn_factor":  # llama.cpp always computes the usual factor
         return kind == "yarn" and isclose(keys[key], _usual_amplitude(factor), rel_tol=1e-5)
+    if key in ("expert_count", "expert_used_count") and keys.get("expert_count") == 1 and "ssm.time_step_rank" in keys:
+        return True  # a Jamba without experts: llama.cpp looks for the tensor of the router
+    if key == "expert_shared_feed_forward_length" and not keys.get("expert_count"):
+        return True
+    if key.startswith("rope.") and key != "rope.scaling.finetuned" and keys.get("rope.scaling.finetuned") is False:
+        return True  # the switch for RoPE, see `granite_hybrid_keys`
     return key in _IDLE and _IDLE[key] in (None, keys[key])
 
 

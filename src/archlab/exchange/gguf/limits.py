@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from archlab.config.components.component import Absent
 from archlab.config.components.visibility import is_plain_causal
 from archlab.config.core.text import exact
 from archlab.config.core.yaml_text import to_yaml_line
@@ -43,6 +44,17 @@ NORMALIZED = only("mlp.router.normalise", True)
 NOT_NORMALIZED = only("mlp.router.normalise", False)
 
 
+def has_attention(layer: LayerConfig) -> bool:
+    return not isinstance(layer.attention, Absent)
+
+
+def hybrid(model: ModelConfig) -> Iterator[str]:
+    """Check that some layers have attention and the others a recurrent mixer, as llama.cpp assumes."""
+    n_layers, n_full = model.n_layers, sum(map(has_attention, layer_configs(model)))
+    if n_full in (0, n_layers):
+        yield f"model.attention is in {n_full} of {n_layers} layers; allowed: in some layers, and a mixer in the others"
+
+
 def no_biases(model: ModelConfig) -> Iterator[str]:
     for field in ("attention.qkv_bias", "attention.out_bias", "mlp.bias"):
         yield from only(field, False)(model)
@@ -71,10 +83,10 @@ ANY_SCALING = scalings("linear", "yarn")
 
 
 def square(model: ModelConfig) -> Iterator[str]:
-    heads = model.multi_head.resolve(model.d_model)
-    width = heads.n_heads * heads.head_dim
-    if width != model.d_model:
-        yield f"model.attention: n_heads * head_dim is {width}; allowed: d_model ({model.d_model})"
+    for layer in filter(has_attention, layer_configs(model)):
+        width = layer.multi_head.n_heads * layer.multi_head.head_dim
+        if width != model.d_model:
+            yield f"model.attention: n_heads * head_dim is {width}; allowed: d_model ({model.d_model})"
 
 
 def no_window(model: ModelConfig) -> Iterator[str]:
@@ -185,7 +197,7 @@ def one_theta(model: ModelConfig) -> Iterator[str]:
 
 def inner_width(model: ModelConfig) -> Iterator[str]:
     for layer in layer_configs(model):
-        if (width := lookup(layer, "mixer.inner_width")) != 2 * model.d_model:
+        if (width := lookup(layer, "mixer.inner_width")) not in (ABSENT, 2 * model.d_model):
             yield f"model.mixer.inner_width is {width}; allowed: 2 * d_model ({2 * model.d_model})"
 
 

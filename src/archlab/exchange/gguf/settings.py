@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from archlab.config.components.component import Absent, Mixer
 from archlab.config.components.dense import Dense
 from archlab.config.components.mamba import Mamba
+from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
+from archlab.config.components.short_conv import ShortConv
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.limits import has_attention
 from archlab.model.rope_scaling import Frequencies, frequencies
 
 if TYPE_CHECKING:
@@ -46,15 +50,27 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         writer.add_layer_norm_rms_eps(norm.eps)
     if model.head.softcap is not None:
         writer.add_final_logit_softcapping(model.head.softcap)
-    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, MoE)]
-    if mixtures:
-        _add_mixture(writer, mixtures[0])
-    if isinstance(first.mixer, Mamba):
-        _add_mamba(writer, first.mixer)
-    else:
+    if mixture := next((layer.mlp for layer in layers if isinstance(layer.mlp, MoE)), None):
+        _add_mixture(writer, mixture)
+    if mixer := next((layer.mixer for layer in layers if not isinstance(layer.mixer, Absent)), None):
+        _add_mixer(writer, mixer)
+    if any(has_attention(layer) for layer in layers):
         writer.add_parallel_residual(first.block.parallel != "none")
         _add_attention(writer, layers)
+    else:
+        writer.add_head_count(0)
     architecture.add_more(writer, config)
+
+
+def add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
+    """Write the multipliers of Granite."""
+    model = resolve(config)
+    layer = next(filter(has_attention, layer_configs(config)))
+    assert isinstance(model.embedding.scale, float), "resolved"
+    writer.add_embedding_scale(model.embedding.scale)
+    writer.add_attention_scale(layer.multi_head.scale)
+    writer.add_residual_scale(layer.block.mlp_multiplier)
+    writer.add_logit_scale(1 / model.readout.scale)
 
 
 def _add_mixture(writer: "GGUFWriter", mixture: MoE) -> None:
@@ -66,19 +82,31 @@ def _add_mixture(writer: "GGUFWriter", mixture: MoE) -> None:
         writer.add_expert_shared_feed_forward_length(mixture.shared.d_ff)
 
 
-def _add_mamba(writer: "GGUFWriter", mixer: Mamba) -> None:
-    writer.add_head_count(0)
-    writer.add_ssm_conv_kernel(mixer.taps)
-    writer.add_ssm_inner_size(mixer.inner_width)
-    writer.add_ssm_state_size(mixer.d_state)
-    writer.add_ssm_time_step_rank(mixer.dt_rank)
-    writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
+def _add_mixer(writer: "GGUFWriter", mixer: Mixer) -> None:
+    if isinstance(mixer, ShortConv):
+        writer.add_shortconv_l_cache(mixer.taps)
+    if isinstance(mixer, Mamba | Mamba2):
+        writer.add_ssm_conv_kernel(mixer.taps)
+        writer.add_ssm_inner_size(mixer.inner_width)
+        writer.add_ssm_state_size(mixer.d_state)
+    if isinstance(mixer, Mamba2):
+        writer.add_ssm_time_step_rank(mixer.n_heads)
+        writer.add_ssm_group_count(mixer.n_groups)
+    if isinstance(mixer, Mamba):
+        writer.add_ssm_time_step_rank(mixer.dt_rank)
+        writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
 
 
-def _add_attention(writer: "GGUFWriter", layers: Sequence[LayerConfig]) -> None:
+def _add_attention(writer: "GGUFWriter", every: Sequence[LayerConfig]) -> None:
+    """Write the settings of attention. In a model with other layers, the number of key/value heads is a list, which
+    has 0 for them."""
+    layers = [layer for layer in every if has_attention(layer)]
     heads = layers[0].multi_head
     writer.add_head_count(heads.n_heads)
-    writer.add_head_count_kv(heads.n_kv_heads)
+    is_hybrid = len(layers) < len(every)
+    writer.add_head_count_kv(
+        [heads.n_kv_heads * has_attention(layer) for layer in every] if is_hybrid else heads.n_kv_heads
+    )
     writer.add_key_length(heads.head_dim)
     writer.add_value_length(heads.v_dim)
     if heads.clip_qkv is not None:
@@ -122,7 +150,7 @@ def rope_factors(config: ModelConfig) -> Tensor | None:
 
     The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
     """
-    layer = layer_configs(config)[0]
+    layer = next(filter(has_attention, layer_configs(config)), layer_configs(config)[0])
     rope = layer.position
     if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):
         return None

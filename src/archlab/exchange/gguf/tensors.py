@@ -70,11 +70,12 @@ FUSED_MLP = [
 ]
 
 
-def norms(conversion: Conversion = COPY, *, before_mlp: str = "ffn_norm") -> list[Row]:
+def norms(conversion: Conversion = COPY, *, before_mlp: str = "ffn_norm", last: str = "output_norm") -> list[Row]:
     """Return the weight mapping for all norms except the embedding norm.
 
     Norms before and after a branch have different names in the file. `conversion` is that of the weights. `before_mlp`
-    is the name of the norm before the MLP. It may be that of a norm that the architecture does not have.
+    is the name of the norm before the MLP. It may be that of a norm that the architecture does not have. `last` is the
+    name of the norm before the head.
     """
     names = {
         f"{LAYER}.attn_norm": "layers.{i}.attention_norms.before",
@@ -83,7 +84,7 @@ def norms(conversion: Conversion = COPY, *, before_mlp: str = "ffn_norm") -> lis
         f"{LAYER}.post_ffw_norm": "layers.{i}.mlp_norms.after",
         f"{LAYER}.attn_q_norm": "layers.{i}.attention.q_norm.norm",
         f"{LAYER}.attn_k_norm": "layers.{i}.attention.k_norm.norm",
-        "output_norm": "norm",
+        last: "norm",
     }
     weights = [Row(f"{theirs}.weight", f"{ours}.weight", conversion) for theirs, ours in names.items()]
     return [*weights, *(Row(f"{theirs}.bias", f"{ours}.bias") for theirs, ours in names.items())]
@@ -127,11 +128,14 @@ DECAY = Conversion(lambda theirs, _: [(-theirs).log()], lambda ours, _: -ours[0]
 
 MAMBA = [
     *linear(f"{LAYER}.attn_norm", "layers.{i}.mixer_norms.before"),
-    *linear("output_norm", "norm"),
     *linear(f"{LAYER}.ssm_in", ("layers.{i}.mixer.x", "layers.{i}.mixer.gate"), HALVES),
     Row(f"{LAYER}.ssm_conv1d.weight", "layers.{i}.mixer.conv.weight", ONE_CHANNEL),
     Row(f"{LAYER}.ssm_conv1d.bias", "layers.{i}.mixer.conv.bias"),
     Row(f"{LAYER}.ssm_x.weight", tuple(f"layers.{{i}}.mixer.{name}.weight" for name in ("dt_low", "B", "C")), MIXED),
+    *(
+        Row(f"{LAYER}.ssm_{theirs}_norm.weight", f"layers.{{i}}.mixer.{ours}_norm.weight")
+        for theirs, ours in (("dt", "dt"), ("b", "B"), ("c", "C"))
+    ),
     Row(f"{LAYER}.ssm_dt.weight", "layers.{i}.mixer.dt.weight"),
     Row(f"{LAYER}.ssm_dt.bias", "layers.{i}.mixer.dt_bias"),
     Row(f"{LAYER}.ssm_a", "layers.{i}.mixer.A_log", DECAY),

@@ -1,7 +1,7 @@
 """Export of a model as a GGUF file for llama.cpp."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Format = Literal["float32", "bfloat16", "float16"]
 
 _WIDE = (
-    "_norm.weight", "position_embd.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a",
+    "_norm.weight", "position_embd.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d",
+    "shortconv.conv.weight",
 )  # fmt: skip
 """Name suffixes of matrices that llama.cpp reads in float32 only, like all vectors."""
 
@@ -104,11 +105,20 @@ def _tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
+    ours = _multiplied(ours, architecture.factors(config))
     yield from published_tensors(architecture.rows, config, ours, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and config.head.tied:
         yield "output.weight", ours["embedding.weight"]
     if (factors := rope_factors(config)) is not None:
         yield "rope_freqs.weight", factors.to(device)
+
+
+def _multiplied(ours: dict[str, Tensor], factors: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return the parameters times their factors. A tied head with a factor of its own becomes a tensor of its own."""
+    if "head.weight" not in ours and factors.get("head.weight") != factors.get("embedding.weight"):
+        ours |= {"head.weight": ours["embedding.weight"]}
+    scaled = {name: factor for name, factor in factors.items() if factor != 1 and name in ours}
+    return ours | {name: ours[name].float() * factor for name, factor in scaled.items()}
 
 
 def _format_of(name: str, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:

@@ -1,0 +1,201 @@
+"""The llama.cpp architectures with recurrent mixers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from archlab.config.components.mamba2 import Mamba2
+from archlab.config.core.merge import Raw
+from archlab.config.layers import LayerConfig, layer_configs, resolve
+from archlab.config.model_schema import ModelConfig
+from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.limits import (
+    ANY_SCALING,
+    NORMALIZED,
+    NOT_NORMALIZED,
+    SILU,
+    Limit,
+    hybrid,
+    inner_width,
+    no_biases,
+    only,
+    square,
+)
+from archlab.exchange.gguf.settings import add_granite_scales
+from archlab.exchange.gguf.tensors import (
+    ADJACENT_PAIRS,
+    AROUND,
+    DECAY,
+    EXPERTS,
+    LAYER,
+    MAMBA,
+    MLP,
+    ONE_CHANNEL,
+    norms,
+    separate,
+)
+from archlab.families.jamba import ATTENTION_LAYERS, EXPERT_LAYERS
+from archlab.families.lfm2 import CONV, THIRDS
+from archlab.families.lfm2 import IN as CONV_IN
+from archlab.families.mamba2 import IN, IN_PARTS
+from archlab.hf.layer_types import FULL, LINEAR
+from archlab.hf.weight_map import Conversion, Row, linear, then
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+ONE_COLUMN = Conversion(lambda theirs, _: [theirs.squeeze(1)], lambda ours, _: ours[0].unsqueeze(1))
+"""Conversion for a vector that the file stores as a matrix with one column."""
+
+
+def _n_groups(layer: LayerConfig | None) -> int:
+    assert layer is not None, "the number of groups is needed"
+    mixer = layer.mixer
+    assert isinstance(mixer, Mamba2)
+    return mixer.n_groups
+
+
+GROUPS = Conversion(
+    lambda theirs, _: [theirs.flatten()], lambda ours, layer: ours[0].unflatten(0, (_n_groups(layer), -1))
+)
+"""Conversion for a vector that the file stores as a matrix with one row per group of the mixer."""
+
+MAMBA2_MIXER = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.mixer_norms.before"),
+    *linear(f"{LAYER}.ssm_in", IN, IN_PARTS),
+    Row(f"{LAYER}.ssm_conv1d.weight", "layers.{i}.mixer.conv.weight", ONE_CHANNEL),
+    Row(f"{LAYER}.ssm_conv1d.bias", "layers.{i}.mixer.conv.bias"),
+    Row(f"{LAYER}.ssm_dt.bias", "layers.{i}.mixer.dt_bias"),
+    Row(f"{LAYER}.ssm_a", "layers.{i}.mixer.A_log", then(ONE_COLUMN, DECAY)),
+    Row(f"{LAYER}.ssm_d", "layers.{i}.mixer.D", ONE_COLUMN),
+    Row(f"{LAYER}.ssm_norm.weight", "layers.{i}.mixer.norm.weight", GROUPS),
+    Row(f"{LAYER}.ssm_out.weight", "layers.{i}.mixer.out.weight"),
+]
+"""Weight mapping for the mixer of Mamba 2, and for the norm before it."""
+
+SHORT_CONV = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.mixer_norms.before"),
+    *linear(f"{LAYER}.shortconv.in_proj", CONV_IN, THIRDS, bias=False),
+    Row(f"{LAYER}.shortconv.conv.weight", "layers.{i}.mixer.conv.weight", ONE_CHANNEL),
+    Row(f"{LAYER}.shortconv.out_proj.weight", "layers.{i}.mixer.out.weight"),
+]
+"""Weight mapping for the gated short convolution of LFM2, and for the norm before it."""
+
+FALCON_H1_NORMS = [
+    *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before"),
+    Row(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before.weight"),
+    *linear("output_norm", "norm"),
+]
+"""Weight mapping for Falcon-H1's norms. The name of the norm before the MLP has no suffix."""
+
+MAMBA_LIMITS: list[Limit] = [
+    inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False),
+]  # fmt: skip
+ANY_WIDTH = [
+    *MAMBA_LIMITS[1:], only("mixer.dt_min", 0.0), only("mixer.dt_max", None), only("mixer.norm.gate", "before"),
+]  # fmt: skip
+MAMBA2_LIMITS = [inner_width, *ANY_WIDTH]
+
+
+def _have_attention(header: Header) -> list[bool]:
+    """Return, for each layer, whether it has attention. The others have no key/value heads."""
+    keys = header.keys
+    n_kv_heads = keys.get("attention.head_count_kv", keys["attention.head_count"])
+    return [n > 0 for n in (n_kv_heads if isinstance(n_kv_heads, list) else [n_kv_heads] * keys["block_count"])]
+
+
+def _mamba2_keys(header: Header) -> Raw:
+    """Return the values of Mamba 2. llama.cpp stores the number of heads as the rank of dt."""
+    keys = header.keys
+    width, heads = keys.get("ssm.inner_size", 0), keys.get("ssm.time_step_rank", 1)
+    return {"num_heads": heads, "head_dim": width // heads, "expand": width / keys["embedding_length"]}
+
+
+def _jamba_keys(header: Header) -> Raw:
+    """Return the values of Jamba. The layers with experts are those with a router."""
+    keys = header.keys
+    have_experts = [f"blk.{i}.ffn_gate_inp.weight" in header.tensors for i in range(keys["block_count"])]
+    expand = {"mamba_expand": keys.get("ssm.inner_size", 0) // keys["embedding_length"]}
+    return {**ATTENTION_LAYERS.keys(_have_attention(header)), **EXPERT_LAYERS.keys(have_experts), **expand}
+
+
+def _granite_hybrid_keys(header: Header) -> Raw:
+    """Return the values of Granite 4. A file says that the model has no RoPE with the key `rope.scaling.finetuned`."""
+    keys = header.keys
+    has_experts = bool(keys.get("expert_count"))
+    mixer = _mamba2_keys(header)
+    return {
+        "layer_types": [FULL if is_full else LINEAR for is_full in _have_attention(header)],
+        "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned", True) else "nope",
+        "num_local_experts": keys.get("expert_count", 0),
+        "shared_intermediate_size": keys.get(
+            "expert_shared_feed_forward_length" if has_experts else "feed_forward_length"
+        ),
+        "mamba_n_heads": mixer["num_heads"],
+        "mamba_d_head": mixer["head_dim"],
+        "mamba_expand": mixer["expand"],
+    }
+
+
+def _lfm2_keys(header: Header) -> Raw:
+    """Return the values of LFM2. The width of the MLP in the file is the final one."""
+    types = [FULL if is_full else CONV for is_full in _have_attention(header)]
+    return {
+        "layer_types": types, "intermediate_size": header.keys["feed_forward_length"],
+        "block_auto_adjust_ff_dim": False,
+    }  # fmt: skip
+
+
+def _falcon_h1_keys(header: Header) -> Raw:
+    """Return the values of Falcon-H1. Its factors are in the weights, see `_falcon_h1_factors`."""
+    mixer = _mamba2_keys(header)
+    return {
+        "mamba_n_heads": mixer["num_heads"],
+        "mamba_d_head": mixer["head_dim"],
+        "mamba_d_ssm": header.keys.get("ssm.inner_size"),
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in header.tensors,
+        "mamba_norm_before_gate": False,
+    }
+
+
+def _falcon_h1_factors(config: ModelConfig) -> dict[str, float]:
+    """Return the factors by the parameter that they multiply in the file, because it has no keys for them."""
+    model = resolve(config)
+    assert isinstance(model.embedding.scale, float), "resolved"
+    assert isinstance(model.head.scale, float), "resolved"
+    factors = {"embedding.weight": model.embedding.scale, "head.weight": model.head.scale}
+    for i, layer in enumerate(layer_configs(config)):
+        factors[f"layers.{i}.attention.out.weight"] = layer.block.attention_multiplier
+        factors[f"layers.{i}.mixer.out.weight"] = layer.block.mixer_multiplier
+        factors[f"layers.{i}.mlp.down.weight"] = layer.block.mlp_multiplier
+    return factors
+
+
+def _add_granite_hybrid(writer: "GGUFWriter", config: ModelConfig) -> None:
+    add_granite_scales(writer, config)
+    writer.add_rope_scaling_finetuned(resolve(config).position.kind == "rope")  # llama.cpp's switch for RoPE
+
+
+ONLY_MIXERS = [*AROUND, *linear("output_norm", "norm")]
+
+RECURRENT: Sequence[Architecture] = (
+    Architecture("mamba", "mamba", [*ONLY_MIXERS, *MAMBA], MAMBA_LIMITS),
+    Architecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, published=_mamba2_keys),
+    Architecture(
+        "jamba", "jamba", [*AROUND, *separate(), *EXPERTS, *norms(), *MLP, *MAMBA],
+        [SILU, *MAMBA_LIMITS, hybrid, no_biases, square, NOT_NORMALIZED], published=_jamba_keys,
+    ),
+    Architecture(
+        "granitehybrid", "granitemoehybrid",
+        [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms(), *MLP, *MAMBA2_MIXER],
+        [SILU, ANY_SCALING, *MAMBA2_LIMITS, hybrid, no_biases, square, NORMALIZED], published=_granite_hybrid_keys,
+        add_more=_add_granite_hybrid,
+    ),
+    Architecture(
+        "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
+        [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square], published=_lfm2_keys,
+    ),
+    Architecture(
+        "falcon-h1", "falcon_h1", [*AROUND, *separate(), *MLP, *FALCON_H1_NORMS, *MAMBA2_MIXER],
+        [SILU, ANY_SCALING, *ANY_WIDTH, no_biases], published=_falcon_h1_keys, factors=_falcon_h1_factors,
+    ),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Published models with recurrent mixers as GGUF files: their keys, and the notes that archlab gives."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGUFReader
+
+import archlab
+from archlab.exchange.gguf.architectures import find_architecture
+from archlab.exchange.gguf.settings import settings
+from archlab.exchange.gguf.write import save_gguf
+from tests.parity.test_gguf import case_of, ours
+
+PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
+    ("mamba-2-2.7b", "mamba2", {
+        "ssm.conv_kernel": 4, "ssm.inner_size": 5120, "ssm.state_size": 128, "ssm.time_step_rank": 80,
+        "ssm.group_count": 1, "attention.head_count": 0,
+    }),
+    ("jamba-v0.1", "jamba", {
+        "ssm.inner_size": 8192, "ssm.state_size": 16, "ssm.time_step_rank": 256, "expert_count": 16,
+        "expert_used_count": 2, "feed_forward_length": 14336, "attention.head_count": 32,
+        "attention.head_count_kv": [0, 0, 0, 0, 8, 0, 0, 0] * 4,
+    }),
+    ("lfm2-1.2b", "lfm2", {
+        "shortconv.l_cache": 3, "feed_forward_length": 8192, "attention.head_count": 32,
+        "attention.head_count_kv": [8 * (i in (2, 5, 8, 10, 12, 14)) for i in range(16)],
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("preset", "family", "expected"), PUBLISHED)
+def test_published_models_can_be_written(preset: str, family: str, expected: dict[str, Any]) -> None:
+    model, architecture = archlab.load_config(preset).model, find_architecture(family)
+    assert architecture.check(model) == []
+    found = settings(model, architecture)
+    assert {key: found.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(("name", "has_note"), [("plain", False), ("tied", True)])
+def test_a_note_says_that_factors_are_in_the_weights(name: str, has_note: bool, tmp_path: Path) -> None:
+    _, notes = save_gguf(ours(case_of("falcon_h1", name), tmp_path / "hf"), tmp_path / "model.gguf")
+    assert any("the weights were multiplied by them" in note for note in notes) == has_note
+
+
+@pytest.mark.parametrize("family", ["mamba2", "jamba", "lfm2"])
+def test_only_products_with_the_stream_are_narrowed(family: str, tmp_path: Path) -> None:
+    """`prepare_tensors` in conversion/base.py keeps kernels of convolutions, norms and tensors without a suffix wide."""
+    save_gguf(ours(case_of(family), tmp_path / "hf"), tmp_path / "model.gguf", dtype="bfloat16")
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "model.gguf").tensors}
+    wide = ("ssm_conv1d.weight", "shortconv.conv.weight", "_norm.weight", ".bias", "ffn_gate_inp.weight")
+    for name, kind in kinds.items():
+        is_wide = name.endswith(wide) or not name.endswith(".weight")
+        assert kind == ("F32" if is_wide else "BF16"), name
