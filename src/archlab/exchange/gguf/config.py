@@ -200,7 +200,7 @@ def _is_idle(key: str, keys: Raw) -> bool:
     if key == "expert_shared_feed_forward_length" and not keys.get("expert_count"):
         return True
     if key.startswith("rope.") and key != "rope.scaling.finetuned" and keys.get("rope.scaling.finetuned") is False:
-        return True  # the switch for RoPE, see `granite_hybrid_keys`
+        return True  # the switch for RoPE, see `recurrent.py`
     return key in _IDLE and _IDLE[key] in (None, keys[key])
 
 
