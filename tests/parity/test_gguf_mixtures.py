@@ -157,6 +157,22 @@ def test_the_keys_of_llama_cpps_converter_are_read(name: str, tmp_path: Path) ->
     assert differing(model.config, load_hf(tmp_path).config) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("dots1-one-dense", "leading_dense_block_count"), ("dots1-one-dense", "expert_shared_count"),
+        ("glm4_moe-biases-qk-norm", "expert_weights_norm"), ("exaone_moe-windows", "expert_gating_func"),
+        ("ernie4_5_moe-from-the-second", "interleave_moe_layer_step"), ("dbrx-clipped", "attention.clamp_kqv"),
+        ("dbrx-clipped", "expert_count"), ("hunyuan_v1_moe-gqa", "expert_used_count"),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_an_error_of_the_user(name: str, key: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in MIXTURES if named(case) == name), tmp_path)
+    del reader.fields[f"{reader.fields['general.architecture'].contents()}.{key}"]
+    with pytest.raises(UserError):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+
+
 def test_another_number_of_groups_is_refused(tmp_path: Path) -> None:
     reader = exported(case_of("dots1", "one-dense"), tmp_path)
     with pytest.raises(UserError, match=r"dots1\.expert_group_count is 5; archlab does not know this key"):

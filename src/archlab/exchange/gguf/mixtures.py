@@ -1,7 +1,7 @@
-"""The llama.cpp architectures of mixtures of experts with more settings of the router, or whose first layers are dense.
+"""The llama.cpp architectures of mixtures of experts whose router has more settings, or whose first layers are dense.
 
-llama.cpp divides the weights of the chosen experts by their sum, but by at least 2^-14. The sum is smaller only if all
-chosen experts have logits below -9.
+The weights of the chosen experts are divided by their sum. If the sum is below 2^-14, llama.cpp divides by 2^-14. With
+sigmoid scores, this needs logits below -9 for all chosen experts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -78,11 +78,11 @@ def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 
 def _ernie(header: Header) -> Raw:
-    keys = header.keys
+    keys, width = header.keys, header.keys.get("expert_feed_forward_length")
     return {
         "moe_layer_start_index": keys.get("leading_dense_block_count"),
         "moe_layer_interval": keys.get("interleave_moe_layer_step"),
-        "moe_num_shared_experts": keys.get(SHARED_WIDTH, 0) // keys["expert_feed_forward_length"],
+        "moe_num_shared_experts": keys.get(SHARED_WIDTH, 0) // width if width else 0,
         "intermediate_size": keys[DENSE_WIDTH],
     }
 
@@ -93,8 +93,8 @@ def _dbrx(header: Header) -> Raw:
     return {
         "attn_config": {"kv_n_heads": kv_heads, "clip_qkv": keys.get("attention.clamp_kqv"), "rope_theta": theta},
         "ffn_config": {
-            "ffn_hidden_size": keys[DENSE_WIDTH], "moe_num_experts": keys["expert_count"],
-            "moe_top_k": keys["expert_used_count"],
+            "ffn_hidden_size": keys[DENSE_WIDTH], "moe_num_experts": keys.get("expert_count"),
+            "moe_top_k": keys.get("expert_used_count"),
         },
     }  # fmt: skip
 
