@@ -250,10 +250,13 @@ def published(case: Case) -> dict[str, Tensor]:
         if is_head_norm:
             rows = tensors.get(f"{before_norms}.weight", tensor[:0].view(0, len(tensor)))
             tensors[f"{before_norms}.weight"] = torch.cat((rows, tensor[None]))
-        elif name.endswith("_bias"):  # filter_tensors in conversion/base.py, lfm2.py and afmoe.py
+        elif name.endswith(
+            ("correction_bias", "expert_bias")
+        ):  # filter_tensors in conversion/base.py, lfm2.py and afmoe.py
             name = name if name.endswith("score_correction_bias") else f"{name}_bias"
             tensors[f"{name.removesuffix('_bias')}.bias"] = tensor.flatten()
-        elif name.endswith("shared_mlp.input_linear.weight"):  # modify_tensors in conversion/granite.py
+        elif name.endswith("shared_mlp.input_linear.weight") and case.model_type == "granitemoeshared":
+            # modify_tensors in conversion/granite.py
             layer = name.removesuffix("shared_mlp.input_linear.weight")
             gate, up = tensor.split(len(tensor) // 2)
             tensors |= {
