@@ -19,6 +19,8 @@ GRANITE = {
     "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 13.0, "rms_norm_eps": 1e-2,
 }  # fmt: skip
 
+LFM2_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+
 FALCON_H1 = {
     **SMALL, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_ssm": 96, "mamba_n_groups": 2, "mamba_d_state": 5,
     "mamba_d_conv": 3, "head_dim": 12, "embedding_multiplier": 5.7, "lm_head_multiplier": 0.04,
@@ -57,6 +59,14 @@ RECURRENT = [
             "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
         },
     }),
+    Case("lfm2_moe", "one-dense", {
+        **SMALL, **LFM2_EXPERTS, "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+        "num_hidden_layers": 4, "num_dense_layers": 1, "conv_L_cache": 4, "norm_eps": 1e-2,
+    }),
+    Case("lfm2_moe", "all-sparse", {
+        **SMALL, **LFM2_EXPERTS, "layer_types": ["full_attention", "conv", "conv"], "num_dense_layers": 0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    }),
     Case("falcon_h1", "multipliers-norm", {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
     Case("falcon_h1", "multipliers-tied", {**FALCON_H1, "tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
     Case("falcon_h1", "plain", {
@@ -88,6 +98,11 @@ RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
         "shortconv.l_cache": 4, "attention.head_count": 4, "attention.head_count_kv": [0, 2, 0],
         "feed_forward_length": 48, "rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-2,
     },
+    "lfm2_moe-one-dense": {
+        "shortconv.l_cache": 4, "attention.head_count_kv": [0, 2, 0, 2], "leading_dense_block_count": 1,
+        "feed_forward_length": 48, "expert_feed_forward_length": 16, "expert_count": 5, "expert_used_count": 3,
+        "expert_gating_func": 2, "expert_weights_norm": None, "expert_weights_scale": None,
+    },
     "falcon_h1-multipliers-norm": {
         "ssm.conv_kernel": 3, "ssm.inner_size": 96, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 2,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 12, "feed_forward_length": 48,
@@ -101,6 +116,7 @@ RECURRENT_LEFT_OUT = {
     "granitemoehybrid-experts-rope": (*_DEFAULTS, "rope.scaling.finetuned", "expert_feed_forward_length"),
     "granitemoehybrid-dense-tied": _DEFAULTS,
     "lfm2-yarn-tied": _DEFAULTS,
+    "lfm2_moe-one-dense": _DEFAULTS,
     "falcon_h1-plain": _DEFAULTS,
 }
 """Keys that llama.cpp's converter leaves out, or that older versions of it left out, by case."""
@@ -130,6 +146,11 @@ RECURRENT_REFUSED = [
     ("granitemoehybrid", {"layer_types": ["mamba"] * 4}, "model.attention is in 0 of 4 layers"),
     ("lfm2", {"conv_bias": True}, "model.mixer.bias is true; allowed: false"),
     ("lfm2", {"layer_types": ["full_attention"] * 3}, "model.attention is in 3 of 3 layers"),
+    ("lfm2_moe", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
+    ("lfm2_moe", {"conv_bias": True}, "model.mixer.bias is true; allowed: false"),
+    ("lfm2_moe", {"norm_topk_prob": False}, "model.mlp.router.normalise is false; allowed: true"),
+    ("lfm2_moe", {"routed_scaling_factor": 1.5}, "model.mlp.router.factor is 1.5; allowed: 1.0"),
+    ("lfm2_moe", {"use_expert_bias": False}, "model.mlp.router.correction is null; allowed: a correction"),
     ("falcon_h1", {"mamba_norm_before_gate": True}, "model.mixer.norm.gate is after; allowed: before"),
     ("falcon_h1", {"mamba_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
     ("falcon_h1", {"projectors_bias": True}, "model.mixer.out_bias is true; allowed: false"),

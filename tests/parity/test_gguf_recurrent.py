@@ -22,6 +22,10 @@ PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
         "expert_used_count": 2, "feed_forward_length": 14336, "attention.head_count": 32,
         "attention.head_count_kv": [0, 0, 0, 0, 8, 0, 0, 0] * 4,
     }),
+    ("lfm2-8b-a1b", "lfm2_moe", {
+        "shortconv.l_cache": 3, "leading_dense_block_count": 2, "expert_count": 32, "expert_used_count": 4,
+        "feed_forward_length": 7168, "expert_feed_forward_length": 1792,
+    }),
     ("lfm2-1.2b", "lfm2", {
         "shortconv.l_cache": 3, "feed_forward_length": 8192, "attention.head_count": 32,
         "attention.head_count_kv": [8 * (i in (2, 5, 8, 10, 12, 14)) for i in range(16)],

@@ -245,6 +245,11 @@ def in_steps(model: ModelConfig) -> Iterator[str]:
         yield f"model.mlp.kind is moe in layers {listed}; allowed: every n-th layer, from some layer on to the end"
 
 
+def corrected(model: ModelConfig) -> Iterator[str]:
+    if any(lookup(layer, "mlp.router.correction") is None for layer in layer_configs(model)):
+        yield "model.mlp.router.correction is null; allowed: a correction"
+
+
 def shared_expert(model: ModelConfig) -> Iterator[str]:
     if any(lookup(layer, "mlp.shared") is None for layer in layer_configs(model)):
         yield "model.mlp.shared is null; allowed: a shared expert"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from archlab.config.components.mamba2 import Mamba2
+from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
@@ -13,7 +14,10 @@ from archlab.exchange.gguf.limits import (
     NORMALIZED,
     NOT_NORMALIZED,
     SILU,
+    TIED,
     Limit,
+    corrected,
+    dense_first,
     hybrid,
     inner_width,
     no_biases,
@@ -24,6 +28,7 @@ from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
+    CORRECTION,
     DECAY,
     EXPERTS,
     LAYER,
@@ -145,6 +150,20 @@ def _lfm2_keys(header: Header) -> Raw:
     }  # fmt: skip
 
 
+def _lfm2moe_keys(header: Header) -> Raw:
+    """Return the values of LFM2 with experts. llama.cpp normalizes the experts' weights, and has no factor for them."""
+    types = [FULL if is_full else CONV for is_full in _have_attention(header)]
+    keys = {"num_dense_layers": "leading_dense_block_count", "intermediate_size": "feed_forward_length"}
+    return {"layer_types": types, **{name: header.keys.get(key, 0) for name, key in keys.items()}}
+
+
+def _add_lfm2moe(writer: "GGUFWriter", config: ModelConfig) -> None:
+    from gguf import ExpertGatingFuncType
+
+    writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, MoE) for layer in layer_configs(config)))
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+
+
 def _falcon_h1_keys(header: Header) -> Raw:
     """Return the values of Falcon-H1. Its factors are in the weights, see `_falcon_h1_factors`."""
     mixer = _mamba2_keys(header)
@@ -193,6 +212,13 @@ RECURRENT: Sequence[Architecture] = (
     Architecture(
         "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
         [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square], published=_lfm2_keys,
+    ),
+    Architecture(
+        "lfm2moe", "lfm2_moe",
+        [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION, *norms(last="token_embd_norm"), *SHORT_CONV],
+        [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square, TIED, dense_first, NORMALIZED,
+         only("mlp.router.factor", 1.0), corrected],
+        published=_lfm2moe_keys, add_more=_add_lfm2moe,
     ),
     Architecture(
         "falcon-h1", "falcon_h1", [*AROUND, *separate(), *MLP, *FALCON_H1_NORMS, *MAMBA2_MIXER],
