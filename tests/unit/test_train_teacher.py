@@ -217,18 +217,28 @@ def test_the_teacher_has_no_dropout_and_does_not_change():
     assert torch.equal(teacher.model.hidden(tokens), trained.eval().hidden(tokens))
 
 
-@pytest.mark.parametrize("change", ["recompute", "compile"])
+@pytest.mark.parametrize("change", ["recompute", "compile", "recompute and compile"])
 def test_recomputed_and_compiled_layers_learn_the_same(change):
     cfg = config(*MATCHED)
     teacher = Decoder(cfg.model, seed=2)
     wanted, gradients = distilled_update(Decoder(cfg.model, seed=1).train(), teacher, cfg)
     model = Decoder(cfg.model, seed=1).train()
-    if change == "recompute":
-        recompute_layers(model)
-    else:
+    torch.compiler.reset()
+    compiled: list[str] = []
+
+    def backend(graph, _):
+        compiled.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    if "compile" in change:
         for layer in model.all_layers:
-            layer.compile(backend="eager")
-    result, found = distilled_update(model, teacher, cfg, compiled=change == "compile")
+            layer.compile(backend=backend)
+    if "recompute" in change:
+        recompute_layers(model)
+    result, found = distilled_update(model, teacher, cfg, compiled="compile" in change)
+    # A teacher's layers are matched with hooks, which only uncompiled layers call. The model itself is compiled.
+    model(torch.from_numpy(batch_for(cfg).tokens))
+    assert any("linear" in name for name in compiled) == ("compile" in change)
     assert result.teacher == pytest.approx(dict(wanted.teacher), rel=1e-6)
     for name, gradient in gradients.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-7)

@@ -1,9 +1,12 @@
 """Compilation and activation recomputation of a run's layers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from archlab.config.problems import ConfigError, Problem
@@ -53,9 +56,23 @@ def compile_layers(model: Decoder) -> None:
 
 
 def recompute_layers(model: Decoder) -> None:
-    """Make each layer store only its input and recompute its activations in the backward pass (Chen 2016)."""
+    """Make each layer store only its input and recompute its activations in the backward pass (Chen 2016).
+
+    A compiled layer calls its compiled code again. torch does not compile `checkpoint`, so it is outside that code.
+    """
     for layer in model.all_layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        layer.forward = _recomputed(layer.forward)
+        if layer._compiled_call_impl is not None:
+            layer._compiled_call_impl = partial(checkpoint, layer._compiled_call_impl, use_reentrant=False)
+
+
+def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        if torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)  # pyright: ignore[reportReturnType]
+
+    return run
 
 
 @contextmanager
