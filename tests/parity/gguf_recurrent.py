@@ -45,6 +45,9 @@ RECURRENT = [
         **GRANITE, "num_local_experts": 5, "num_experts_per_tok": 3, "shared_intermediate_size": 20,
         "position_embedding_type": "rope", "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     }),
+    Case("granitemoehybrid", "one-expert", {
+        **GRANITE, "num_local_experts": 1, "num_experts_per_tok": 1, "shared_intermediate_size": 20,
+    }),
     Case("granitemoehybrid", "dense-tied", {
         **GRANITE, "num_local_experts": 0, "shared_intermediate_size": 40, "mamba_n_groups": 1, "mamba_d_conv": 3,
         "layer_types": ["attention", "mamba", "mamba", "mamba"], "tie_word_embeddings": True,
@@ -120,6 +123,13 @@ RECURRENT_LEFT_OUT = {
     "falcon_h1-plain": _DEFAULTS,
 }
 """Keys that llama.cpp's converter leaves out, or that older versions of it left out, by case."""
+
+RECURRENT_WRONG = [
+    ("mamba2-one-group", {"mamba2__ssm__time_step_rank": 0}, "mamba2.ssm.time_step_rank is 0"),
+    ("jamba-dense", {"jamba__embedding_length": 0}, "jamba.embedding_length is 0"),
+    ("granitemoehybrid-dense-tied", {"granitehybrid__block_count": "x"}, "granitehybrid.block_count is 'x'"),
+]
+"""Cases, values that cannot be counts, and the message for each."""
 
 RECURRENT_FURTHER = [
     ("jamba-dense", {"jamba__expert_count": 1, "jamba__expert_used_count": 1}, True),

@@ -148,6 +148,18 @@ def test_a_table_of_other_positions_is_refused(model_type: str, tmp_path: Path) 
         assert f"{name}  differs from sines and cosines" in refusal(folder)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_long_table_of_positions_is_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    """The class computes the angles in float64. In float32, an angle of 4,096 has an error of 2e-4."""
+    config = transformers.PegasusConfig(**first_case("pegasus").hf | {"max_position_embeddings": 4096})
+    transformers.PegasusForConditionalGeneration(config).to(dtype).save_pretrained(tmp_path)
+    table = transformers.PegasusForConditionalGeneration(config).model.encoder.embed_positions.weight
+    change_tensors(
+        tmp_path, lambda found: found.update({"model.encoder.embed_positions.weight": table.detach().to(dtype)})
+    )
+    assert check_hf(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("model_type", "change", "message"),
     [

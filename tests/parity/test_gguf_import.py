@@ -24,7 +24,7 @@ from archlab.hf.family import differing
 from archlab.infer.import_export import export_gguf
 from archlab.infer.load import load_run
 from chats import CHATML, some_chats, write_chats
-from tests.parity.gguf_recurrent import FOLDED, RECURRENT_FURTHER, RECURRENT_LEFT_OUT
+from tests.parity.gguf_recurrent import FOLDED, RECURRENT_FURTHER, RECURRENT_LEFT_OUT, RECURRENT_WRONG
 from tests.parity.test_chat_templates import SETTINGS, TOOLS
 from tests.parity.test_gguf import GEMMA, LLAMA3, NAMED, WORDS, YARN, exported, named, split
 from tests.parity.tiny import SMALL, Case, tiny_model
@@ -149,6 +149,7 @@ USUAL = 1 + 0.1 * math.log(YARN["factor"])
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
         ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
         ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
+        ("exaone4-no-window-tied", {"exaone4__attention__sliding_window": 0}, True),
         *RECURRENT_FURTHER,
     ],
 )
@@ -163,6 +164,13 @@ def test_only_keys_without_an_effect_are_ignored(
     else:
         with pytest.raises(UserError, match="archlab does not know this key"):
             read_gguf(file)
+
+
+@pytest.mark.parametrize(("name", "change", "message"), RECURRENT_WRONG)
+def test_a_count_must_be_a_whole_number(name: str, change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == name), tmp_path)
+    with pytest.raises(UserError, match=rf"{re.escape(message)}; allowed: a whole number, at least"):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf", **change))
 
 
 def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:

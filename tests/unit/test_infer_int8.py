@@ -48,7 +48,7 @@ def test_the_product_is_that_of_the_rounded_matrix(
 
 @pytest.mark.parametrize(("device", "is_int8"), [("meta", True), ("meta", False), ("cpu", False)])
 def test_a_compiled_row_reads_int8_on_each_device(device: str, is_int8: bool) -> None:
-    """On a GPU, a bfloat16 matrix made in each step would cost more than int8 saves. Other matrices have a library."""
+    """On a GPU, a bfloat16 matrix made in each step would cost more than int8 saves. For other matrices, torch's own product is used."""
     made = projection(32, bias=False).to(device, torch.bfloat16)
     called: list[str] = []
 

@@ -247,8 +247,11 @@ def test_a_compiled_mamba_compiles_one_chunk_and_not_the_text(packed, monkeypatc
     compiled, sizes = [], []
 
     def counting(function):
-        compiled.append(function.__name__)
-        return torch.compile(function, backend="aot_eager")
+        def whole(graph, _):
+            compiled.append(function.__name__)
+            return graph
+
+        return torch.compile(function, backend=whole, fullgraph=True)
 
     def passed(n_tokens, backend=None):
         """Return the output and the gradients, and the number of nodes in the graphs of the mixer itself."""
@@ -271,7 +274,7 @@ def test_a_compiled_mamba_compiles_one_chunk_and_not_the_text(packed, monkeypatc
     found, size = passed(12, counted)
     for there, here in zip(found, wanted, strict=True):
         torch.testing.assert_close(there, here)
-    assert compiled == ["_chunk", "_chunk_gradients"]
+    assert set(compiled) == {"_chunk", "_chunk_gradients"}
     assert passed(24, counted)[1] == size
 
 

@@ -392,7 +392,7 @@ def test_check_as_a_page(capsys, tmp_path):
     assert run(capsys, "check", "lamda-137b", "--html", str(page)).out == f"{page}\n"
     text = page.read_text(encoding="utf-8")
     assert '<a href="https://arxiv.org/abs/2001.08361">Kaplan 2020</a>' in text
-    assert "(Kaplan 2020, figure 5, 50M parameters, each read from the plot ± about 0.1%)" in text
+    assert "(Kaplan 2020, figure 5, 50M parameters, values read from the plot, accurate to about 0.1%)" in text
     assert "<code>archlab ledger 7</code>" in text
     assert not re.search(r"<script|src=|@import|url\(", text)
 

@@ -161,12 +161,12 @@ def test_a_gpu_copies_while_training_continues(tmp_path, monkeypatch):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_several_processes_copy_from_a_gpu_into_pinned_memory(device, tmp_path, monkeypatch):
     """torch's own writer would copy each part twice, through memory that is not pinned."""
-    done, given, closed = Future(), {}, []
+    done, arguments, closed = Future(), {}, []
     done.set_result(None)
     find_gpu(monkeypatch)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(DefaultStager, "close", lambda stager: closed.append(stager))
-    monkeypatch.setattr(state_dict_saver, "async_save", lambda tensors, **how: given.update(how) or done)
+    monkeypatch.setattr(state_dict_saver, "async_save", lambda tensors, **how: arguments.update(how) or done)
     monkeypatch.setattr(saving, "_group_of_all", lambda: None)
     monkeypatch.setattr(saving, "complete", lambda *_: None)
     saver, (model, _) = Saver(tmp_path, Retention(Keep(), last_step=1), ALONE), trained()
@@ -174,7 +174,7 @@ def test_several_processes_copy_from_a_gpu_into_pinned_memory(device, tmp_path, 
     with Accelerator():
         saver.save(1, model.to(device), None, b"")
         saver.wait()
-    stager = given["async_stager"]
+    stager = arguments["async_stager"]
     if device == "cpu":
         assert stager is None
     else:

@@ -265,14 +265,15 @@ class _Lazy:
         return not self._content().any()
 
     def contains_positions(self, positions: nn.Module | None) -> bool:
-        """Return whether each row is the vector of a position, rounded to the tensor's dtype."""
-        if len(self.read().shape) != 2 or positions is None:
+        """Return whether each row is the vector of a position, up to rounding in float32 and to the tensor's dtype."""
+        content = self._content()
+        if content.dim() != 2 or not content.is_floating_point() or positions is None:
             return False
-        expected = positions(torch.arange(self.read().shape[0])[None], torch.float32)[0]
-        found = self._content()
-        # Half the distance between numbers just below 1. Angles of some thousands have errors of up to 1e-4 in float32.
-        rounding = torch.finfo(found.dtype).eps / 4 + 1e-4
-        return found.shape == expected.shape and torch.allclose(found.float(), expected, rtol=0, atol=rounding)
+        n_rows = len(content)
+        expected = positions(torch.arange(n_rows)[None], torch.float64)[0]
+        # Numbers just below 1 round by eps / 4. An angle in float32 has an error of up to n_rows times its eps.
+        rounding = torch.finfo(content.dtype).eps / 4 + n_rows * torch.finfo(torch.float32).eps
+        return content.shape == expected.shape and torch.allclose(content.double(), expected, rtol=0, atol=rounding)
 
     def equals(self, other: "_Lazy") -> bool:
         """Return whether the tensor equals `other` after conversion to the same dtype."""

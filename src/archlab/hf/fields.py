@@ -147,7 +147,7 @@ class Key:
         value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default, kind)
         try:
             ours[self.field] = None if value is None else self.from_hf(value)
-        except (ZeroDivisionError, ValueError):  # of a conversion that divides by the number or takes its root
+        except (ZeroDivisionError, ValueError):  # the conversion divides by the value or takes its root
             raise hf.refuse(self.hf_key, value, "a number above 0") from None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

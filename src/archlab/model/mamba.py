@@ -186,7 +186,7 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, is_first_BT, *before = ctx.saved_tensors
         size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
-        found = tuple(torch.empty_like(y) for y in (x_BTW, dt_BTW, B_BTN, C_BTN))
+        of_tokens = tuple(torch.empty_like(y) for y in (x_BTW, dt_BTW, B_BTN, C_BTN))
         of_A_NW, of_S_bnw = torch.zeros_like(A_NW), torch.zeros_like(before[0])
         for c in reversed(range(len(before))):
             q = slice(c * size, (c + 1) * size)
@@ -196,7 +196,7 @@ class _Scan(torch.autograd.Function):
                 x_bqw, dt_bqw, A_NW, B_bqn, C_bqn, before[c], is_first_bq, of_y_bqw, of_S_bnw
             )
             of_A_NW += of_A_nw
-            for whole, part in zip(found, (of_x, of_dt, of_B, of_C), strict=True):
+            for whole, part in zip(of_tokens, (of_x, of_dt, of_B, of_C), strict=True):
                 whole[:, q] = part
-        of_x_BTW, of_dt_BTW, of_B_BTN, of_C_BTN = found
+        of_x_BTW, of_dt_BTW, of_B_BTN, of_C_BTN = of_tokens
         return of_x_BTW, of_dt_BTW, (of_A_NW * A_NW).T, of_B_BTN, of_C_BTN, None, None, None

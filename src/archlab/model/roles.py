@@ -38,8 +38,7 @@ class Role:
     up or compared with hidden states. All other parameters are a `vector`.
     """
     is_added_once: bool = False
-    """Whether the parameter is added to a component's output, like an output bias, or to the input of its last linear
-    map.
+    """Whether the parameter is added to a component's output (an output bias), or just before its last linear map.
 
     Under tensor parallelism, every process has a copy of the parameter, and the outputs of all processes are summed.
     The sum must contain the parameter only once.
@@ -99,7 +98,7 @@ Parameters with the role `input` read the residual stream (q, k, v, up, gate), o
 parameter has computed from the stream. Those with the role `output` write to the stream (attention out, MLP down).
 Experts in a latent space do not write to the stream, so their `down` is `narrow`.
 `convolution` is the kernel of a convolution over tokens. `constant` parameters start at a given value (norms, biases).
-`output_bias` is the bias of an `output` projection.
+`output_bias` is the bias of a projection to the stream, or of experts in a latent space.
 """
 
 

@@ -17,10 +17,10 @@ from archlab.review.shape_rule import (
 )
 
 _KAPLAN = ("kaplan2020", "figure 5")
-_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, each read from the plot ± about 0.1%")
+_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, values read from the plot, accurate to about 0.1%")
 _AINSLIE = ("ainslie2023", "T5 XXL, 64 query heads")
 _NARANG = ("narang2021", "table 1, 223M parameters, 5 seeds")
-_ANDRIUSHCHENKO = ("andriushchenko2023", "each read from a plot ± about 0.01")
+_ANDRIUSHCHENKO = ("andriushchenko2023", "values read from a plot, accurate to about 0.01")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
@@ -257,7 +257,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
                 0,
                 "BLEU 32.0 with RAdam instead of a warm-up, 32.3 with a warm-up; 33.4 for pre-norm without one (IWSLT)",
                 "xiong2020",
-                "each read from a plot ± about 0.2",
+                "values read from a plot, accurate to about 0.2",
             ),
         ),
         published=lambda entry: [],

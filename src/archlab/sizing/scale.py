@@ -1,13 +1,14 @@
 """Scaling of a published model to another width and depth."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, islice
 
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand
+from archlab.config.identity import flatten
 from archlab.config.io import overlay
 from archlab.config.layers import resolve
 from archlab.config.model_schema import ModelConfig
@@ -15,9 +16,12 @@ from archlab.config.schema import Config
 from archlab.review.shape_rule import LARGE
 from archlab.sizing.family import FamilyMember
 
+_WIDTHS = ("d_ff", "shared.d_ff", "latent.width")
+"""Fields of an MLP that are scaled."""
+
 PROPOSED = (
-    "d_model", "n_layers", "attention.n_heads", "attention.n_kv_heads", "attention.head_dim", "mlp.d_ff",
-    "mlp.shared.d_ff", "mlp.latent.width",
+    "d_model", "n_layers", "attention.n_heads", "attention.n_kv_heads", "attention.head_dim",
+    *(f"mlp.{field}" for field in _WIDTHS),
 )  # fmt: skip
 """Fields of `model` that a proposal sets."""
 
@@ -121,11 +125,9 @@ class ScalableModel:
         attention = {"n_heads": shape.n_heads, "n_kv_heads": shape.n_kv_heads, "head_dim": shape.head_dim}
         changed: Raw = {"model.d_model": shape.d_model, "model.n_layers": shape.n_layers}
         changed |= {f"model.attention.{name}": value for name, value in attention.items() if value is not None}
+        of_mlp = flatten(self.model.mlp.model_dump(mode="json"))
+        changed |= {f"model.mlp.{field}": width for field, width in self._widths(of_mlp, shape)}
         changed["model.mlp.d_ff"] = shape.width
-        if shared := getattr(self.model.mlp, "shared", None):
-            changed["model.mlp.shared.d_ff"] = self._scaled(shared.d_ff, shape)
-        if latent := getattr(self.model.mlp, "latent", None):
-            changed["model.mlp.latent.width"] = self._scaled(latent.width, shape)
         if self.model.encoder:
             changed["model.encoder.n_layers"] = shape.n_layers
         return changed | self._layers(shape)
@@ -134,14 +136,21 @@ class ScalableModel:
         layers = self.model.layers
         if layers is None:
             return {}
-        kinds = {kind: expand(change).get("mlp", {}).get("d_ff") for kind, change in layers.kinds.items()}
-        changed: Raw = {f"model.layers.{k}.mlp.d_ff": self._scaled(w, shape) for k, w in kinds.items() if w is not None}
+        kinds = {kind: flatten(expand(change).get("mlp", {})) for kind, change in layers.kinds.items()}
+        changed: Raw = {
+            f"model.layers.{kind}.mlp.{field}": width
+            for kind, of_mlp in kinds.items()
+            for field, width in self._widths(of_mlp, shape)
+        }
         if len(layers.pattern) == self.model.n_layers != shape.n_layers:
             changed["model.layers.pattern"] = self.pattern(shape.n_layers)
         return changed
 
-    def _scaled(self, width: int, shape: Shape) -> int:
-        return rounded(width * shape.width / self.width, shape.d_model)
+    def _widths(self, of_mlp: Raw, shape: Shape) -> Iterator[tuple[str, int]]:
+        """Yield the fields of an MLP that are widths, each with its scaled width."""
+        for field in _WIDTHS:
+            if width := of_mlp.get(field):
+                yield field, rounded(width * shape.width / self.width, shape.d_model)
 
 
 def _first_and_repeated(pattern: Sequence[str]) -> tuple[Sequence[str], Sequence[str]] | None:

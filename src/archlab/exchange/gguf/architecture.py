@@ -1,7 +1,7 @@
 """Description of one llama.cpp architecture, and of the model in a GGUF file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
@@ -48,6 +48,14 @@ SCALED = (
 )
 
 
+def unread(*names: str) -> Callable[[Raw], frozenset[str]]:
+    """Return the function for `Architecture.idle` that returns these keys for each file."""
+    return lambda _keys: frozenset(names)
+
+
+_NONE = unread()
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Architecture of llama.cpp, for the models of one family.
@@ -75,8 +83,8 @@ class Architecture:
     sign: str = ""
     """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
     same architecture. Empty for the usual family."""
-    idle: frozenset[str] = field(default_factory=frozenset)
-    """Keys that llama.cpp does not read for this architecture. Files may contain any value, or none."""
+    idle: Callable[[Raw], frozenset[str]] = _NONE
+    """Function that returns the keys that llama.cpp does not read. Files may contain any value, or none."""
 
     def check(self, model: ModelConfig) -> list[str]:
         """Return notes on small differences between the results of archlab and llama.cpp.

@@ -11,7 +11,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.architecture import Architecture, Header, unread
 from archlab.exchange.gguf.limits import (
     ALL_MIXTURES,
     ANY_SCALING,
@@ -169,14 +169,14 @@ ALL: Sequence[Architecture] = (
     ),
     Architecture(
         "stablelm", "stablelm", QWEN_ROWS, [SILU, ANY_SCALING, square], needs_output=True, published=_stablelm,
-        idle=frozenset({"use_parallel_residual"}),  # published files contain wrong values
+        idle=unread("use_parallel_residual"),  # published files contain wrong values
     ),
     Architecture("starcoder2", "starcoder2", QWEN_ROWS, [GELU, ANY_SCALING, no_window, square, all_biases]),
     Architecture("gpt2", "gpt2", FUSED_ROWS, [GELU, scale()]),
     Architecture("gptneox", "gpt_neox", FUSED_ROWS, [GELU, ANY_SCALING, all_biases], needs_output=True),
     Architecture(
         "bloom", "bloom", FUSED_ROWS, [GELU, only("norm.placement", "pre")],
-        idle=frozenset({"attention.max_alibi_bias"}),
+        idle=unread("attention.max_alibi_bias"),
     ),
     Architecture(
         "mpt", "mpt", FUSED_ROWS, [GELU, scale()],
@@ -193,11 +193,11 @@ ALL: Sequence[Architecture] = (
     Architecture(
         "qwen2moe", "qwen2_moe", MOE_ROWS,
         [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
-        needs_output=True, published=_mixture(is_normalized=False), idle=frozenset({"feed_forward_length"}),
+        needs_output=True, published=_mixture(is_normalized=False), idle=unread("feed_forward_length"),
     ),
     Architecture(
         "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
-        published=_mixture(is_normalized=True), idle=frozenset({"feed_forward_length"}),
+        published=_mixture(is_normalized=True), idle=unread("feed_forward_length"),
     ),
     Architecture(
         "olmoe", "olmoe", MOE_ROWS,
@@ -246,7 +246,7 @@ ALL: Sequence[Architecture] = (
     Architecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
     Architecture(
         "exaone4", "exaone4", QWEN_ROWS, [SILU, scalings("llama3"), no_biases, square, windows_if_deep],
-        published=lambda header: {} if "attention.sliding_window" in header.keys else {"sliding_window": None},
+        published=lambda header: {} if header.keys.get("attention.sliding_window") else {"sliding_window": None},
     ),
     Architecture(
         "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],

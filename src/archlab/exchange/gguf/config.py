@@ -66,6 +66,12 @@ _MAY_LACK = {
 }  # fmt: skip
 """Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""
 
+_COUNTS = {
+    "block_count": 1, "embedding_length": 1, "attention.head_count": 0, "nextn_predict_layers": 0,
+    "ssm.time_step_rank": 1, "ssm.inner_size": 1,
+}  # fmt: skip
+"""Smallest value of keys that must be whole numbers."""
+
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Published scaling of Llama 3, without its factor. A GGUF file contains only the divisors that follow from it."""
 
@@ -79,6 +85,9 @@ def read_header(
     """
     prefix = f"{architecture.name}."
     keys = {key.removeprefix(prefix): _plain(value) for key, value in values.items() if key.startswith(prefix)}
+    for key, least in _COUNTS.items():
+        if key in keys and not (type(keys[key]) is int and keys[key] >= least):
+            raise UserError(f"{where}: {prefix}{key} is {keys[key]!r}; allowed: a whole number, at least {least}")
     if FAMILIES[architecture.family].has_mtp_layers and "block_count" in keys:
         n_mtp = keys.pop("nextn_predict_layers", 0)
         keys["block_count"] -= n_mtp
@@ -175,16 +184,16 @@ def is_tied(stored: Mapping[str, Any]) -> bool:
 
 
 def _check_keys(header: Header, config: ModelConfig, architecture: Architecture, where: str) -> None:
-    expected = settings(config, architecture)
+    expected, idle = settings(config, architecture), architecture.idle(header.keys)
     for key, value in header.keys.items():
-        if key in architecture.idle or _is_idle(key, header.keys):
+        if key in idle or _is_idle(key, header.keys):
             continue
         what = f"{where}: {architecture.name}.{key} is {value!r}"
         if key not in expected:
             raise UserError(f"{what}; archlab does not know this key")
         if not _same(value, _plain(expected[key])):
             raise UserError(f"{what}; archlab imports only {_plain(expected[key])}")
-    if lacking := expected.keys() - header.keys.keys() - _MAY_LACK - architecture.idle:
+    if lacking := expected.keys() - header.keys.keys() - _MAY_LACK - idle:
         raise UserError(f"{where}: {', '.join(f'{architecture.name}.{key}' for key in sorted(lacking))} missing")
 
 
@@ -195,12 +204,6 @@ def _is_idle(key: str, keys: Raw) -> bool:
         return kind != "yarn"
     if key == "rope.scaling.yarn_attn_factor":  # llama.cpp always computes the usual factor
         return kind == "yarn" and isclose(keys[key], _usual_amplitude(factor), rel_tol=1e-5)
-    if key in ("expert_count", "expert_used_count") and keys.get("expert_count") == 1 and "ssm.time_step_rank" in keys:
-        return True  # a Jamba without experts: llama.cpp looks for the tensor of the router
-    if key == "expert_shared_feed_forward_length" and not keys.get("expert_count"):
-        return True
-    if key.startswith("rope.") and key != "rope.scaling.finetuned" and keys.get("rope.scaling.finetuned") is False:
-        return True  # the switch for RoPE, see `recurrent.py`
     return key in _IDLE and _IDLE[key] in (None, keys[key])
 
 

@@ -48,7 +48,7 @@ def has_attention(layer: LayerConfig) -> bool:
     return not isinstance(layer.attention, Absent)
 
 
-def hybrid(model: ModelConfig) -> Iterator[str]:
+def some_attention(model: ModelConfig) -> Iterator[str]:
     """Check that some layers have attention and the others a recurrent mixer, as llama.cpp assumes."""
     n_layers, n_full = model.n_layers, sum(map(has_attention, layer_configs(model)))
     if n_full in (0, n_layers):
@@ -219,30 +219,16 @@ def no_groups(model: ModelConfig) -> Iterator[str]:
             yield f"model.mlp.router.groups.n is {number}; allowed: no groups (null)"
 
 
+def n_dense(model: ModelConfig) -> int:
+    """Return the number of layers that are not mixtures of experts."""
+    return sum(layer.mlp.kind != "moe" for layer in layer_configs(model))
+
+
 def dense_first(model: ModelConfig) -> Iterator[str]:
     """Check that the dense layers, if there are any, are the first ones, and that the last layer is a mixture."""
     kinds = [layer.mlp.kind for layer in layer_configs(model)]
-    n_dense = sum(kind != "moe" for kind in kinds)
-    if kinds[-1] != "moe" or "moe" in kinds[:n_dense]:
+    if kinds[-1] != "moe" or "moe" in kinds[: n_dense(model)]:
         yield f"model.mlp.kind is {', '.join(kinds)}; allowed: first all dense layers, then one or more mixtures (moe)"
-
-
-def mixtures_every(model: ModelConfig) -> tuple[int, int]:
-    """Return the index of the first mixture of experts, and the distance between mixtures."""
-    sparse = [i for i, layer in enumerate(layer_configs(model)) if layer.mlp.kind == "moe"]
-    if len(sparse) > 1:
-        return sparse[0], sparse[1] - sparse[0]
-    return (sparse[0], sparse[0] + 1) if sparse else (model.n_layers, 1)
-
-
-def in_steps(model: ModelConfig) -> Iterator[str]:
-    """Check that the mixtures of experts are the layers from some index on whose number, counted from 1, is a multiple
-    of some step."""
-    kinds = [layer.mlp.kind == "moe" for layer in layer_configs(model)]
-    first, step = mixtures_every(model)
-    if not any(kinds) or kinds != [i >= first and (i + 1) % step == 0 for i in range(len(kinds))]:
-        listed = [i for i, is_mixture in enumerate(kinds) if is_mixture]
-        yield f"model.mlp.kind is moe in layers {listed}; allowed: every n-th layer, from some layer on to the end"
 
 
 def corrected(model: ModelConfig) -> Iterator[str]:

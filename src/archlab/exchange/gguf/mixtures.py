@@ -1,4 +1,4 @@
-"""The llama.cpp architectures of mixtures of experts whose router has more settings, or whose first layers are dense.
+"""The llama.cpp architectures of mixtures of experts that came after OLMoE and Granite 3.
 
 The weights of the chosen experts are divided by their sum. If the sum is below 2^-14, llama.cpp divides by 2^-14. With
 sigmoid scores, this needs logits below -9 for all chosen experts.
@@ -11,14 +11,13 @@ from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.architecture import Architecture, Header, unread
 from archlab.exchange.gguf.limits import (
     ANY_SCALING,
     NORMALIZED,
     SILU,
     dense_first,
-    in_steps,
-    mixtures_every,
+    n_dense,
     no_biases,
     no_groups,
     no_window,
@@ -49,22 +48,23 @@ def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     mixture = mixture_of(config)
     assert mixture.d_ff is not None, "resolved"
     shared = mixture.shared.d_ff or 0 if mixture.shared else 0
-    writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, MoE) for layer in layer_configs(config)))
+    writer.add_leading_dense_block_count(n_dense(config))
     writer.add_expert_shared_count(shared // mixture.d_ff)
     writer.add_expert_weights_scale(mixture.router.factor)
     writer.add_expert_weights_norm(mixture.router.normalise)
     writer.add_expert_gating_func(ExpertGatingFuncType[mixture.router.score.upper()])
 
 
-def _first_dense(dense: str, shared: str, **more: Any) -> Callable[[Header], Raw]:
+def _first_dense(dense_key: str, shared_key: str, **more: Any) -> Callable[[Header], Raw]:
     """Return the function that reads the number of dense layers and their width, and the number of shared experts.
 
-    `dense` and `shared` are the config.json keys of the two numbers. `more` contains other config.json keys.
+    `dense_key` and `shared_key` are the config.json keys of the two numbers. `more` contains other config.json keys.
     """
 
     def published(header: Header) -> Raw:
         keys: Mapping[str, str] = {
-            dense: "leading_dense_block_count", shared: "expert_shared_count", "intermediate_size": DENSE_WIDTH,
+            dense_key: "leading_dense_block_count", shared_key: "expert_shared_count",
+            "intermediate_size": DENSE_WIDTH,
         }  # fmt: skip
         return {name: header.keys.get(key, 0) for name, key in keys.items()} | more
 
@@ -72,9 +72,9 @@ def _first_dense(dense: str, shared: str, **more: Any) -> Callable[[Header], Raw
 
 
 def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
-    first, step = mixtures_every(config)
-    writer.add_leading_dense_block_count(first)
-    writer.add_interleave_moe_layer_step(step)
+    """Write the number of dense layers. llama.cpp loads experts in all layers after them, whatever the step is."""
+    writer.add_leading_dense_block_count(n_dense(config))
+    writer.add_interleave_moe_layer_step(1)
 
 
 def _ernie(header: Header) -> Raw:
@@ -114,39 +114,39 @@ MIXTURES: Sequence[Architecture] = (
         "dots1", "dots1", [*ROWS, *norms()],
         [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
-        add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+        add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
         "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
         [SILU, ANY_SCALING, no_window, no_biases, NORMALIZED, one_number_of_experts],
-        idle=frozenset({"expert_shared_count"}),
+        idle=unread("expert_shared_count"),
     ),
     Architecture(
         "exaone-moe", "exaone_moe", [*ROWS, *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
-        add_more=_add_router, idle=frozenset({DENSE_WIDTH}),
+        add_more=_add_router, idle=unread(DENSE_WIDTH),
     ),
     Architecture(
         "glm4moe", "glm4_moe", [*ROWS, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, no_window, no_groups, dense_first, shared_expert],
-        published=_glm4, add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+        published=_glm4, add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
         "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
          only("embedding.scale", "sqrt_d_model")],
         published=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
-        add_more=_add_router, idle=frozenset({SHARED_WIDTH, DENSE_WIDTH}),
+        add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
         "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],
-        [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, in_steps],
-        published=_ernie, add_more=_add_steps, idle=frozenset({"expert_shared_count", DENSE_WIDTH}),
+        [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, dense_first],
+        published=_ernie, add_more=_add_steps, idle=unread("expert_shared_count", DENSE_WIDTH),
     ),
     Architecture(
         "dbrx", "dbrx", [*AROUND, *FUSED, *EXPERTS, *norms(before_mlp="attn_output_norm")],
         [SILU, ANY_SCALING, square, NORMALIZED], published=_dbrx,
-        idle=frozenset({"expert_feed_forward_length"}),
+        idle=unread("expert_feed_forward_length"),
     ),
 )  # fmt: skip

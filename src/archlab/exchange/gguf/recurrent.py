@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from archlab.config.components.mamba2 import Mamba2
-from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
@@ -18,10 +17,11 @@ from archlab.exchange.gguf.limits import (
     Limit,
     corrected,
     dense_first,
-    hybrid,
     inner_width,
+    n_dense,
     no_biases,
     only,
+    some_attention,
     square,
 )
 from archlab.exchange.gguf.settings import add_granite_scales
@@ -92,13 +92,12 @@ FALCON_H1_NORMS = [
 ]
 """Weight mapping for Falcon-H1's norms. The name of the norm before the MLP has no suffix."""
 
-MAMBA_LIMITS: list[Limit] = [
-    inner_width, only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False),
+BIASES = [only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
+MAMBA_LIMITS: list[Limit] = [inner_width, *BIASES]
+MAMBA2_OF_ANY_WIDTH = [
+    *BIASES, only("mixer.dt_min", 0.0), only("mixer.dt_max", None), only("mixer.norm.gate", "before"),
 ]  # fmt: skip
-ANY_WIDTH = [
-    *MAMBA_LIMITS[1:], only("mixer.dt_min", 0.0), only("mixer.dt_max", None), only("mixer.norm.gate", "before"),
-]  # fmt: skip
-MAMBA2_LIMITS = [inner_width, *ANY_WIDTH]
+MAMBA2_LIMITS = [inner_width, *MAMBA2_OF_ANY_WIDTH]
 
 
 def _have_attention(header: Header) -> list[bool]:
@@ -123,8 +122,20 @@ def _jamba_keys(header: Header) -> Raw:
     return {**ATTENTION_LAYERS.keys(_have_attention(header)), **EXPERT_LAYERS.keys(have_experts), **expand}
 
 
+def _idle_in_jamba(keys: Raw) -> frozenset[str]:
+    """llama.cpp takes the tensor of a router, and not a number of experts, for a sign of a mixture."""
+    return frozenset({"expert_count", "expert_used_count"} if keys.get("expert_count") == 1 else ())
+
+
+def _idle_in_granite(keys: Raw) -> frozenset[str]:
+    has_rope, has_experts = keys.get("rope.scaling.finetuned", True), keys.get("expert_count")
+    of_rope = {key for key in keys if key.startswith("rope.") and key != "rope.scaling.finetuned"}
+    of_experts = {"expert_shared_feed_forward_length"}
+    return frozenset((set() if has_rope else of_rope) | (set() if has_experts else of_experts))
+
+
 def _granite_hybrid_keys(header: Header) -> Raw:
-    """Return the values of Granite 4. A file says that the model has no RoPE with the key `rope.scaling.finetuned`."""
+    """Return the values of Granite 4. If `rope.scaling.finetuned` is false, the model has no RoPE."""
     keys = header.keys
     has_experts = bool(keys.get("expert_count"))
     mixer = _mamba2_keys(header)
@@ -160,7 +171,7 @@ def _lfm2moe_keys(header: Header) -> Raw:
 def _add_lfm2moe(writer: "GGUFWriter", config: ModelConfig) -> None:
     from gguf import ExpertGatingFuncType
 
-    writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, MoE) for layer in layer_configs(config)))
+    writer.add_leading_dense_block_count(n_dense(config))
     writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
 
 
@@ -201,27 +212,28 @@ RECURRENT: Sequence[Architecture] = (
     Architecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, published=_mamba2_keys),
     Architecture(
         "jamba", "jamba", [*AROUND, *separate(), *EXPERTS, *norms(), *MLP, *MAMBA],
-        [SILU, *MAMBA_LIMITS, hybrid, no_biases, square, NOT_NORMALIZED], published=_jamba_keys,
+        [SILU, *MAMBA_LIMITS, some_attention, no_biases, square, NOT_NORMALIZED], published=_jamba_keys,
+        idle=_idle_in_jamba,
     ),
     Architecture(
         "granitehybrid", "granitemoehybrid",
         [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms(), *MLP, *MAMBA2_MIXER],
-        [SILU, ANY_SCALING, *MAMBA2_LIMITS, hybrid, no_biases, square, NORMALIZED], published=_granite_hybrid_keys,
-        add_more=_add_granite_hybrid,
+        [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square, NORMALIZED],
+        published=_granite_hybrid_keys, add_more=_add_granite_hybrid, idle=_idle_in_granite,
     ),
     Architecture(
         "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
-        [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square], published=_lfm2_keys,
+        [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square], published=_lfm2_keys,
     ),
     Architecture(
         "lfm2moe", "lfm2_moe",
         [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION, *norms(last="token_embd_norm"), *SHORT_CONV],
-        [SILU, ANY_SCALING, only("mixer.bias", False), hybrid, square, TIED, dense_first, NORMALIZED,
+        [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square, TIED, dense_first, NORMALIZED,
          only("mlp.router.factor", 1.0), corrected],
         published=_lfm2moe_keys, add_more=_add_lfm2moe,
     ),
     Architecture(
         "falcon-h1", "falcon_h1", [*AROUND, *separate(), *MLP, *FALCON_H1_NORMS, *MAMBA2_MIXER],
-        [SILU, ANY_SCALING, *ANY_WIDTH, no_biases], published=_falcon_h1_keys, factors=_falcon_h1_factors,
+        [SILU, ANY_SCALING, *MAMBA2_OF_ANY_WIDTH, no_biases], published=_falcon_h1_keys, factors=_falcon_h1_factors,
     ),
 )  # fmt: skip

@@ -97,15 +97,17 @@ def _add_mixer(writer: "GGUFWriter", mixer: Mixer) -> None:
         writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
 
 
-def _add_attention(writer: "GGUFWriter", every: Sequence[LayerConfig]) -> None:
-    """Write the settings of attention. In a model with other layers, the number of key/value heads is a list, which
-    has 0 for them."""
-    layers = [layer for layer in every if has_attention(layer)]
+def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig]) -> None:
+    """Write the settings of attention.
+
+    If some layers have no attention, write one number of key/value heads per layer: 0 for those layers.
+    """
+    layers = [layer for layer in all_layers if has_attention(layer)]
     heads = layers[0].multi_head
     writer.add_head_count(heads.n_heads)
-    is_hybrid = len(layers) < len(every)
+    is_hybrid = len(layers) < len(all_layers)
     writer.add_head_count_kv(
-        [heads.n_kv_heads * has_attention(layer) for layer in every] if is_hybrid else heads.n_kv_heads
+        [heads.n_kv_heads * has_attention(layer) for layer in all_layers] if is_hybrid else heads.n_kv_heads
     )
     writer.add_key_length(heads.head_dim)
     writer.add_value_length(heads.v_dim)

@@ -105,20 +105,34 @@ def _tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
-    ours = _multiplied(ours, architecture.factors(config))
-    yield from published_tensors(architecture.rows, config, ours, f"llama.cpp's {architecture.name}")
+    scaled = _Scaled(ours, architecture.factors(config))
+    yield from published_tensors(architecture.rows, config, scaled, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and config.head.tied:
         yield "output.weight", ours["embedding.weight"]
     if (factors := rope_factors(config)) is not None:
         yield "rope_freqs.weight", factors.to(device)
 
 
-def _multiplied(ours: dict[str, Tensor], factors: Mapping[str, float]) -> dict[str, Tensor]:
-    """Return the parameters times their factors. A tied head with a factor of its own becomes a tensor of its own."""
-    if "head.weight" not in ours and factors.get("head.weight") != factors.get("embedding.weight"):
-        ours |= {"head.weight": ours["embedding.weight"]}
-    scaled = {name: factor for name, factor in factors.items() if factor != 1 and name in ours}
-    return ours | {name: ours[name].float() * factor for name, factor in scaled.items()}
+class _Scaled(Mapping[str, Tensor]):
+    """Parameters, of which some are multiplied by a factor when they are read.
+
+    A tied head is written separately if its factor differs from that of the embedding.
+    """
+
+    def __init__(self, ours: Mapping[str, Tensor], factors: Mapping[str, float]) -> None:
+        self._factors = factors
+        has_own_head = factors.get("head.weight") != factors.get("embedding.weight")
+        self._ours = {**({"head.weight": ours["embedding.weight"]} if has_own_head else {}), **ours}
+
+    def __getitem__(self, name: str) -> Tensor:
+        factor = self._factors.get(name, 1)
+        return self._ours[name] if factor == 1 else self._ours[name].float() * factor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ours)
+
+    def __len__(self) -> int:
+        return len(self._ours)
 
 
 def _format_of(name: str, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
