@@ -8,7 +8,9 @@ import yaml
 
 from archlab.atlas.models import entries
 from archlab.cli import app
+from archlab.config.io import build_config, overlay
 from archlab.config.layers import encoder_of, layer_configs
+from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.pricing.memory import kv_cache_bytes
@@ -16,6 +18,7 @@ from archlab.pricing.params import parameters
 from archlab.review.findings import warnings
 from archlab.sizing.family import FamilyMember
 from archlab.sizing.propose import propose
+from archlab.sizing.resize import resized
 from archlab.sizing.scale import ScalableModel
 
 ATLAS = entries()
@@ -155,6 +158,22 @@ def test_layers_that_differ_keep_their_proportion():
     assert kinds.count("gated") / len(kinds) == pytest.approx(3 / 61, abs=0.03)
     dense = layer_configs(model)[0].mlp.d_ff
     assert dense / model.mlp.d_ff == pytest.approx(18432 / 2048, rel=0.05)
+
+
+def test_widths_of_experts_in_some_layers_are_scaled():
+    sparse = {"kind": "moe", "experts": 4, "active": 2, "d_ff": 256, "shared": {"d_ff": 512}, "latent": {"width": 128}}
+    raw = {
+        "model": {
+            "d_model": 256, "n_layers": 4, "vocab_size": 1000, "max_seq_len": 64, "attention": {"n_heads": 4},
+            "mlp": {"kind": "gated", "activation": "silu", "d_ff": 1024},
+            "layers": {"dense": {}, "sparse": {"mlp": sparse}, "pattern": ["dense", "sparse"]},
+        },
+    }  # fmt: skip
+    scaled = build_config(overlay(raw, resized(raw, "mixed", 40_000_000), Config), (), "mixed").model
+    mlp, factor = layer_configs(scaled)[1].mlp, scaled.mlp.d_ff / 1024
+    assert factor > 1.5
+    for found, before in ((mlp.d_ff, 256), (mlp.shared.d_ff, 512), (mlp.latent.width, 128)):
+        assert found / before == pytest.approx(factor, rel=0.1)
 
 
 @pytest.mark.parametrize(("languages", "vocabulary"), [(None, 32_000), (1, 32_000), (2, 100_352), (50, 151_936)])
