@@ -25,7 +25,7 @@ from archlab.cli import app
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.exchange.gguf.architectures import ARCHITECTURES
+from archlab.exchange.gguf.registry import ARCHITECTURES
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.infer.import_export import export_gguf

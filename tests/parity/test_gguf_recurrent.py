@@ -7,7 +7,7 @@ import pytest
 from gguf import GGUFReader
 
 import archlab
-from archlab.exchange.gguf.architectures import find_architecture
+from archlab.exchange.gguf.registry import find_architecture
 from archlab.exchange.gguf.settings import settings
 from archlab.exchange.gguf.write import save_gguf
 from tests.parity.test_gguf import case_of, ours

@@ -13,7 +13,7 @@ from torch import Tensor
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import Architecture
-from archlab.exchange.gguf.architectures import ARCHITECTURES, find_architecture
+from archlab.exchange.gguf.registry import ARCHITECTURES, find_architecture
 from archlab.exchange.gguf.settings import add_settings, rope_factors
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import choose_family
