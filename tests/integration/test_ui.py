@@ -553,9 +553,10 @@ def test_saved_costs_name_the_changes_and_keep_configs_apart(client: TestClient)
 def test_a_value_names_the_models_that_have_it(client: TestClient):
     page = client.get("/vs/llama-3-8b/gemma-2-9b").text
     (row,) = re.findall(r">head.softcap</a>.*?</tr>", page, re.DOTALL)
-    assert "4 models" in row
+    assert "6 models" in row
     named = re.findall(r'href="/models/([^"]+)"', row)
-    assert named == ["recurrentgemma-2b", "gemma-2-27b", "gemma-2-9b", "gemma-2-2b"]
+    assert named[:2] == ["gemma-4-31b", "gemma-4-26b-a4b"]
+    assert named[2:] == ["recurrentgemma-2b", "gemma-2-27b", "gemma-2-9b", "gemma-2-2b"]
     (row,) = re.findall(r">norm.kind</a>.*?</tr>", client.get("/vs/gpt-2/llama-3-8b").text, re.DOTALL)
     assert re.search(r"and \d+ earlier", row)
 

@@ -60,10 +60,13 @@ MIXERS = (
     ],
 )
 def test_a_forward_pass_is_one_graph(override: str) -> None:
-    """torch.compile (train.compile) captures the whole pass; here it raises an error if it cannot."""
+    """torch.compile (train.compile) captures the whole pass; here it raises an error if it cannot.
+
+    The scan of Mamba 1 is compiled by itself, because a graph of all tokens would take minutes to compile.
+    """
     torch.compiler.reset()  # torch stops compiling after eight versions of a function, counted over all models
     model = Decoder(tiny(override))
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    compiled = torch.compile(model, fullgraph="kind: mamba," not in override, backend="eager")
     for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
         torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
     # no value is read, which would wait for a GPU: the pass runs with shapes alone

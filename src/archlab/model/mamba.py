@@ -77,7 +77,12 @@ class Mamba(nn.Module):
 
 
 def _scan_in_chunks(*inputs: Any) -> tuple[Tensor, ...]:
-    """Return the outputs of `scan` and the new state. In compiled code, each chunk is one call."""
+    """Return the outputs of `scan` and the new state. In compiled code, each chunk is one call.
+
+    An exported graph contains all chunks.
+    """
+    if torch.compiler.is_exporting():
+        return scan(*inputs)
     return _outside_graphs(*inputs, compiles=torch.compiler.is_compiling())
 
 
