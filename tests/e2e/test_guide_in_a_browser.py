@@ -37,7 +37,8 @@ def test_pages_fit_the_screen_and_load_nothing(browser, guide, faults, width):
     for name in PAGES:
         page = opened(browser, (guide / name).as_uri(), width, faults)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-        tallest = 16_000 if width == 1280 else 9_000 if name == "ledger.html" else 30_000
+        # The longest page lists which of all presets have which norms, so it grows with them.
+        tallest = 17_000 if width == 1280 else 9_000 if name == "ledger.html" else 30_000
         assert page.evaluate("document.documentElement.scrollHeight") < tallest, name
         page.close()
     assert faults == []

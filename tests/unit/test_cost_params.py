@@ -36,7 +36,7 @@ PUBLISHED = {
     "granite-4.0-h-small": 32_207_337_984,
     "flexolmo-7x7b": 33_270_665_216,
     "youtu-llm-2b": 1_961_560_064,
-    "hyperclovax-think-14b": 14_748_112_896,
+    "hyperclovax-14b": 14_748_112_896,
     "vaultgemma-1b": 1_038_741_120,
 }
 """Results of `sum(p.numel())` for the checkpoints on the Hugging Face hub."""

@@ -170,7 +170,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "tie_word_embeddings": False,
         "vocab_size": 150272,
     },
-    "hyperclovax-think-14b": {
+    "hyperclovax-14b": {
         "architectures": ["HyperCLOVAXForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "attention_multiplier": 0.0078125, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "embedding_multiplier": 10.0,
         "end_token_id": 100257, "head_dim": 128, "hidden_act": "silu", "hidden_size": 6144,
