@@ -82,7 +82,7 @@ def _scan_in_chunks(*inputs: Any) -> tuple[Tensor, ...]:
     An exported graph contains all chunks.
     """
     if torch.compiler.is_exporting():
-        return scan(*inputs)
+        return scan(*inputs)[:2]
     return _outside_graphs(*inputs, compiles=torch.compiler.is_compiling())
 
 
