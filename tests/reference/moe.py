@@ -107,7 +107,7 @@ def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndar
 
 
 def projected(x: ndarray, weights: Mapping[str, ndarray], name: str) -> ndarray:
-    """Return the projection of one token, or the token if there is no such projection."""
+    """Return the projection of a token. Without a projection, return the token itself."""
     weight = weights.get(f"{name}.weight")
     return x if weight is None else weight @ x + weights.get(f"{name}.bias", 0.0)
 

@@ -35,7 +35,7 @@ NAMES = {LINEAR: "recurrent", FULL: "full", DENSE: "dense", SPARSE: "sparse"}
 
 
 class LatentKeys:
-    """Key `moe_latent_size`, the width of the latent space of the routed experts. null: there is no latent space.
+    """Key `moe_latent_size`: the width of the routed experts' latent space, or null if they have none.
 
     `mlp_bias` turns on the biases of its projections, and those of the shared expert and of dense MLPs.
     """

@@ -7,7 +7,6 @@ sigmoid scores, this needs logits below -9 for all chosen experts.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
@@ -29,6 +28,7 @@ from archlab.exchange.gguf.limits import (
     square,
     windows_except_every,
 )
+from archlab.exchange.gguf.settings import first_mixture
 from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, FUSED, LAYER, MLP, norms, separate
 from archlab.hf.weight_map import linear
 
@@ -36,16 +36,12 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 
-def mixture_of(model: ModelConfig) -> MoE:
-    """Return the first mixture of experts of a model that has one."""
-    return next(layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, MoE))
-
-
 def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     """Write the number of dense layers, and the settings of the router and the shared expert."""
     from gguf import ExpertGatingFuncType
 
-    mixture = mixture_of(config)
+    mixture = first_mixture(layer_configs(config))
+    assert mixture is not None, "an architecture of mixtures"
     assert mixture.d_ff is not None, "resolved"
     shared = mixture.shared.d_ff or 0 if mixture.shared else 0
     writer.add_leading_dense_block_count(n_dense(config))

@@ -50,7 +50,7 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         writer.add_layer_norm_rms_eps(norm.eps)
     if model.head.softcap is not None:
         writer.add_final_logit_softcapping(model.head.softcap)
-    if mixture := next((layer.mlp for layer in layers if isinstance(layer.mlp, MoE)), None):
+    if mixture := first_mixture(layers):
         _add_mixture(writer, mixture)
     if mixer := next((layer.mixer for layer in layers if not isinstance(layer.mixer, Absent)), None):
         _add_mixer(writer, mixer)
@@ -60,6 +60,10 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
     else:
         writer.add_head_count(0)
     architecture.add_more(writer, config)
+
+
+def first_mixture(layers: Sequence[LayerConfig]) -> MoE | None:
+    return next((layer.mlp for layer in layers if isinstance(layer.mlp, MoE)), None)
 
 
 def add_granite_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
