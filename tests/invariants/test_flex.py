@@ -4,16 +4,20 @@ test_grid.py tests its traced form on the whole grid, in float64 and with gradie
 """
 
 import shutil
+from functools import partial
+from typing import Any
 
 import grid
 import pytest
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 from torch._dynamo.utils import counters
 
 from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.infer.clock import clocked
-from archlab.model import flex, masks
+from archlab.infer.session import Session, left_pad
+from archlab.model import flex, kernels, masks
 from archlab.model.decoder import Decoder
 
 CONFIGS = {
@@ -103,3 +107,43 @@ def test_flex_refuses_what_it_cannot_do() -> None:
         decoder(plain.replace("}", ", sinks: true}"), "flex")(tokens)
     with pytest.raises(UserError, match="flex does not support dropout"):
         decoder("dropout.attention=0.1", "flex")
+
+
+STEPS = {
+    "plain": "attention={n_heads: 4, head_dim: 8}",
+    "grouped, window, soft cap": CONFIGS["grouped, window, soft cap"],
+    "sinks": "attention={n_heads: 4, n_kv_heads: 2, head_dim: 8, sinks: true}",
+    "alibi, narrow values": "attention={n_heads: 4, head_dim: 8, v_dim: 5} model.position={kind: alibi}",
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_compiled_decoding_step_contains_flex(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, `auto` chooses it. A CPU cannot compile it with a mask that is made in the graph, so it is traced here.
+
+    The texts have different lengths, and the window is shorter than they are.
+    """
+    model = decoder(STEPS[name], "reference")
+    prompts, padding = left_pad([grid.tokens(1)[0, :n] for n in (9, 4)])
+    expected = _logits_while_writing(Session(model, prompts, 20, padding=padding))
+
+    def choose(_: str, needs: kernels.KernelNeeds) -> kernels.Kernel:
+        return flex.flex if needs.cache == "fixed" else kernels.reference
+
+    monkeypatch.setattr(kernels, "choose_kernel", choose)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=_with_flex))
+    got = _logits_while_writing(Session(model, prompts, 20, padding=padding, compile=True))
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def _logits_while_writing(session: Session) -> torch.Tensor:
+    logits = list[torch.Tensor]()
+    for _ in range(8):
+        logits.append(session.logits())
+        next(session.write(1))
+    return torch.stack(logits)
+
+
+def _with_flex(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    assert any("flex_attention" in str(node.target) for node in graph.graph.nodes)
+    return aot_eager(graph, inputs)

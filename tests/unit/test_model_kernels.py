@@ -301,7 +301,7 @@ def test_on_a_gpu_only_flash_attention_knows_groups(
 @pytest.mark.parametrize(
     ("needs", "able"),
     [
-        ({"bias": True, "is_cached": True, "widths": (256, 192), "sinks": True}, ["flex", "sdpa", "reference"]),
+        ({"bias": True, "cache": "grows", "widths": (256, 192), "sinks": True}, ["flex", "sdpa", "reference"]),
         ({"softcap": True}, ["flex", "blocked", "reference"]),
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
         ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
@@ -316,6 +316,7 @@ def test_on_a_gpu_only_flash_attention_knows_groups(
         (CPU | {"gradients": True}, ["blocked", "products", "sdpa", "reference"]),
         (CPU | {"gradients": True, "mask": "other"}, ["blocked", "sdpa", "reference"]),
         (CPU | {"sinks": True}, ["blocked", "sdpa", "reference"]),
+        (CPU | {"cache": "fixed"}, ["blocked", "products", "sdpa", "reference"]),
         ({"softcap": True, "dropout": True}, ["blocked", "reference"]),
     ],
 )
@@ -337,11 +338,12 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
     ("needs", "chosen"),
     [
         ({}, sdpa),
-        ({"bias": True, "on_cuda": False, "is_cached": True, "dropout": True, "sinks": True}, sdpa),
+        ({"bias": True, "on_cuda": False, "cache": "grows", "dropout": True, "sinks": True}, sdpa),
         ({"softcap": True}, flex),  # training on a GPU
         ({"softcap": True, "sinks": True, "gradients": True}, flex),
         ({"softcap": True, "on_cuda": False}, reference),
-        ({"softcap": True, "is_cached": True}, reference),
+        ({"softcap": True, "cache": "grows"}, reference),
+        ({"softcap": True, "cache": "fixed", "heads_per_key": 8}, flex),  # compiled decoding
         ({"softcap": True, "widths": (8, 16)}, reference),  # torch refuses to compile flex
         ({"softcap": True, "widths": (16, 8)}, reference),
         ({"softcap": True, "widths": (16, 16)}, flex),
@@ -349,7 +351,8 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "widths": (512, 256)}, reference),
         ({"softcap": True, "widths": (8, 16), "on_cuda": False}, reference),
         ({"sinks": True}, flex),  # the full layers of gpt-oss
-        ({"sinks": True, "is_cached": True}, sdpa),
+        ({"sinks": True, "cache": "grows"}, sdpa),
+        ({"sinks": True, "cache": "fixed", "heads_per_key": 8}, flex),
         ({"sinks": True, "flex_width": 0}, sdpa),
         ({"softcap": True, "flex_width": 0}, reference),
         ({"mask": "other", "is_cut": True, "flex_width": 0}, blocked),
@@ -363,7 +366,12 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"mask": "other", "is_cut": True, "widths": (64, 264)}, blocked),
         ({"mask": "other", "is_cut": True, "softcap": True, "on_cuda": False}, blocked),
         ({"mask": "other", "is_cut": True, "bias": True}, sdpa),
-        ({"mask": "other", "is_cached": True}, sdpa),
+        ({"mask": "other", "cache": "grows"}, sdpa),
+        ({"mask": "other", "cache": "fixed"}, flex),
+        ({"mask": "other", "cache": "fixed", "heads_per_key": 6}, sdpa),  # torch would not divide the keys
+        ({"mask": "other", "cache": "fixed", "widths": (576, 576), "heads_per_key": 128}, sdpa),
+        ({"mask": "other", "cache": "fixed", "on_cuda": False}, sdpa),
+        ({"mask": "none", "cache": "fixed", "heads_per_key": 4}, sdpa),  # the keys of a source text
         ({"mask": "other", "on_cuda": False}, sdpa),
         (SHORT, products),
         (SHORT | {"queries": 513}, sdpa),
@@ -378,12 +386,12 @@ def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: K
 
 
 def test_a_call_asks_by_its_tensors() -> None:
-    layer, exact = KernelNeeds(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
+    layer, exact = KernelNeeds(softcap=True), torch.zeros(1, 1, 1, 8, dtype=torch.float64, requires_grad=True)
     asked = in_call(layer, exact, exact, exact, None, None, mask=None, is_cached=False)
     assert asked == KernelNeeds(softcap=True, widths=(8, 8), on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
-        asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact > 0), is_cached=True)
-    assert asked == KernelNeeds(softcap=True, mask="other", widths=(8, 8), on_cuda=False, is_cached=True)
+        asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact[0] > 0), is_cached=True)
+    assert asked == KernelNeeds(softcap=True, mask="other", widths=(8, 8), on_cuda=False, cache="grows")
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,59 @@ Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.model.graphs import allow_forms, outside_graphs
-from archlab.model.masks import Mask, causal_tiles, padded_length
+from archlab.model.masks import Mask, causal_tiles, hides_nothing, padded_length, row_of
 from archlab.model.softmax import Softmax
+from archlab.model.state import is_compiled_step
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
-@outside_graphs  # on a CPU, torch cannot compile a graph in which a mask is made
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """Return flex_attention's output, compiled for each combination of shapes.
 
-    After 64 combinations, torch uses its uncompiled implementation. On a GPU, the lengths are therefore padded to
-    multiples of 128. No query sees the padding, and the outputs of added queries are dropped.
+    A compiled decoding step contains it as a part of its graph. Other graphs call it.
     """
-    from torch.nn.attention.flex_attention import AuxRequest
+    attend = _in_step if is_compiled_step(q_BHQC.shape[2]) else _in_tiles
+    return attend(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
 
+
+def _in_step(
+    q_BH1C: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_B1S: Mask | None, bias_BH1S: Tensor | None, softmax: Softmax
+) -> Tensor:
+    """Return the output for a single query. Tiles of a mask would be made anew in each step, so it has none.
+
+    torch divides the keys of each head among the processors of a GPU.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    seen_B1S = None if mask_B1S is None or hides_nothing(mask_B1S) else mask_B1S.dense
+
+    def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        s = _score(s, b, h, q, k, bias_BH1S, softmax)
+        return s if seen_B1S is None else torch.where(seen_B1S[row_of(seen_B1S, b), q, k], s, float("-inf"))
+
+    return _attended(flex_attention, q_BH1C, k_BKSC, v_BKSV, score, None, softmax)
+
+
+@outside_graphs  # on a CPU, torch cannot compile a graph in which a mask is made
+def _in_tiles(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
+) -> Tensor:
+    """Return the output of a compiled function.
+
+    After 64 combinations of shapes, torch uses its uncompiled implementation. On a GPU, the lengths are therefore
+    padded to multiples of 128. No query sees the padding, and the outputs of added queries are dropped.
+    """
     n_queries, n_keys = q_BHQC.shape[2], k_BKSC.shape[2]
     if mask_BQS is None:
         # A query does not see the keys that are added after it.
@@ -43,18 +74,33 @@ def flex(
         bias_BHQS = None if bias_BHQS is None else F.pad(bias_BHQS, (0, more_keys, 0, more_queries))
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        if bias_BHQS is not None:
-            s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
-        return s if softmax.softcap is None else softmax.softcap * torch.tanh(s / softmax.softcap)
+        return _score(s, b, h, q, k, bias_BHQS, softmax)
+
+    return _attended(_compiled_flex(), q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax)[:, :, :n_queries]
+
+
+def _score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, bias_BHQS: Tensor | None, softmax: Softmax) -> Tensor:
+    """Return the score of a query and a key with the bias and the soft cap."""
+    if bias_BHQS is not None:
+        s = s + bias_BHQS[row_of(bias_BHQS, b), h, q, k]
+    return s if softmax.softcap is None else softmax.softcap * torch.tanh(s / softmax.softcap)
+
+
+def _attended(
+    attend: Callable[..., Any], q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, score: Callable[..., Tensor],
+    blocks: "BlockMask | None", softmax: Softmax,
+) -> Tensor:  # fmt: skip
+    """Return the output, [B, H, Q, V], of torch's flex_attention or of its compiled form."""
+    from torch.nn.attention.flex_attention import AuxRequest
 
     grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
     inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax.scale, grouped)
     if softmax.sinks_H is None:
-        return _compiled_flex()(*inputs)[:, :, :n_queries]
+        return attend(*inputs)
     # A sink takes part of each softmax; the keys keep the fraction sum(exp s) / (sum(exp s) + exp(sink)).
-    mixed_BHQV, aux = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
+    mixed_BHQV, aux = attend(*inputs, return_aux=AuxRequest(lse=True))
     share_BHQ = torch.sigmoid(aux.lse - softmax.sinks_H[:, None])
-    return (mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype))[:, :, :n_queries]
+    return mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype)
 
 
 @cache

@@ -23,6 +23,7 @@ from archlab.model.graphs import outside_graphs
 from archlab.model.masks import Mask, Visible, as_added, dense, hides_nothing, mask_kind
 from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
+from archlab.model.state import is_compiled_step
 from archlab.model.torch_private import has_compiler
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
@@ -273,7 +274,8 @@ def in_call(
         mask=mask_kind(mask),
         is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
         sinks=sinks is not None,
-        is_cached=is_cached,
+        cache="none" if not is_cached else "fixed" if is_compiled_step(q.shape[-2]) else "grows",
+        heads_per_key=q.shape[-3] // k.shape[-3],
         widths=(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
         flex_width=flex_width(q.device, q.dtype),

@@ -111,7 +111,7 @@ class TensorMask(_Once):
     def _tiles(self) -> "BlockMask":
         n_rows, n_queries, n_keys = self.dense.shape
         dense = pad_to_tiles(pad_to_tiles(self.dense, 1), 2)
-        return _tiles(lambda b, h, q, k: dense[_row(dense, b), q, k], n_rows, n_queries, n_keys, dense.device)
+        return _tiles(lambda b, h, q, k: dense[row_of(dense, b), q, k], n_rows, n_queries, n_keys, dense.device)
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ class Visible(_Once):
         )
 
         def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            prefix = None if whole.prefix_B11 is None else whole.prefix_B11[_row(whole.prefix_B11, row), 0, 0]
-            return whole._seen((_row(whole.query_BQ, row), query), (_row(whole.key_BS, row), key), prefix)
+            prefix = None if whole.prefix_B11 is None else whole.prefix_B11[row_of(whole.prefix_B11, row), 0, 0]
+            return whole._seen((row_of(whole.query_BQ, row), query), (row_of(whole.key_BS, row), key), prefix)
 
         return _tiles(sees, n_rows, self.query_BQ.shape[1], self.key_BS.shape[1], self.query_BQ.device)
 
@@ -378,5 +378,6 @@ def _before_key(sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], n_keys
     return lambda b, h, q, k: sees(b, h, q, k) & (k < n_keys)
 
 
-def _row(x: Tensor, row: Tensor) -> Tensor:
+def row_of(x: Tensor, row: Tensor) -> Tensor:
+    """Return the index of a row in x, which has one row for all if it is the same for all."""
     return row if len(x) > 1 else torch.zeros_like(row)

@@ -36,6 +36,11 @@ def is_step(n_new: int) -> bool:
     return n_new == 1 and not torch.is_grad_enabled()
 
 
+def is_compiled_step(n_new: int) -> bool:
+    """Return whether a pass is a compiled decoding step, which reads all slots of a cache, whether filled or empty."""
+    return torch.compiler.is_compiling() and is_step(n_new)
+
+
 class State:
     """State of one component: tensors of shape [B, *shape].
 
@@ -92,7 +97,7 @@ class State:
         """Return the token index of each row that `extend` returns. Rows of empty slots have negative indices."""
         length = self.length.tensor
         if is_step(n_new):
-            n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
+            n_read = self.slots if is_compiled_step(n_new) else self._n_filled
             return length - (length - torch.arange(n_read, device=length.device)) % self.slots
         slots = torch.arange(min(self.length.number, self.slots), device=length.device)
         old = length - 1 - (length - 1 - slots) % self.slots

@@ -225,9 +225,7 @@ class AnyAttention(Visibility, QueryHeads):
         """Return what the layer requires of a CPU kernel in this pass. The boundaries of packed documents are unknown
         here."""
         layer = self.kernel_needs(site)
-        needs = replace(
-            layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
-        )
+        needs = replace(layer, on_cuda=False, dropout=layer.dropout and not model_pass.is_cached)
         if site.reads_source:
             return replace(needs, mask="none")
         if model_pass.counting == "visible" or model_pass.n_cached:

@@ -17,6 +17,11 @@ MaskKind = Literal["causal", "none", "other"]
 """Keys that a mask hides. `causal`: exactly the keys after the query. `none`: no keys. `other`: any other keys."""
 
 
+CacheKind = Literal["none", "grows", "fixed"]
+"""Source of the keys. `none`: the tokens of the pass. `grows`: a cache, from which each call reads more keys. `fixed`:
+all slots of a cache, in a compiled decoding step."""
+
+
 @dataclass(frozen=True)
 class KernelNeeds:
     """Features that an attention kernel must support: for all calls of a layer, or for one call with known tensors.
@@ -33,7 +38,10 @@ class KernelNeeds:
     is_cut: bool = False
     """Whether at most half of all query-key pairs are computed if the queries are divided into blocks."""
     sinks: bool = False
-    is_cached: bool = False
+    cache: CacheKind = "none"
+    """Where the keys come from."""
+    heads_per_key: int = 1
+    """Number of query heads that share a key."""
     widths: tuple[int, int] = (64, 64)
     """Width of a query, and width of a value."""
     on_cuda: bool = True
@@ -80,19 +88,24 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
         if max(needs.widths) > needs.flex_width:
             return f"heads wider than {needs.flex_width} in this dtype on this GPU"
         return "heads below a width of 16 on cuda" if min(needs.widths) < 16 else None
-    return "gradients on cpu" if needs.gradients else "sinks on cpu" if needs.sinks else None
+    on_cpu = {"gradients": needs.gradients, "sinks": needs.sinks, "compiled decoding": needs.cache == "fixed"}
+    return next((f"{name} on cpu" for name, is_asked in on_cpu.items() if is_asked), None)
 
 
 def _flex_suits(needs: KernelNeeds) -> bool:
     """Return whether flex is worth its compile time, because torch's fused kernel lacks a feature or would compute
     masked pairs.
 
-    With sinks, keys are wider than values, and torch's fused kernel then repeats the keys that query heads share. Flex
-    is not chosen with a cache, because it compiles for every shape and a cache grows. It is not chosen on a CPU, where
-    it needs a C++ compiler. On a GPU, flex is slow with a learned bias.
+    With sinks, keys are wider than values, and torch's fused kernel then repeats the keys that query heads share. In a
+    compiled decoding step, flex divides the keys of a head among the processors of the GPU. For a number of
+    `heads_per_key` that is not a power of two, it would not. It is not chosen with a cache that grows, because it
+    compiles for every shape. It is not chosen on a CPU, where it needs a C++ compiler. On a GPU, flex is slow with a
+    learned bias.
     """
     is_wanted = needs.softcap or needs.sinks or needs.mask == "other"
-    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias
+    is_divided = needs.heads_per_key.bit_count() == 1
+    has_fixed_shape = needs.cache == "none" or (needs.cache == "fixed" and is_divided)
+    return is_wanted and needs.on_cuda and has_fixed_shape and not needs.bias
 
 
 RULES: dict[KernelName, KernelRules] = {
