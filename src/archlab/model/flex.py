@@ -34,7 +34,7 @@ def flex(
 def _in_step(
     q_BH1C: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_B1S: Mask | None, bias_BH1S: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Return the output for a single query. Tiles of a mask would be made anew in each step, so it has none.
+    """Return the output for a single query. Each step would need new tiles, so the mask is a part of the scores.
 
     torch divides the keys of each head among the processors of a GPU.
     """

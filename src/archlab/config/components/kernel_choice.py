@@ -18,7 +18,7 @@ MaskKind = Literal["causal", "none", "other"]
 
 
 CacheKind = Literal["none", "grows", "fixed"]
-"""Source of the keys. `none`: the tokens of the pass. `grows`: a cache, from which each call reads more keys. `fixed`:
+"""Kind of cache from which a call reads its keys. `none`: the tokens of the pass. `grows`: a cache, from which each call reads more keys. `fixed`:
 all slots of a cache, in a compiled decoding step."""
 
 
@@ -39,7 +39,7 @@ class KernelNeeds:
     """Whether at most half of all query-key pairs are computed if the queries are divided into blocks."""
     sinks: bool = False
     cache: CacheKind = "none"
-    """Where the keys come from."""
+    """Source of the keys."""
     heads_per_key: int = 1
     """Number of query heads that share a key."""
     widths: tuple[int, int] = (64, 64)
