@@ -18,8 +18,8 @@ MaskKind = Literal["causal", "none", "other"]
 
 
 CacheKind = Literal["none", "grows", "fixed"]
-"""Kind of cache from which a call reads its keys. `none`: the tokens of the pass. `grows`: a cache, from which each call reads more keys. `fixed`:
-all slots of a cache, in a compiled decoding step."""
+"""Kind of cache from which a call reads its keys. `none`: no cache, only the tokens of the pass. `grows`: a cache from
+which each call reads more keys. `fixed`: all slots of a cache, in a compiled decoding step."""
 
 
 @dataclass(frozen=True)
