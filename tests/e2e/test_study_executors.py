@@ -6,8 +6,8 @@ Its result stays the same.
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import ray
@@ -159,19 +159,17 @@ def saved(run):
 def test_a_job_that_has_to_leave_is_queued_again(folder, undisturbed):
     """submitit runs on this machine. It sends SIGUSR2, as Slurm does when a job's time is over."""
     out = folder / "jobs"
-    seen = {}
 
     def send_away():
+        """Return once another process trains the run of the job that was sent away."""
         (leaving, _) = wait_for(lambda: both_at_work(out))
-        seen["pid"] = holder(leaving)
-        os.kill(seen["pid"], signal.SIGUSR2)
-        again = wait_for(lambda: (pid := holder(leaving)) not in (None, seen["pid"]) and pid)
-        seen["went on"] = again
+        first = holder(leaving)
+        os.kill(first, signal.SIGUSR2)
+        return wait_for(lambda: holder(leaving) not in (None, first))
 
-    sender = Thread(target=send_away)
-    sender.start()
-    run(out, make_executor("slurm", slurm=["cluster=local"]))
-    sender.join()
+    with ThreadPoolExecutor(1) as pool:
+        sender = pool.submit(send_away)
+        run(out, make_executor("slurm", slurm=["cluster=local"]))
+        assert sender.result()
     assert results(out) == undisturbed
-    assert seen["went on"] != seen["pid"]
     assert list((out / "slurm").rglob("*_log.*")) == [], "jobs that ended well leave nothing behind"
