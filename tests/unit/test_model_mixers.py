@@ -16,6 +16,7 @@ from archlab.config.components import recurrent
 from archlab.config.components.component import Mixer, Site
 from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
 from archlab.config.components.kimi_delta import KimiDelta as KimiDeltaConfig
+from archlab.config.components.mamba import LARGEST_CHUNK
 from archlab.config.components.mamba import Mamba as MambaConfig
 from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
 from archlab.config.components.norm import AnyRMSNorm, NoNorm, RMSNorm
@@ -238,6 +239,33 @@ def test_on_a_gpu_mamba2_needs_no_loop_over_chunks(packed):
         for there, here in zip(found, wanted, strict=True):
             torch.testing.assert_close(there.content, here)
     assert counts[0] == counts[1], "3 and 11 chunks"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("n_tokens", [9, 40, 300])
+def test_on_a_gpu_mamba_processes_rows_of_tokens_side_by_side(n_tokens, packed, monkeypatch):
+    """Each operation starts a kernel. 300 tokens are three chunks, the last of which is shorter."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, n_tokens, 6), (2, n_tokens, 6), (6, 3), (2, n_tokens, 3), (2, n_tokens, 3), (2, 3, 6)
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    drawn[1] = 0.05 * drawn[1].abs()  # slow enough that states pass from row to row and from chunk to chunk
+    is_first = (torch.arange(n_tokens) % 37 == 5).expand(2, -1) if packed else None
+
+    def scanned(device):
+        there = [x.clone().to(device).requires_grad_() for x in drawn]
+        with Operations() as seen:
+            y, S = mamba._Scan.apply(*there, None if is_first is None else is_first.to(device), False)
+            y.backward(drawn[0].to(device))
+        return [y.detach(), S.detach(), *(x.grad for x in there[:5])], seen.count
+
+    wanted, _ = scanned("cpu")
+    with Accelerator():
+        found, count = scanned("cuda")
+        monkeypatch.setattr(mamba, "GPU_CHUNK", LARGEST_CHUNK)
+        _, in_turn = scanned("cuda")
+    for there, here in zip(found, wanted, strict=True):
+        torch.testing.assert_close(there.content, here)
+    assert n_tokens < 300 or count < in_turn / 4
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -87,7 +87,7 @@ class Assumed(Specializer):
                 return Known(not isinstance(bias, Known))
             case "_fuses_equal_widths_only", _:
                 return Known(False)
-            case "_combines_at_once", _:
+            case (("_combines_at_once" | "_has_rows"), _):
                 return Known(False)
             case "_fuses_groups", _:
                 return Known(True)

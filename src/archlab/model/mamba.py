@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from archlab.config.components.component import Site
+from archlab.config.components.mamba import LARGEST_CHUNK, chunk_size
 from archlab.config.components.mamba import Mamba as MambaConfig
-from archlab.config.components.mamba import chunk_size
 from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
@@ -113,7 +113,7 @@ def scan(
     `is_first_BT` says which tokens start a document. They do not see the state before them. `chunk` processes the
     tokens of one chunk.
     """
-    size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
+    size, A_NW = _chunk_size(x_BTW), -A_log_WN.exp().T.contiguous()
     S_bnw = x_BTW.new_zeros(len(x_BTW), *A_NW.shape) if S_BNW is None else S_BNW
     outputs: list[Tensor] = []
     before: list[Tensor] = []
@@ -136,8 +136,41 @@ def _changes(
     return decay_bqnw, (dt_bqw * x_bqw)[:, :, None] * B_bqn[..., None]
 
 
+GPU_CHUNK = 128
+"""Largest number of tokens in a chunk on a GPU, where each operation costs the start of a kernel."""
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Return whether chunks are divided into rows that are processed side by side. A GPU then starts fewer kernels."""
+    return x.is_cuda
+
+
+def _chunk_size(x_BTW: Tensor) -> int:
+    return min(GPU_CHUNK, x_BTW.shape[1]) if _has_rows(x_BTW) else chunk_size(x_BTW.shape[1])
+
+
 def _states(decay_bqnw: Tensor, added_bqnw: Tensor, S_bnw: Tensor) -> Tensor:
-    """Return the state after each token of a chunk."""
+    """Return the state after each token of a chunk.
+
+    Each row of a chunk starts from a state of zeros. What the state before the row adds is added afterwards.
+    """
+    if not _has_rows(decay_bqnw):
+        return _states_in_turn(decay_bqnw, added_bqnw, S_bnw)
+    n_tokens = decay_bqnw.shape[1]
+    missing = -n_tokens % LARGEST_CHUNK
+    decay_brqnw, added_brqnw = (
+        F.pad(y, (0, 0, 0, 0, 0, missing), value=neutral).unflatten(1, (-1, LARGEST_CHUNK))
+        for y, neutral in ((decay_bqnw, 1.0), (added_bqnw, 0.0))
+    )
+    own_xqnw = _states_in_turn(decay_brqnw.flatten(0, 1), added_brqnw.flatten(0, 1), S_bnw.new_zeros(()))
+    own_brqnw = own_xqnw.unflatten(0, (len(S_bnw), -1))
+    since_brqnw = decay_brqnw.cumprod(2)
+    after_brnw = _states_in_turn(since_brqnw[:, :, -1], own_brqnw[:, :, -1], S_bnw)
+    before_brnw = torch.cat((S_bnw[:, None], after_brnw[:, :-1]), 1)
+    return torch.addcmul(own_brqnw, since_brqnw, before_brnw[:, :, None]).flatten(1, 2)[:, :n_tokens]
+
+
+def _states_in_turn(decay_bqnw: Tensor, added_bqnw: Tensor, S_bnw: Tensor) -> Tensor:
     states: list[Tensor] = []
     for q in range(decay_bqnw.shape[1]):
         S_bnw = torch.addcmul(added_bqnw[:, q], decay_bqnw[:, q], S_bnw)
@@ -155,8 +188,13 @@ def _chunk_gradients(
     of_C_bqn = torch.einsum("bqnw,bqw->bqn", states_bqnw, of_y_bqw)
     # Every state affects the output of its token and, through the decay, the next state.
     of_states_bqnw = C_bqn[..., None] * of_y_bqw[:, :, None]
-    for q in reversed(range(of_states_bqnw.shape[1])):
-        of_S_bnw = of_states_bqnw[:, q].add_(of_S_bnw) * decay_bqnw[:, q]
+    if not _has_rows(decay_bqnw):
+        for q in reversed(range(of_states_bqnw.shape[1])):
+            of_S_bnw = of_states_bqnw[:, q].add_(of_S_bnw) * decay_bqnw[:, q]
+    else:
+        later_decay_bqnw = F.pad(decay_bqnw[:, 1:], (0, 0, 0, 0, 0, 1), value=1.0)
+        of_states_bqnw = _states(later_decay_bqnw.flip(1), of_states_bqnw.flip(1), of_S_bnw).flip(1)
+        of_S_bnw = of_states_bqnw[:, 0] * decay_bqnw[:, 0]
     of_added_bqw = torch.einsum("bqnw,bqn->bqw", of_states_bqnw, B_bqn)
     of_B_bqn = torch.einsum("bqnw,bqw->bqn", of_states_bqnw, dt_bqw * x_bqw)
     earlier_bqnw = torch.cat((S_bnw[:, None], states_bqnw[:, :-1]), 1)
@@ -190,7 +228,7 @@ class _Scan(torch.autograd.Function):
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor | None, ...]:
         x_BTW, dt_BTW, A_log_WN, B_BTN, C_BTN, is_first_BT, *before = ctx.saved_tensors
-        size, A_NW = chunk_size(x_BTW.shape[1]), -A_log_WN.exp().T.contiguous()
+        size, A_NW = _chunk_size(x_BTW), -A_log_WN.exp().T.contiguous()
         of_tokens = tuple(torch.empty_like(y) for y in (x_BTW, dt_BTW, B_BTN, C_BTN))
         of_A_NW, of_S_bnw = torch.zeros_like(A_NW), torch.zeros_like(before[0])
         for c in reversed(range(len(before))):
