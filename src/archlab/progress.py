@@ -81,8 +81,9 @@ class Bar:
         self.begin("")
 
     def begin(self, what: str) -> None:
-        """Start a job with the name `what`. The remaining time is estimated from this moment on."""
+        """Start a job with the name `what`. The remaining time is estimated from its first progress on."""
         self._what = what
+        self._at_first: float | None = None
         self._start: tuple[float, float] | None = None
         self._progress.update(self._task, visible=False)
 
@@ -130,8 +131,11 @@ class Bar:
     def _left(self, share: float | None, now: float) -> str:
         if share is None:
             return ""
-        if self._start is None:
-            self._start = now, share
+        self._at_first = share if self._at_first is None else self._at_first
+        if self._start is None and share <= self._at_first:
+            return ""
+        # The time before the first progress is the start of a job, such as loading libraries, and not its pace.
+        self._start = self._start or (now, share)
         took, done = now - self._start[0], share - self._start[1]
         is_known = done > 0 and (took >= _LONG_ENOUGH or done >= _FAR_ENOUGH)
         left = took * (1 - share) / done if is_known else 0.0

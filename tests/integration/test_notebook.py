@@ -40,7 +40,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Return the output of a command, without spaces at the ends of lines."""
     assert main(words) == 0
-    return "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").split("\n"))
+    return "\n".join(line.rstrip() for line in capsys.readouterr().out.split("\n")).strip("\n")
 
 
 def shown(value: object) -> tuple[ElementTree.Element, str]:
@@ -303,8 +303,11 @@ def test_a_study_has_a_table_for_latex() -> None:
     assert len(rows) == 1 + len(sample_study.LADDER)
     assert {line.count("&") for line in rows} == {6}
     assert r"bits/byte $\pm$ sd" in rows[0]
+    assert "$-$0." in "".join(rows), "a minus sign, not a hyphen"
     hostile = sample_study.hostile().latex()
-    assert not re.search(r"(?<!\\)[#%_$](?!\\pm|\\t|\\l|\$)", hostile.replace("$\\pm$", "").replace("$\\times$", ""))
+    for own in ("$\\pm$", "$\\times$", "$-$"):
+        hostile = hostile.replace(own, "")
+    assert not re.search(r"(?<!\\)[#%_$](?!\\pm|\\t|\\l|\$)", hostile)
 
 
 def test_a_run_shows_its_curves(tmp_path: Path) -> None:

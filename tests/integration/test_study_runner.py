@@ -24,6 +24,7 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.evidence.results import read_results, record
+from archlab.model.decoder import Decoder
 from archlab.pricing.work import training_flops
 from archlab.report.study.arms import level_rows
 from archlab.report.study.factors import factor_rows, pairs
@@ -529,8 +530,27 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
         progress.timing("training speed")(0)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "comparing: 4 runs, from random weights"
-    assert [line.partition("; ")[2] for line in lines[1:]] == ["4.5 min left", "3 min left", "90 s left", "", ""]
+    assert [line.partition("; ")[2] for line in lines[1:]] == ["", "3 min left", "90 s left", "", ""]
     assert lines[-1] == "timing, with nothing else running: training speed"
+
+
+def test_a_larger_model_counts_more_in_the_time_left(lab, capsys, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("archlab.progress.time.monotonic", lambda: clock.now)
+    study = lab.study(arms={"small": {}, "large": {"model.n_layers": 12}})
+    small, large = (study.plan.compared(arm, 0) for arm in study.arms)
+    ratio = sum(p.numel() for p in Decoder(large.config.model, seed=None).parameters()) / sum(
+        p.numel() for p in Decoder(small.config.model, seed=None).parameters()
+    )
+    with StudyProgress() as progress:
+        watch = progress([small, large])
+        watch(RunProgress(small, 0.5))
+        clock.now += 60.0
+        watch(RunProgress(small, 1.0, summary=summary_of(2.0)))
+    minutes, *unit = capsys.readouterr().err.splitlines()[1].partition("; ")[2].split()
+    assert ratio > 2
+    assert unit == ["min", "left"]
+    assert float(minutes) == pytest.approx(2 * ratio, abs=0.02)
 
 
 def test_code_is_compared_without_its_comments_and_layout():

@@ -22,6 +22,7 @@ class RMSNorm(nn.Module):
         size = (x**2).sum(axis, keepdim=True) if self.bug == "sum" else (x**2).mean(axis, keepdim=True)
         divisor = size + eps if self.bug == "no-root" else torch.sqrt(size + eps)
         divisor = divisor + self.eps if self.bug == "eps-outside" else divisor
+        divisor = x.abs().mean(-1, keepdim=True) + eps if self.bug == "absolute" else divisor
         weight = {"no-weight": torch.ones_like(self.weight), "offset": 1 + self.weight}.get(self.bug, self.weight)
         return x / divisor * weight
 
@@ -52,6 +53,7 @@ class RoPE(nn.Module):
         theta = 5e5 if bug == "rope-theta" else theta
         exponent = torch.arange(0, d_k, 2, dtype=torch.float64) / d_k / (2 if bug == "rope-exponent" else 1)
         exponent = -exponent if bug == "rope-exponent-sign" else exponent
+        exponent = exponent + 2 / d_k if bug == "rope-exponent-shift" else exponent
         angles = torch.arange(max_seq_len + 1, dtype=torch.float64)[:, None] * theta**-exponent
         self.bug = bug
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -62,6 +64,7 @@ class RoPE(nn.Module):
         positions = positions + 1 if self.bug == "rope-first-position" else positions
         cos, sin = self.cos[positions], self.sin[positions]
         sin = -sin if self.bug == "rope-direction" else sin
+        cos, sin = (sin, cos) if self.bug == "rope-cos-sin" else (cos, sin)
         if self.bug == "rope-missing":
             return x
         if self.bug == "rope-pairing":
@@ -72,6 +75,8 @@ class RoPE(nn.Module):
             return x * cos.repeat_interleave(2, -1) + torch.cat((-b, a), -1) * sin.repeat_interleave(2, -1)
         a, b = x[..., 0::2], x[..., 1::2]
         first = a * cos + b * sin if self.bug == "rope-sign" else a * cos - b * sin
+        if self.bug == "rope-output-order":
+            return torch.cat((first, b * cos + a * sin), -1)
         return torch.stack((first, b * cos + a * sin), -1).flatten(-2)
 
 
@@ -127,6 +132,7 @@ class Attention(nn.Module):
             torch.ones(T, T, dtype=torch.bool), {"mask-hides-own": 0, "mask-shows-next": 2}.get(self.bug, 1)
         )
         hidden = ~hidden if self.bug == "mask-inverted" else hidden
+        hidden = hidden.T if self.bug == "mask-transposed" else hidden
         hidden = torch.zeros_like(hidden) if self.bug == "no-mask" else hidden
         fill = {"mask-zero": 0.0, "mask-hides-own": -1e9 if self.empty is None else INF}.get(self.bug, INF)
         if self.bug == "mask-after-softmax":
@@ -165,6 +171,8 @@ class SwiGLU(nn.Module):
             return self.w2(act(gate))
         if self.bug == "mlp-adds-input":
             return x + self.w2(act(gate) * up)
+        if self.bug == "activation-of-both":
+            return self.w2(act(gate) * act(up))
         if self.bug == "activation-of-product":
             return self.w2(act(gate * up))
         return self.w2(act(gate) + up if self.bug == "gate-added" else act(gate) * up)
@@ -196,6 +204,11 @@ class Block(nn.Module):
             case "no-residual":
                 x = f(a(x))
                 return x + g(b(x))
+            case "residual-twice":
+                x = x + x + f(a(x))
+                return x + x + g(b(x))
+            case "residual-of-layer-input":
+                return x + g(b(x + f(a(x))))
             case "parallel":
                 return x + f(a(x)) + g(b(x))
             case "mlp-first":

@@ -56,6 +56,8 @@ def part_of(name):
         "residual-after-norm",
         "no-norms",
         "no-residual",
+        "residual-twice",
+        "residual-of-layer-input",
         "parallel",
         "mlp-first",
         "norms-swapped",

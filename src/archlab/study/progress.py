@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from archlab.config.core.text import note
+from archlab.config.training import resolve_train
+from archlab.pricing.params import parameters
 from archlab.pricing.units import plural
 from archlab.progress import Bar
 from archlab.study.executors.executor import RunProgress
@@ -54,6 +56,7 @@ class PhaseProgress:
     def __init__(self, bar: Bar, runs: Sequence[Run], noted: set[tuple[str, str]]) -> None:
         self._bar, self._noted = bar, noted
         self._share_done = dict.fromkeys((run.name for run in runs), 0.0)
+        self._weight = {run.name: _work(run) for run in runs}
         self._ended = 0
         self._busy: set[str] = set()
         self._move()
@@ -86,7 +89,8 @@ class PhaseProgress:
 
     @property
     def _share(self) -> float:
-        return sum(self._share_done.values()) / self._all
+        done = sum(self._weight[name] * share for name, share in self._share_done.items())
+        return done / sum(self._weight.values())
 
     def _move(self) -> None:
         self._bar.update(self._share, f"{self._ended}/{self._all} runs")
@@ -95,6 +99,11 @@ class PhaseProgress:
         """Append the remaining time if the output is not a terminal. In a terminal, the bar shows it."""
         time_left = "" if self._bar.is_drawn or self._ended == self._all else self._bar.time_left(self._share)
         return f"{line}; {time_left}" if time_left and len(f"{line}; {time_left}") <= _COLUMNS else line
+
+
+def _work(run: Run) -> float:
+    """Return a number that is proportional to the time of a run, roughly: its tokens times its parameters."""
+    return float(resolve_train(run.config).trained * parameters(run.config.model).total)
 
 
 def _begins_trained(run: Run) -> bool:

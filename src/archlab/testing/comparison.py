@@ -20,8 +20,8 @@ from archlab.testing.candidate import Candidate, MaskForm
 from archlab.testing.checks import all_checks
 from archlab.testing.explanation import mistakes_in, tries_pairs
 from archlab.testing.matching import Mapped, match
-from archlab.testing.mistakes import Mistake
 from archlab.testing.pair import Pair, pairs
+from archlab.testing.planting import Mistake
 from archlab.testing.reference import Reference
 from archlab.testing.verdict import Comparison
 

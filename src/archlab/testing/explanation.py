@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from archlab.testing.closeness import EXACT, FLOAT32, distance
-from archlab.testing.mistakes import MISTAKES, Mistake
-from archlab.testing.planting import Plant
+from archlab.testing.mistakes import MISTAKES
+from archlab.testing.planting import Mistake, Plant
 from archlab.testing.reference import Reference
 
 MOST_FOR_PAIRS = 200_000

@@ -4,9 +4,9 @@ Each function takes what is wrong, and returns a function that changes a referen
 S keys, H query heads, K key/value heads, C head_dim, V v_dim.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,18 @@ from archlab.model.norms import LayerNorm, RMSNorm
 from archlab.testing.reference import Reference
 
 Plant = Callable[[Reference], None]
+
+
+class Mistake(NamedTuple):
+    """A known mistake."""
+
+    name: str
+    words: str
+    """Sentence that says what the code does, and what it should do."""
+    plants: Sequence[Plant]
+    """Changes of archlab's reference that make this mistake. They differ in details, such as the number that replaces
+    -inf."""
+
 
 Divisor = Callable[[Tensor, float], Tensor]
 """Function of the input, [..., T, D], and eps that returns the divisor of a norm."""
@@ -50,13 +62,15 @@ def _normed(
     *,
     divisor: Divisor = root,
     is_centered: bool | None = None,
+    sees_mean: bool = False,
     has_weight: bool = True,
     offset: float | None = None,
     has_bias: bool = True,
 ) -> Tensor:
+    """Return the norm's output. With `sees_mean`, the divisor is computed before the mean is subtracted."""
     is_centered = isinstance(norm, LayerNorm) if is_centered is None else is_centered
-    x = x - x.mean(-1, keepdim=True) if is_centered else x
-    normed = x / divisor(x, norm.eps)
+    centered = x - x.mean(-1, keepdim=True) if is_centered else x
+    normed = centered / divisor(x if sees_mean else centered, norm.eps)
     if norm.weight is not None and has_weight:
         normed = normed * (norm.weight + (norm.offset if offset is None else offset))
     bias = norm.bias if isinstance(norm, LayerNorm) and has_bias else None
@@ -229,13 +243,18 @@ def norms_moved(before: bool = False, after: bool = False, stream: bool = False,
     return in_layers(change)
 
 
-def without_residual(*branches: str) -> Plant:
-    """Return a plant whose layers do not add the stream to the output of these branches."""
+def with_residuals(*branches: str, times: float = 1.0, of_layer: bool = False) -> Plant:
+    """Return a plant whose layers add another tensor than the stream to the output of these branches.
+
+    It is the stream `times` a number, or the input of the layer with `of_layer`.
+    """
 
     def forward(layer: Layer, x: Tensor, context: Context, states: Any = None) -> Tensor:
+        layer_input = x
         for stage in layer.stages:
             first = getattr(layer, f"{stage[0].name}_norms")
-            total = torch.zeros_like(x) if stage[0].name in branches else x
+            other = layer_input if of_layer else times * x
+            total = other if stage[0].name in branches else x
             for branch in stage:
                 norms = getattr(layer, f"{branch.name}_norms")
                 read = first.before(x) if branch.shares_input else norms.before(x)

@@ -74,6 +74,41 @@ def of_two_layouts(context: Context, rope: Rope, width: int) -> Rotation:
     return replace(rotation, sin=rotation.sin * signs, interleaved=not rotation.interleaved)
 
 
+def with_cos_for_sin(context: Context, rope: Rope, width: int) -> Rotation:
+    """Return the rotation in which cosine and sine are exchanged."""
+    rotation = _rotation(context)
+    signs = _signs(rotation.interleaved, rotation.sin.shape[-1])
+    return replace(rotation, cos=rotation.sin * signs, sin=rotation.cos * signs)
+
+
+def with_frequencies(exponent: Callable[[Tensor, int], Tensor]) -> Callable[[Context, Rope, int], Rotation]:
+    """Return the change to a rotation in which pair i of n turns by position * theta^(-exponent(i, n))."""
+
+    def turn(context: Context, rope: Rope, width: int) -> Rotation:
+        rotation = _rotation(context)
+        n = rotation.sin.shape[-1] // 2
+        per_token = rope.theta ** -exponent(torch.arange(n, dtype=torch.float64), n)
+        angles = (context.positions_BT[..., None] * per_token)[:, None]
+        both = angles.repeat_interleave(2, -1) if rotation.interleaved else torch.cat((angles, angles), -1)
+        signs = _signs(rotation.interleaved, 2 * n)
+        return replace(rotation, cos=both.cos(), sin=both.sin() * signs)
+
+    return turn
+
+
+class Reordered:
+    """Rotation whose results are in the order of the other pairing."""
+
+    def __init__(self, context: Context) -> None:
+        self._rotation = _rotation(context)
+
+    def rotate(self, x: Tensor) -> Tensor:
+        rotated, R = self._rotation.rotate(x), self._rotation.sin.shape[-1]
+        shape = (-1, 2) if self._rotation.interleaved else (2, -1)
+        own = rotated[..., :R].unflatten(-1, shape).transpose(-1, -2).flatten(-2)
+        return torch.cat((own, rotated[..., R:]), -1)
+
+
 def _rotation(context: Context) -> Rotation:
     """Return archlab's rotation. Raise RuntimeError if another planted mistake has replaced it."""
     if not isinstance(context.rotation, Rotation):

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from archlab.displayed import Written
 from archlab.testing import Part
-from archlab.testing.mistakes import Mistake
+from archlab.testing.planting import Mistake
 
 Status = Literal["equal", "differs", "note", "not checked"]
 
@@ -68,6 +68,6 @@ class Comparison(Written):
 
 _WITHOUT_PAIRS = (
     "Pairs of mistakes were not tried: archlab tries them in a part of a model, with at most 200,000 parameters.\n"
-    "Compare a smaller part, or use small widths, as in model.d_model=64."
+    "Compare a smaller part, or use small widths, as in model.d_model=64 model.mlp.d_ff=128."
 )
 _TOGETHER = "These two mistakes together give exactly your output:"

@@ -1,5 +1,6 @@
 """Values as text, as Python's prompt shows them: the output of the command about the same value."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import singledispatch
 from io import StringIO
@@ -43,10 +44,10 @@ _WIDTH = 100
 
 
 def text_of(value: object) -> str:
-    """Return the text of a value, without a newline at the end."""
+    """Return the text of a value, without empty lines at its start and end."""
     text = StringIO()
     print_value(value, console(file=text, width=_WIDTH))
-    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").split("\n"))
+    return "\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n")
 
 
 @singledispatch
@@ -177,5 +178,9 @@ def latex_of(study: StudySummary) -> str:
     )  # fmt: skip
 
 
+_NEGATIVE = re.compile(r"(?<!\w)-(?=\d)")
+
+
 def _latex(text: str) -> str:
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return _NEGATIVE.sub("$-$", escaped)  # a hyphen would be shorter than a minus sign
