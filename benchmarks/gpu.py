@@ -10,9 +10,10 @@ Needs `pip install -e '.[bench,dev]'`. Usage:
 
 The part `kernels` compares logits and gradients with float64, resumes a run that was killed, and makes a profile. The
 part `train` compares training at 1B parameters with other libraries and with the peak of matrix products. The part
-`decode` compares decoding at 1B parameters with transformers and with the bandwidth of a copy. The part `layers`
-compares layers with plain causal attention: attention with masks, mixtures and recurrent mixers. The part `grid` tests
-the invariants for some configs of the grid, and compares counted memory with measured memory.
+`decode` compares decoding at 1B parameters with transformers and with the bandwidth of a copy, and the logits of
+compiled steps with float64. The part `layers` compares layers with plain causal attention: attention with masks,
+mixtures and recurrent mixers. The part `grid` tests the invariants for some configs of the grid, and compares counted
+memory with measured memory.
 
 Each entrant has a process and a time limit of its own. Its result is written at once, so a part that is killed loses at
 most one entrant. A part that is started again goes on with the entrants that have no result. It begins again if the
@@ -37,6 +38,7 @@ import torch
 from decode import copying
 from gpu_entrants import (
     agreement,
+    decoded,
     decoding,
     layer,
     memory,
@@ -141,6 +143,8 @@ def decode() -> Iterator[tuple[str, Entrant]]:
             arguments = (library, mode, context, SHAPE, CUDA)
             yield f"{library} {mode} at {context}", Entrant(speed, (decoding, arguments, CUDA))
     yield "copy", Entrant(speed, (copying, (), CUDA))
+    for name in ("GQA", "window", "soft cap", "sinks"):
+        yield f"{name}, values", Entrant(decoded, ((COMPARED[name],), "bfloat16", CUDA))
 
 
 def layers() -> Iterator[tuple[str, Entrant]]:

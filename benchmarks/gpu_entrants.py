@@ -20,6 +20,7 @@ from torch import Tensor
 from archlab.exchange.configs import load_config
 from archlab.infer.generate import generate
 from archlab.infer.int8 import to_int8
+from archlab.infer.session import Session, left_pad
 from archlab.infer.speed import profile, rehearse
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 ROUNDS = 5
 FEW, MANY = 16, 144
 """Numbers of tokens that one round of decoding writes. The time of the prompt cancels in their difference."""
-ROWS, TOKENS, PASSES = 2, 300, 8
+ROWS, TOKENS, PASSES, STEPS = 2, 300, 8, 20
 PARTS = ("logits", "gradients")
 WORSE = 4
 """Largest error on the GPU, as a multiple of the error that the reference kernel has on the CPU in the same dtype."""
@@ -72,32 +73,80 @@ def agreement(
 
 def errors_of(overrides: tuple[str, ...], kernel: str, format_: str, device: str, *, packed: bool) -> dict[str, float]:
     """Return the errors of a kernel on the device, and of the reference kernel on the CPU in the same dtype."""
-    config, dtype = load_config("tiny-llama", *SMALL, *overrides), getattr(torch, format_)
-    rounded = Decoder(config.model, kernel="reference")
-    with torch.no_grad():
-        for parameter in rounded.parameters():  # otherwise, attention is nearly uniform, and faults in it are small
-            parameter.mul_(3 if parameter.dim() > 1 else 1)
-    rounded.to(dtype)
 
-    def outputs(kernel: str, dtype: torch.dtype, device: str) -> list[Tensor]:
-        with torch.device("cpu"):
-            model = Decoder(config.model, seed=None, kernel=kernel).to(dtype)
-        model.load_state_dict(rounded.state_dict())
-        tokens = torch.randint(512, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
+    def outputs(model: Decoder, device: str) -> list[Tensor]:
+        tokens = random_tokens()
         documents = (torch.arange(TOKENS) // 70).expand(ROWS, -1) if packed else None
-        model.to(device)
         logits = model(tokens.to(device), documents=None if documents is None else documents.to(device))
         logits.double().square().mean().backward()
         gradients = torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
         return [logits.detach().double().cpu(), gradients.cpu()]
 
-    exact = outputs("reference", torch.float64, "cpu")
-    found = {"gpu": outputs(kernel, dtype, device), "reference": outputs("reference", dtype, "cpu")}
+    make = models_of(overrides, format_)
+    dtype = getattr(torch, format_)
+    exact = outputs(make("reference", torch.float64, "cpu"), "cpu")
+    found = {
+        "gpu": outputs(make(kernel, dtype, device), device),
+        "reference": outputs(make("reference", dtype, "cpu"), "cpu"),
+    }
     return {
-        f"{name}, {part}": ((got - right).square().mean().sqrt() / right.square().mean().sqrt()).item()
+        f"{name}, {part}": relative_error(got, right)
         for name, got_parts in found.items()
         for part, got, right in zip(PARTS, got_parts, exact, strict=True)
     }
+
+
+def decoded(overrides: tuple[str, ...], format_: str, device: str) -> dict[str, Any]:
+    """Compare logits of compiled decoding steps with uncompiled steps of the reference kernel in float64.
+
+    The sequences have different lengths. Errors are judged as in `agreement`.
+    """
+
+    def logits(model: Decoder, *, compile: bool) -> Tensor:
+        tokens = random_tokens()
+        prompts, padding = left_pad([tokens[0, :200], tokens[1, :120]])
+        session = Session(model, prompts.to(model.embedding.weight.device), TOKENS, padding=padding, compile=compile)
+        steps = [session.logits().double().cpu()]
+        for i in range(STEPS):
+            session.read(tokens[:, 200 + i, None].to(model.embedding.weight.device))
+            steps.append(session.logits().double().cpu())
+        return torch.stack(steps)
+
+    make, dtype = models_of(overrides, format_), getattr(torch, format_)
+    exact = logits(make("reference", torch.float64, "cpu"), compile=False)
+    got = relative_error(logits(make("auto", dtype, device), compile=True), exact)
+    expected = relative_error(logits(make("reference", dtype, "cpu"), compile=False), exact)
+    return {"errors": {"gpu": got, "reference": expected}, "passed": got <= WORSE * expected}
+
+
+def models_of(overrides: tuple[str, ...], format_: str) -> Callable[[str, torch.dtype, str], Decoder]:
+    """Return a function of a kernel, a dtype and a device that makes a small model, always with the same weights.
+
+    They can be represented in the format.
+    """
+    config = load_config("tiny-llama", *SMALL, *overrides)
+    with torch.device("cpu"):
+        rounded = Decoder(config.model, kernel="reference")
+    with torch.no_grad():
+        for parameter in rounded.parameters():  # otherwise, attention is nearly uniform, and faults in it are small
+            parameter.mul_(3 if parameter.dim() > 1 else 1)
+    rounded.to(getattr(torch, format_))
+
+    def make(kernel: str, dtype: torch.dtype, device: str) -> Decoder:
+        with torch.device("cpu"):
+            model = Decoder(config.model, seed=None, kernel=kernel).to(dtype)
+        model.load_state_dict(rounded.state_dict())
+        return model.to(device)
+
+    return make
+
+
+def random_tokens() -> Tensor:
+    return torch.randint(512, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
+
+
+def relative_error(got: Tensor, right: Tensor) -> float:
+    return ((got - right).square().mean().sqrt() / right.square().mean().sqrt()).item()
 
 
 def resumed(device: str) -> dict[str, Any]:

@@ -117,14 +117,17 @@ STEPS = {
 }
 
 
+@pytest.mark.parametrize("lengths", [(9, 4), (7, 7)], ids=["padded", "one mask row"])
 @pytest.mark.parametrize("name", STEPS)
-def test_a_compiled_decoding_step_contains_flex(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_decoding_step_contains_flex(
+    name: str, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a GPU, `auto` chooses it. A CPU cannot compile it with a mask that is made in the graph, so it is traced here.
 
-    The texts have different lengths, and the window is shorter than they are.
+    The window is shorter than the texts.
     """
     model = decoder(STEPS[name], "reference")
-    prompts, padding = left_pad([grid.tokens(1)[0, :n] for n in (9, 4)])
+    prompts, padding = left_pad([grid.tokens(2)[i, :n] for i, n in enumerate(lengths)])
     expected = _logits_while_writing(Session(model, prompts, 20, padding=padding))
 
     def choose(_: str, needs: kernels.KernelNeeds) -> kernels.Kernel:
@@ -145,5 +148,7 @@ def _logits_while_writing(session: Session) -> torch.Tensor:
 
 
 def _with_flex(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-    assert any("flex_attention" in str(node.target) for node in graph.graph.nodes)
+    """Check that torch can divide the keys among the processors of a GPU: one tile is a unit of work."""
+    calls = [node for node in graph.graph.nodes if "flex_attention" in str(node.target)]
+    assert {call.args[4][-3:-1] for call in calls} == {(masks.TILE, masks.TILE)}
     return aot_eager(graph, inputs)

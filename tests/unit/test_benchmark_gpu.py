@@ -7,10 +7,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from archlab.exchange.configs import load_config
 from archlab.model import kernels
@@ -163,6 +165,21 @@ def test_a_wrong_kernel_is_seen(gpu, monkeypatch) -> None:
 
     monkeypatch.setitem(kernels.KERNELS, "sdpa", wrong)
     assert not gpu.agreement((override,), "sdpa", ("bfloat16",), "cpu")["passed"]
+
+
+def test_a_wrong_decoding_step_is_seen(gpu, monkeypatch) -> None:
+    override = gpu.COMPARED["window"]
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    assert gpu.decoded((override,), "bfloat16", "cpu")["passed"]
+    right = kernels.KERNELS["sdpa"]
+
+    def wrong(q, k, v, mask, bias, softmax):
+        is_used = torch.arange(k.shape[2]) != 40
+        return right(q, k * is_used[:, None] if q.shape[2] == 1 else k, v, mask, bias, softmax)
+
+    torch.compiler.reset()
+    monkeypatch.setitem(kernels.KERNELS, "sdpa", wrong)
+    assert not gpu.decoded((override,), "bfloat16", "cpu")["passed"]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from archlab.model.kernels import (
     Kernel,
     blocked,
     choose_kernel,
-    flex_width,
+    flex_widths,
     in_call,
     prefer_products,
     products,
@@ -306,10 +306,11 @@ def test_on_a_gpu_only_flash_attention_knows_groups(
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
         ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
         ({"widths": (64, 8)}, ["blocked", "products", "sdpa", "reference"]),
-        ({"flex_width": 0}, ["blocked", "products", "sdpa", "reference"]),
+        ({"flex_widths": ()}, ["blocked", "products", "sdpa", "reference"]),
         ({"widths": (576, 512)}, ["blocked", "products", "sdpa", "reference"]),
-        ({"flex_width": 64, "widths": (64, 64)}, ["flex", "blocked", "products", "sdpa", "reference"]),
-        ({"flex_width": 64, "widths": (64, 80)}, ["blocked", "products", "sdpa", "reference"]),
+        ({"flex_widths": range(65), "widths": (64, 64)}, ["flex", "blocked", "products", "sdpa", "reference"]),
+        ({"flex_widths": range(65), "widths": (64, 80)}, ["blocked", "products", "sdpa", "reference"]),
+        ({"widths": (160, 160)}, ["blocked", "products", "sdpa", "reference"]),
         (CPU | {"widths": (64, 8)}, ["flex", "blocked", "products", "sdpa", "reference"]),
         ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
         (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
@@ -344,6 +345,10 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "on_cuda": False}, reference),
         ({"softcap": True, "cache": "grows"}, reference),
         ({"softcap": True, "cache": "fixed", "heads_per_key": 8}, flex),  # compiled decoding
+        ({"softcap": True, "cache": "fixed", "heads_per_key": 6}, flex),
+        ({"softcap": True, "cache": "grows", "queries": 4095}, reference),
+        ({"softcap": True, "cache": "grows", "queries": 4096}, flex),  # a long prompt
+        ({"mask": "other", "cache": "grows", "queries": 4096}, sdpa),
         ({"softcap": True, "widths": (8, 16)}, reference),  # torch refuses to compile flex
         ({"softcap": True, "widths": (16, 8)}, reference),
         ({"softcap": True, "widths": (16, 16)}, flex),
@@ -353,9 +358,9 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"sinks": True}, flex),  # the full layers of gpt-oss
         ({"sinks": True, "cache": "grows"}, sdpa),
         ({"sinks": True, "cache": "fixed", "heads_per_key": 8}, flex),
-        ({"sinks": True, "flex_width": 0}, sdpa),
-        ({"softcap": True, "flex_width": 0}, reference),
-        ({"mask": "other", "is_cut": True, "flex_width": 0}, blocked),
+        ({"sinks": True, "flex_widths": ()}, sdpa),
+        ({"softcap": True, "flex_widths": ()}, reference),
+        ({"mask": "other", "is_cut": True, "flex_widths": ()}, blocked),
         ({"sinks": True, "on_cuda": False}, sdpa),
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
@@ -411,21 +416,26 @@ def test_the_tiles_of_flex_fit_into_the_shared_memory_of_a_gpu(
     """The least that a block needs is computed from torch's own settings: a tile of queries, and tiles of keys and values
     for all stages but one."""
     find_gpu(monkeypatch, capability, shared_memory)
-    assert flex_width(torch.device("cuda"), dtype) == widest
+    widths = flex_widths(torch.device("cuda"), dtype)
+    assert max(widths, default=0) == widest
     minor = 6 if (capability, shared_memory) == (8, 99) else 0
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (capability, minor))
     settings = CUDAConfigHeuristic()
-    for width in range(16, widest + 1, 16):
+    for width in widths:
         for found in settings.get_flex_attn_fwd_configs(width, dtype):
             keys_and_values = 2 * (found.num_stages - 1) * found.block_n
             padded = 1 << (width - 1).bit_length()  # Triton's tiles are powers of two
-            assert (found.block_m + keys_and_values) * padded * dtype.itemsize <= 1024 * shared_memory, width
+            is_exact = width == padded >= 64  # torch has a setting for this width
+            room = 1024 * shared_memory * (1.0 if is_exact else 0.9)
+            assert (found.block_m + keys_and_values) * padded * dtype.itemsize <= room, width
 
 
 def test_flex_needs_a_compiler_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     find_gpu(monkeypatch)
     monkeypatch.setattr(kernels, "has_compiler", lambda: False)
-    assert flex_width(torch.device("cuda"), torch.bfloat16) == 0
+    kernels._can_compile.cache_clear()
+    assert flex_widths(torch.device("cuda"), torch.bfloat16) == ()
+    kernels._can_compile.cache_clear()
 
 
 @pytest.mark.parametrize(("capability", "kernels"), [(7, {"reference": 2}), (9, {"flex": 2})])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.model.graphs import allow_forms, outside_graphs
-from archlab.model.masks import Mask, causal_tiles, hides_nothing, padded_length, row_of
+from archlab.model.masks import Mask, all_tiles, causal_tiles, hides_nothing, padded_length, row_of
 from archlab.model.softmax import Softmax
 from archlab.model.state import is_compiled_step
 
@@ -34,19 +34,21 @@ def flex(
 def _in_step(
     q_BH1C: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_B1S: Mask | None, bias_BH1S: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Return the output for a single query. Each step would need new tiles, so the mask is a part of the scores.
+    """Return the output for a single query. The mask is a part of the scores, because it changes in each step.
 
-    torch divides the keys of each head among the processors of a GPU.
+    torch divides the tiles of keys of each head among the processors of a GPU. Without tiles, it would make a single
+    one.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
     seen_B1S = None if mask_B1S is None or hides_nothing(mask_B1S) else mask_B1S.dense
+    tiles = (all_tiles if mask_B1S is None else mask_B1S.all_tiles)(k_BKSC.shape[2], k_BKSC.device)
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         s = _score(s, b, h, q, k, bias_BH1S, softmax)
         return s if seen_B1S is None else torch.where(seen_B1S[row_of(seen_B1S, b), q, k], s, float("-inf"))
 
-    return _attended(flex_attention, q_BH1C, k_BKSC, v_BKSV, score, None, softmax)
+    return _attended(flex_attention, q_BH1C, k_BKSC, v_BKSV, score, tiles, softmax)
 
 
 @outside_graphs  # on a CPU, torch cannot compile a graph in which a mask is made
@@ -88,7 +90,7 @@ def _score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, bias_BHQS: Ten
 
 def _attended(
     attend: Callable[..., Any], q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, score: Callable[..., Tensor],
-    blocks: "BlockMask | None", softmax: Softmax,
+    blocks: "BlockMask", softmax: Softmax,
 ) -> Tensor:  # fmt: skip
     """Return the output, [B, H, Q, V], of torch's flex_attention or of its compiled form."""
     from torch.nn.attention.flex_attention import AuxRequest

@@ -6,8 +6,9 @@ of all kernels are equal up to rounding.
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Site
-from archlab.config.components.kernel_choice import KernelName, KernelNeeds, kernel_for
+from archlab.config.components.kernel_choice import FLEX_WIDTHS, KernelName, KernelNeeds, kernel_for
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
@@ -105,25 +106,30 @@ def is_before_ampere(device: torch.device) -> bool:
     return _is_gpu(device) and torch.cuda.get_device_properties(device).major < 8
 
 
-def flex_width(device: torch.device, dtype: torch.dtype) -> int:
-    """Return the largest width of a head for which flex_attention runs on the device. 0: it does not run there.
+def flex_widths(device: torch.device, dtype: torch.dtype) -> Collection[int]:
+    """Return the widths of a head for which flex_attention runs on the device. Empty: it does not run there.
 
-    Its tiles must fit into the shared memory of a block of threads. torch has one setting for each width, made for an
-    A100 (163 KiB). Consumer GPUs have 99 KiB, where wide heads end with an error (pytorch issue 180278). These limits
-    follow from torch's settings, forward and backward, and were not measured. torch has settings for up to 256, and
-    tests them from a compute capability of 8.0 on. Triton needs a C++ compiler.
+    Its tiles must fit into the shared memory of a block of threads. torch has settings for powers of two, made for an
+    A100 (163 KiB). Between them, it rounds the width up and takes settings that need more. Consumer GPUs have 99 KiB,
+    where wide heads end with an error (pytorch issue 180278). These limits follow from torch's settings, forward and
+    backward, and were not measured. torch tests flex from a compute capability of 8.0 on. Triton needs a C++ compiler.
     """
     if not _is_gpu(device):
-        return _WIDEST[True][0]
-    if is_before_ampere(device) or not (torch.compiler.is_compiling() or has_compiler()):
-        return 0
+        return FLEX_WIDTHS
+    if is_before_ampere(device) or not (torch.compiler.is_compiling() or _can_compile()):
+        return ()
     is_large = torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _LARGE_SHARED_MEMORY
-    return _WIDEST[is_large][dtype.itemsize > 2]
+    width = 256 // dtype.itemsize
+    return range(1, width + 1) if not is_large else FLEX_WIDTHS if dtype.itemsize == 2 else (*range(1, width + 1), 128)
+
+
+@cache
+def _can_compile() -> bool:
+    """Return `has_compiler()`. Looking for a compiler in each call would take half a millisecond."""
+    return has_compiler()
 
 
 _LARGE_SHARED_MEMORY = 160 * 1024
-_WIDEST = {True: (256, 128), False: (128, 64)}
-"""Widest head of flex in 16 bits and in float32, by whether the GPU's shared memory is large."""
 
 
 def _is_gpu(device: torch.device) -> bool:
@@ -278,7 +284,7 @@ def in_call(
         heads_per_key=q.shape[-3] // k.shape[-3],
         widths=(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
-        flex_width=flex_width(q.device, q.dtype),
+        flex_widths=flex_widths(q.device, q.dtype),
         float64=q.dtype is torch.float64,
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
         queries=q.shape[-2],

@@ -36,6 +36,10 @@ class Mask(Protocol):
         """The mask as a `BlockMask` for flex_attention."""
         ...
 
+    def all_tiles(self, n_keys: int, device: torch.device) -> "BlockMask":
+        """Return tiles of all keys, for a single query. They hide no key, so the scores must contain the mask."""
+        ...
+
 
 def dense(mask_BQS: Mask | None) -> Tensor | None:
     """Return the mask as a tensor; None for a plain causal mask."""
@@ -74,6 +78,9 @@ class _Once:
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
+
+    def all_tiles(self, n_keys: int, device: torch.device) -> "BlockMask":
+        return self._once("all tiles", lambda: all_tiles(n_keys, device))
 
 
 @dataclass(frozen=True)
@@ -348,6 +355,17 @@ def pad_to_tiles(x: Tensor, dim: int) -> Tensor:
 def causal_tiles(n_queries: int, n_keys: int, device: torch.device) -> "BlockMask":
     """Return the plain causal mask as a `BlockMask` for flex_attention. It is made once for all layers and steps."""
     return _tiles(lambda b, h, q, k: k <= q, 1, n_queries, n_keys, device)
+
+
+def all_tiles(n_keys: int, device: torch.device) -> "BlockMask":
+    """Return tiles of all keys, for a single query. None of them hides a key."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    n = -(-n_keys // TILE)
+    numbers = torch.arange(n, dtype=torch.int32, device=device)[None, None, None]
+    return BlockMask.from_kv_blocks(
+        torch.full_like(numbers[..., 0], n), numbers, BLOCK_SIZE=TILE, seq_lengths=(1, n_keys)
+    )
 
 
 def _tiles(

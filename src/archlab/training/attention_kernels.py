@@ -14,7 +14,7 @@ from archlab.config.components.visibility import hidden_keys
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
-from archlab.model.kernels import flex_width, products, sdpa
+from archlab.model.kernels import flex_widths, products, sdpa
 from archlab.model.masks import Visible
 from archlab.model.softmax import Softmax
 from archlab.training.device import Device
@@ -91,7 +91,7 @@ def attention_kernels(
             sinks=getattr(attention, "sinks", False),
             widths=(attention.query_width, getattr(attention, "v_dim", attention.query_width)),
             on_cuda=device.type == "cuda",
-            flex_width=flex_width(torch.device(device.type), device.dtype),
+            flex_widths=flex_widths(torch.device(device.type), device.dtype),
             gradients=True,
             queries=queries_1T.shape[1],
             products_up_to=products_up_to,

@@ -5,7 +5,7 @@ The costs (`any_attention.py`), the kernels themselves (`model/kernels.py`) and 
 without torch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,13 @@ MaskKind = Literal["causal", "none", "other"]
 CacheKind = Literal["none", "grows", "fixed"]
 """Kind of cache from which a call reads its keys. `none`: no cache, only the tokens of the pass. `grows`: a cache from
 which each call reads more keys. `fixed`: all slots of a cache, in a compiled decoding step."""
+
+
+FLEX_WIDTHS = frozenset((*range(1, 129), 256))
+"""Widths of a head for which `flex` runs in 16 bits on a GPU with large shared memory."""
+
+LONG_PROMPT = 4096
+"""Number of queries from which `flex` is worth its compile time in a pass that fills a cache."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,8 @@ class KernelNeeds:
     widths: tuple[int, int] = (64, 64)
     """Width of a query, and width of a value."""
     on_cuda: bool = True
-    flex_width: int = 256
-    """Largest width of a head for which `flex` runs on the GPU. 0: it does not run there."""
+    flex_widths: Collection[int] = FLEX_WIDTHS
+    """Widths of a head for which `flex` runs on the GPU. Empty: it does not run there."""
     float64: bool = False
     gradients: bool = False
     queries: int = 1
@@ -83,10 +90,10 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
     if needs.float64:
         return "float64"
     if needs.on_cuda:
-        if needs.flex_width == 0:
+        if not needs.flex_widths:
             return "GPUs with a compute capability below 8.0, or without a C++ compiler"
-        if max(needs.widths) > needs.flex_width:
-            return f"heads wider than {needs.flex_width} in this dtype on this GPU"
+        if max(needs.widths) not in needs.flex_widths:
+            return f"heads of width {max(needs.widths)} in this dtype on this GPU"
         return "heads below a width of 16 on cuda" if min(needs.widths) < 16 else None
     on_cpu = {"gradients": needs.gradients, "sinks": needs.sinks, "compiled decoding": needs.cache == "fixed"}
     return next((f"{name} on cpu" for name, is_asked in on_cpu.items() if is_asked), None)
@@ -97,15 +104,20 @@ def _flex_suits(needs: KernelNeeds) -> bool:
     masked pairs.
 
     With sinks, keys are wider than values, and torch's fused kernel then repeats the keys that query heads share. In a
-    compiled decoding step, flex divides the keys of a head among the processors of the GPU. For a number of
-    `heads_per_key` that is not a power of two, it would not. It is not chosen with a cache that grows, because it
-    compiles for every shape. It is not chosen on a CPU, where it needs a C++ compiler. On a GPU, flex is slow with a
-    learned bias.
+    compiled decoding step, flex divides the keys of a head among the processors of the GPU. It does not if the number
+    of `heads_per_key` is not a power of two, but it is still better than `reference`, which soft caps need otherwise.
+    It is not chosen with a cache that grows, because it compiles for every shape, except for prompts so long that
+    `reference` would need gigabytes. It is not chosen on a CPU, where it needs a C++ compiler. On a GPU, flex is slow
+    with a learned bias.
     """
     is_wanted = needs.softcap or needs.sinks or needs.mask == "other"
     is_divided = needs.heads_per_key.bit_count() == 1
-    has_fixed_shape = needs.cache == "none" or (needs.cache == "fixed" and is_divided)
-    return is_wanted and needs.on_cuda and has_fixed_shape and not needs.bias
+    is_worth_it = {
+        "none": True,
+        "fixed": is_divided or needs.softcap,
+        "grows": needs.softcap and needs.queries >= LONG_PROMPT,
+    }
+    return is_wanted and needs.on_cuda and is_worth_it[needs.cache] and not needs.bias
 
 
 RULES: dict[KernelName, KernelRules] = {
