@@ -41,6 +41,12 @@ MIXTURES = [
         **DEEPSEEK, "head_dim": 16, "norm_topk_prob": False, "first_k_dense_replace": 0, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
     }),
+    Case("solar_open", "biases", {
+        **DEEPSEEK, "head_dim": 12, "attention_bias": True, "norm_topk_prob": False, "routed_scaling_factor": 1.7,
+    }),
+    Case("solar_open", "yarn-tied", {
+        **DEEPSEEK, "head_dim": 8, "n_shared_experts": 1, "tie_word_embeddings": True, "rope_parameters": YARN,
+    }),
     Case("afmoe", "gated", {
         **SMALL, **ROUTED, "num_hidden_layers": 5, "num_experts": 5, "num_shared_experts": 2, "num_dense_layers": 1,
         "head_dim": 12, "route_scale": 1.7, "mup_enabled": True, "sliding_window": 7, "tie_word_embeddings": True,

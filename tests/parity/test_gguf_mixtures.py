@@ -38,6 +38,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
         **ROUTED, "leading_dense_block_count": 2, "expert_shared_count": 2, "expert_gating_func": SIGMOID,
         "rope.dimension_count": 8, "expert_weights_scale": 1.7,
     },
+    "solar_open-biases": {
+        **ROUTED, "leading_dense_block_count": 0, "expert_shared_count": 2, "expert_gating_func": SIGMOID,
+        "rope.dimension_count": 12, "expert_weights_scale": 1.7, "expert_weights_norm": False,
+    },
     "afmoe-gated": {
         **ROUTED, "leading_dense_block_count": 1, "feed_forward_length": 48, "expert_shared_count": 2,
         "expert_gating_func": SIGMOID, "expert_weights_norm": True, "expert_weights_scale": 1.7,
@@ -88,6 +92,12 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
             "model.mlp.kind is moe, gated, gated, gated, moe; allowed: first all dense layers",
         ),
         ("glm4_moe", {"n_shared_experts": 0}, "model.mlp.shared is null; allowed: a shared expert"),
+        ("solar_open", {"n_shared_experts": 0}, "model.mlp.shared is null; allowed: a shared expert"),
+        (
+            "solar_open",
+            {"n_routed_experts": 6, "n_group": 3, "topk_group": 2},
+            "model.mlp.router.groups.n is 3; allowed: no groups (null)",
+        ),
         ("afmoe", {"mup_enabled": False}, "model.embedding.scale is 1.0; allowed: sqrt_d_model"),
         ("afmoe", {"global_attn_every_n_layers": 3}, "model.attention.window is null in layer 2; allowed: a window"),
         ("afmoe", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
@@ -136,6 +146,10 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "glm4_moe-biases-qk-norm": (
         ("expert_shared_feed_forward_length",),
         {"expert_group_count": 1, "expert_group_used_count": 1, "nextn_predict_layers": 0},
+    ),
+    "solar_open-biases": (
+        ("expert_shared_feed_forward_length",),
+        {"expert_group_count": 1, "expert_group_used_count": 1, "nextn_predict_layers": 0, "feed_forward_length": 48},
     ),
     "afmoe-gated": (
         ("expert_shared_feed_forward_length", "attention.sliding_window_pattern", "rope.freq_base_swa"), {},

@@ -129,6 +129,11 @@ MIXTURES: Sequence[Architecture] = (
         published=_glm4, add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
+        "glm4moe", "solar_open", [*ROWS, *norms(before_mlp="post_attention_norm")],
+        [SILU, ANY_SCALING, no_groups, shared_expert], published=_glm4, add_more=_add_router,
+        idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+    ),
+    Architecture(
         "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
          only("embedding.scale", "sqrt_d_model")],
