@@ -142,6 +142,13 @@ NAMED = [
     Case("hunyuan_v1_dense", "yarn-tied", {
         **SMALL, "head_dim": 8, "tie_word_embeddings": True, "rope_parameters": YARN,
     }),
+    Case("internlm3", "biases", {
+        **SMALL, "head_dim": 12, "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2,
+    }),
+    Case("internlm3", "linear-tied", {
+        **SMALL, "head_dim": 8, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0},
+    }),
     *MIXTURES,
 ]  # fmt: skip
 
@@ -149,7 +156,7 @@ NAMED = [
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
-    "olmo", "jais2", "exaone4", "hunyuan_v1_dense", *(case.model_type for case in MIXTURES),
+    "olmo", "jais2", "exaone4", "hunyuan_v1_dense", "internlm3", *(case.model_type for case in MIXTURES),
     *(case.model_type for case in RECURRENT),
 }  # fmt: skip
 
@@ -207,7 +214,9 @@ def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
         assert (blank(tokens).logits - logits).abs().max() <= 1e-5 * logits.std()
 
 
-PAIRS = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee", "olmo")
+PAIRS = (
+    "llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee", "olmo", "internlm3",
+)  # fmt: skip
 """Families whose rotated rows llama.cpp's converter permutes (`undo_permute` in conversion/llama.py)."""
 
 
@@ -463,6 +472,8 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("exaone4", {"sliding_window": 7}, "model.position.kind is none; allowed: rope"),
         ("exaone4", {"num_hidden_layers": 64, "layer_types": ["full_attention"] * 64}, "model.attention.window is null in layer 0; allowed: a window"),
         ("hunyuan_v1_dense", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
+        ("internlm3", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 6.0}},
+         "model.position.scaling.kind is dynamic; allowed: none, linear, llama3, yarn"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
         *RECURRENT_REFUSED,
     ],

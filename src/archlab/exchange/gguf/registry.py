@@ -138,6 +138,7 @@ GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 ALL: Sequence[Architecture] = (
     Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
+    Architecture("llama", "internlm3", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=add_granite_scales),
     Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
     Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
