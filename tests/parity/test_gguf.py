@@ -52,6 +52,7 @@ GRANITE = {
     "logits_scaling": 2.5,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN_OF_SIZE_1 = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 NO_WINDOW = {**SMALL, "sliding_window": None, "layer_types": ["full_attention"] * 3}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -149,6 +150,13 @@ NAMED = [
         **SMALL, "head_dim": 8, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0},
     }),
+    Case("ministral3", "grows-tied", {
+        **SMALL, "head_dim": 12, "rms_norm_eps": 1e-3, "tie_word_embeddings": True,
+        "rope_parameters": {**YARN_OF_SIZE_1, "llama_4_scaling_beta": 0.7},
+    }),
+    Case("ministral3", "constant", {
+        **SMALL, "rope_parameters": {**YARN_OF_SIZE_1, "llama_4_scaling_beta": 0.0},
+    }),
     *MIXTURES,
 ]  # fmt: skip
 
@@ -156,7 +164,8 @@ NAMED = [
 UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
-    "olmo", "jais2", "exaone4", "hunyuan_v1_dense", "internlm3", *(case.model_type for case in MIXTURES),
+    "olmo", "jais2", "exaone4", "hunyuan_v1_dense", "internlm3", "ministral3",
+    *(case.model_type for case in MIXTURES),
     *(case.model_type for case in RECURRENT),
 }  # fmt: skip
 
@@ -216,6 +225,7 @@ def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
 
 PAIRS = (
     "llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "arcee", "olmo", "internlm3",
+    "ministral3",
 )  # fmt: skip
 """Families whose rotated rows llama.cpp's converter permutes (`undo_permute` in conversion/llama.py)."""
 
@@ -338,6 +348,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "granite-scales": {
         "embedding_scale": 3.0, "attention.scale": 0.2, "residual_scale": 0.4, "logit_scale": 2.5,
     },
+    "ministral3-grows-tied": {
+        "attention.temperature_scale": 0.7, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 16, "rope.scaling.yarn_log_multiplier": 1.0,
+        "rope.scaling.attn_factor": None,
+    },
+    "ministral3-constant": {"attention.temperature_scale": 0.0, "rope.scaling.type": "yarn"},
     "stablelm-serial": {"rope.dimension_count": 2, "use_parallel_residual": False},
     "gpt_neox-parallel": {"rope.dimension_count": 2, "use_parallel_residual": True},
     "olmo-clipped": {"attention.clamp_kqv": 0.7, "attention.layer_norm_epsilon": 1e-5},
@@ -474,6 +490,13 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("hunyuan_v1_dense", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("internlm3", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 6.0}},
          "model.position.scaling.kind is dynamic; allowed: none, linear, llama3, yarn"),
+        ("ministral3", {"sliding_window": 7}, "model.attention.window is 7; allowed: null"),
+        ("ministral3", {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 50.0, "original_max_position_embeddings": 9,
+            "llama_4_scaling_beta": 0.5,
+        }}, "model.position.scaling.kind is none; allowed: yarn"),
+        ("ministral3", {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.5}},
+         "model.position.scaling.attention_factor is null; allowed: 1.0"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
         *RECURRENT_REFUSED,
     ],

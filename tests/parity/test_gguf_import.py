@@ -147,6 +147,10 @@ USUAL = 1 + 0.1 * math.log(YARN["factor"])
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 16.0}, False),
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": USUAL}, True),
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
+        ("ministral3-constant", {
+            f"mistral3__{SCALING}yarn_beta_fast": 32.0, f"mistral3__{SCALING}yarn_beta_slow": 1.0,
+        }, True),
+        ("ministral3-constant", {f"mistral3__{SCALING}attn_factor": 0.9}, False),
         ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
         ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
         ("exaone4-no-window-tied", {"exaone4__attention__sliding_window": 0}, True),

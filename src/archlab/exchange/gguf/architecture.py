@@ -80,6 +80,9 @@ class Architecture:
     factors: Callable[[ModelConfig], Mapping[str, float]] = _no_factors
     """Function that returns the factors of parameters that the file contains as products, because it has no keys for
     the factors."""
+    log_multiplier: Callable[[ModelConfig], float] | None = None
+    """Function that returns the key `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN leaves the size of
+    cos and sin unchanged. None if the architecture does not have the key."""
     sign: str = ""
     """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
     same architecture. Empty for the usual family."""

@@ -65,13 +65,13 @@ def all_biases(model: ModelConfig) -> Iterator[str]:
         yield from only(field, True)(model)
 
 
-def scalings(*kinds: str) -> Limit:
-    """Return a check that RoPE has no scaling, or scaling of one of these kinds.
+def scalings(*kinds: str, required: bool = False) -> Limit:
+    """Return a check that RoPE has no scaling, or scaling of one of these kinds. With `required`, RoPE must have one.
 
     The check also rejects YaRN parameters that differ from the values fixed in llama.cpp.
     """
     parts = (
-        only("position.scaling.kind", "none", *kinds),
+        only("position.scaling.kind", *(() if required else ("none",)), *kinds),
         only("position.scaling.truncate", True),
         only("position.scaling.beta_fast", 32.0),
         only("position.scaling.beta_slow", 1.0),
@@ -80,6 +80,10 @@ def scalings(*kinds: str) -> Limit:
 
 
 ANY_SCALING = scalings("linear", "yarn")
+
+
+YARN_OF_SIZE_1 = only("position.scaling.attention_factor", 1.0)
+"""Check that YaRN leaves the size of cos and sin unchanged."""
 
 
 def square(model: ModelConfig) -> Iterator[str]:

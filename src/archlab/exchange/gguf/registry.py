@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
-from archlab.config.layers import resolve
+from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import Architecture, Header, unread
@@ -24,6 +24,7 @@ from archlab.exchange.gguf.limits import (
     SILU,
     TIED,
     UNCAPPED,
+    YARN_OF_SIZE_1,
     all_biases,
     all_kv_heads,
     capped,
@@ -58,6 +59,7 @@ from archlab.exchange.gguf.tensors import (
     norms,
     separate,
 )
+from archlab.families.ministral3 import BETA
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.weight_map import Row
 
@@ -127,6 +129,19 @@ def _falcon(header: Header) -> Raw:
     }
 
 
+def _mistral3(header: Header) -> Raw:
+    """Return RoPE, and the growth of queries with their position. If the coefficient is 0, queries do not grow."""
+    rope = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
+    growth = header.keys.get("attention.temperature_scale", 0.0)
+    mscale = {"mscale": 1.0, "mscale_all_dim": header.keys.get("rope.scaling.yarn_log_multiplier", 0.0)}
+    return {"rope_parameters": {**rope, **mscale, BETA: growth}}
+
+
+def _add_growth(writer: "GGUFWriter", config: ModelConfig) -> None:
+    growth = layer_configs(config)[0].multi_head.temperature
+    writer.add_attn_temperature_scale(growth.beta if growth else 0.0)
+
+
 LLAMA_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *MLP, *norms()]
 LLAMA_LIMITS = [SILU, scalings("linear", "llama3", "yarn"), no_window]
 QWEN_ROWS = [*AROUND, *separate(), *MLP, *norms()]
@@ -139,6 +154,11 @@ ALL: Sequence[Architecture] = (
     Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
     Architecture("llama", "internlm3", LLAMA_ROWS, LLAMA_LIMITS),
+    Architecture(
+        "mistral3", "ministral3", LLAMA_ROWS,
+        [SILU, scalings("yarn", required=True), YARN_OF_SIZE_1, no_window],
+        published=_mistral3, add_more=_add_growth, log_multiplier=lambda _: 1.0,
+    ),
     Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=add_granite_scales),
     Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
     Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),

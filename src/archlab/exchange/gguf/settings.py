@@ -56,7 +56,7 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         _add_mixer(writer, mixer)
     if any(has_attention(layer) for layer in layers):
         writer.add_parallel_residual(first.block.parallel != "none")
-        _add_attention(writer, layers)
+        _add_attention(writer, layers, architecture.log_multiplier and architecture.log_multiplier(config))
     else:
         writer.add_head_count(0)
     architecture.add_more(writer, config)
@@ -101,10 +101,10 @@ def _add_mixer(writer: "GGUFWriter", mixer: Mixer) -> None:
         writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
 
 
-def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig]) -> None:
+def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig], log_multiplier: float | None) -> None:
     """Write the settings of attention.
 
-    If some layers have no attention, write one number of key/value heads per layer: 0 for those layers.
+    See `Architecture.log_multiplier`. If some layers have no attention, write one number of key/value heads per layer: 0 for those layers.
     """
     layers = [layer for layer in all_layers if has_attention(layer)]
     heads = layers[0].multi_head
@@ -123,10 +123,12 @@ def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig]) -> N
     if local and local[0].multi_head.window is not None:
         writer.add_sliding_window(local[0].multi_head.window)
         writer.add_sliding_window_pattern([layer in local for layer in layers])
-    _add_position(writer, local, [layer for layer in layers if layer not in local])
+    _add_position(writer, local, [layer for layer in layers if layer not in local], log_multiplier)
 
 
-def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
+def _add_position(
+    writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig], log_multiplier: float | None
+) -> None:
     placed = [*full, *local]
     layer = next((layer for layer in placed if isinstance(layer.position, Rope)), placed[0])
     rope = layer.position
@@ -145,7 +147,9 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
         writer.add_rope_scaling_factor(rope.scaling.factor)
     if isinstance(rope.scaling, Yarn):
         writer.add_rope_scaling_orig_ctx_len(rope.scaling.original_max_seq_len)
-        if rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
+        if log_multiplier is not None:
+            writer.add_rope_scaling_yarn_log_mul(log_multiplier)
+        elif rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
             usual = rope.scaling.model_copy(update={"attention_factor": None})
             amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
             writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / float(amplitude))
