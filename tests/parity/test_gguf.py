@@ -157,6 +157,11 @@ NAMED = [
     Case("ministral3", "constant", {
         **SMALL, "rope_parameters": {**YARN_OF_SIZE_1, "llama_4_scaling_beta": 0.0},
     }),
+    Case("apertus", "wide-heads", {
+        **SMALL, "head_dim": 12, "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    }),
+    Case("apertus", "llama3-tied", {**SMALL, "tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     *MIXTURES,
 ]  # fmt: skip
 
@@ -165,7 +170,7 @@ UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
     "olmo", "jais2", "exaone4", "hunyuan_v1_dense", "internlm3", "ministral3",
-    *(case.model_type for case in MIXTURES),
+    "apertus", *(case.model_type for case in MIXTURES),
     *(case.model_type for case in RECURRENT),
 }  # fmt: skip
 
@@ -262,6 +267,8 @@ def published(case: Case) -> dict[str, Tensor]:
     theirs, tensors = tiny_model(case), dict[str, Tensor]()
     tied = theirs.config.tie_word_embeddings
     for name, tensor in theirs.state_dict().items():
+        if ".act_fn." in name:  # modify_tensors in conversion/apertus.py makes keys of them
+            continue
         before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
         name = name.replace("gate.moe_statics", "moe_statics")  # its name in files of ERNIE
@@ -397,6 +404,15 @@ def test_llama_3s_factors_are_those_of_transformers(tmp_path: Path) -> None:
     assert found.max() == pytest.approx(4.0)
 
 
+def test_the_numbers_of_xielu_are_keys(tmp_path: Path) -> None:
+    """`modify_tensors` in conversion/apertus.py: a list with the number of each layer, without a prefix."""
+    case = case_of("apertus", "wide")
+    found, theirs = exported(case, tmp_path).fields, tiny_model(case).state_dict()
+    for name in ("alpha_p", "alpha_n", "beta", "eps"):
+        expected = [theirs[f"model.layers.{i}.mlp.act_fn.{name}"].float().item() for i in range(3)]
+        assert found[f"xielu.{name}"].contents() == pytest.approx(expected, rel=1e-2 if name == "eps" else 1e-6)
+
+
 @pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", 32), ("float16", 1), ("float32", 0), (None, 32)])
 def test_matrices_are_narrowed_and_vectors_are_not(dtype: Any, kind: int, tmp_path: Path) -> None:
     model = ours(case_of("qwen3"), tmp_path).to(torch.bfloat16)
@@ -497,6 +513,8 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         }}, "model.position.scaling.kind is none; allowed: yarn"),
         ("ministral3", {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.5}},
          "model.position.scaling.attention_factor is null; allowed: 1.0"),
+        ("apertus", {"hidden_act": "silu"}, "model.mlp.activation is silu; allowed: xielu"),
+        ("apertus", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
         *RECURRENT_REFUSED,
     ],

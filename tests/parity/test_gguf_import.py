@@ -89,6 +89,7 @@ def rewritten(
         writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
     add: dict[type, Callable[[str, Any], None]] = {
         bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+        list: writer.add_array,
     }  # fmt: skip
     for name, value in fields.items():
         add[type(value)](name, value)
@@ -232,6 +233,29 @@ def test_what_archlab_cannot_compute_is_refused_by_name(change: dict[str, Any], 
         read_gguf(file)
     assert message in str(refused.value)
     assert str(refused.value).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("beta", [0.4, 0.5, 0.5], r"xielu.beta is 0.4\d*; archlab imports only 0.5"),
+        ("alpha_n", [0.4, 0.5], r"xielu.alpha_n is \[0.4\d*, 0.5\]; allowed: a number for each of the 3 layers"),
+        ("alpha_p", None, "xielu.alpha_p is None; allowed: a number for each of the 3 layers"),
+    ],
+)
+def test_other_numbers_of_xielu_are_refused(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == "apertus-wide-heads"), tmp_path)
+    del reader.fields[f"xielu.{key}"]
+    fields = {} if value is None else {f"xielu__{key}": value}
+    with pytest.raises(UserError, match=message):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf", **fields))
+
+
+def test_one_number_of_xielu_may_hold_for_all_layers(tmp_path: Path) -> None:
+    """`get_key_or_arr` in llama-model-loader.cpp fills all layers with it."""
+    reader = exported(next(case for case in NAMED if named(case) == "apertus-wide-heads"), tmp_path)
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf", xielu__alpha_p=0.25))
+    assert [model.state_dict()[f"layers.{i}.mlp.activation.alpha_p"].item() for i in range(3)] == [0.25] * 3
 
 
 def test_another_scaling_of_llama_3_is_refused(tmp_path: Path) -> None:

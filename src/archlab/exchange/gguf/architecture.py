@@ -1,13 +1,14 @@
 """Description of one llama.cpp architecture, and of the model in a GGUF file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.limits import Limit, rounded
+from archlab.exchange.gguf.numbers import Numbers
 from archlab.hf.weight_map import Row
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Architecture:
     """Weight mapping between tensors of the GGUF file and archlab's parameters."""
     limits: Sequence[Limit]
     """Checks for features of the family that llama.cpp cannot compute."""
+    numbers: Numbers = field(default_factory=dict)
+    """Parameters that the file contains as keys."""
     needs_output: bool = False
     """Whether the file must contain the output head even if the head is tied to the embedding."""
     published: Callable[[Header], Raw] = _nothing_read

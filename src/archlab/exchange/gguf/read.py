@@ -11,6 +11,7 @@ from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import Architecture
 from archlab.exchange.gguf.config import OUTPUT, ROPE_FACTORS, is_tied, read_header, read_model_config
+from archlab.exchange.gguf.numbers import read_numbers
 from archlab.exchange.gguf.registry import architecture_of
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.exchange.gguf.vocabulary import read_vocabulary
@@ -32,7 +33,9 @@ def read_gguf(file: Path) -> tuple[Decoder, list[str]]:
     config = read_model_config(header, architecture, str(file))
     with torch.device("meta"):
         model = Decoder(config, seed=None)
-    model.load_state_dict(_state(model, architecture, header.tensors, str(file)), assign=True)
+    state = read_numbers(architecture.numbers, values, config.n_layers, str(file))
+    state |= _state(model, architecture, header.tensors, str(file))
+    model.load_state_dict(state, assign=True)
     files, ids, notes = read_vocabulary(values, str(file))
     model.origin = Origin(architecture.family, ids, files)
     return model.eval(), notes

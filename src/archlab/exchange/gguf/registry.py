@@ -45,6 +45,7 @@ from archlab.exchange.gguf.limits import (
     windows_if_deep,
 )
 from archlab.exchange.gguf.mixtures import MIXTURES
+from archlab.exchange.gguf.numbers import XIELU
 from archlab.exchange.gguf.recurrent import RECURRENT
 from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
@@ -252,6 +253,10 @@ ALL: Sequence[Architecture] = (
     ),
     Architecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
     Architecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
+    Architecture(
+        "apertus", "apertus", QWEN_ROWS, [only("mlp.activation", "xielu"), scalings("linear", "llama3", "yarn"), no_biases],
+        numbers=XIELU, needs_output=True,
+    ),
     Architecture(
         "seed_oss", "seed_oss", [*AROUND, *separate(), *MLP, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, NO_OUT_BIAS, only("mlp.bias", False)],
