@@ -47,6 +47,14 @@ MIXTURES = [
     Case("solar_open", "yarn-tied", {
         **DEEPSEEK, "head_dim": 8, "n_shared_experts": 1, "tie_word_embeddings": True, "rope_parameters": YARN,
     }),
+    Case("minimax_m2", "partial", {
+        **SMALL, "num_local_experts": 5, "num_experts_per_tok": 3, "head_dim": 12, "rotary_dim": 6,
+        "rms_norm_eps": 1e-2,
+    }),
+    Case("minimax_m2", "yarn-tied", {
+        **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 8, "tie_word_embeddings": True,
+        "rope_parameters": {**YARN, "partial_rotary_factor": 0.5},
+    }),
     Case("afmoe", "gated", {
         **SMALL, **ROUTED, "num_hidden_layers": 5, "num_experts": 5, "num_shared_experts": 2, "num_dense_layers": 1,
         "head_dim": 12, "route_scale": 1.7, "mup_enabled": True, "sliding_window": 7, "tie_word_embeddings": True,

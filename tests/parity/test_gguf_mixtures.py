@@ -42,6 +42,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
         **ROUTED, "leading_dense_block_count": 0, "expert_shared_count": 2, "expert_gating_func": SIGMOID,
         "rope.dimension_count": 12, "expert_weights_scale": 1.7, "expert_weights_norm": False,
     },
+    "minimax_m2-partial": {
+        "expert_count": 5, "expert_used_count": 3, "expert_gating_func": SIGMOID, "feed_forward_length": 48,
+        "expert_feed_forward_length": 48, "rope.dimension_count": 6, "attention.key_length": 12,
+        "expert_weights_scale": None,
+    },
     "afmoe-gated": {
         **ROUTED, "leading_dense_block_count": 1, "feed_forward_length": 48, "expert_shared_count": 2,
         "expert_gating_func": SIGMOID, "expert_weights_norm": True, "expert_weights_scale": 1.7,
@@ -98,6 +103,7 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
             {"n_routed_experts": 6, "n_group": 3, "topk_group": 2},
             "model.mlp.router.groups.n is 3; allowed: no groups (null)",
         ),
+        ("minimax_m2", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: silu"),
         ("afmoe", {"mup_enabled": False}, "model.embedding.scale is 1.0; allowed: sqrt_d_model"),
         ("afmoe", {"global_attn_every_n_layers": 3}, "model.attention.window is null in layer 2; allowed: a window"),
         ("afmoe", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
@@ -151,6 +157,7 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("expert_shared_feed_forward_length",),
         {"expert_group_count": 1, "expert_group_used_count": 1, "nextn_predict_layers": 0, "feed_forward_length": 48},
     ),
+    "minimax_m2-partial": ((), {}),
     "afmoe-gated": (
         ("expert_shared_feed_forward_length", "attention.sliding_window_pattern", "rope.freq_base_swa"), {},
     ),
@@ -182,7 +189,7 @@ def test_the_keys_of_llama_cpps_converter_are_read(name: str, tmp_path: Path) ->
         ("dots1-one-dense", "leading_dense_block_count"), ("dots1-one-dense", "expert_shared_count"),
         ("glm4_moe-biases-qk-norm", "expert_weights_norm"), ("exaone_moe-windows", "expert_gating_func"),
         ("ernie4_5_moe-from-the-second", "interleave_moe_layer_step"), ("dbrx-clipped", "expert_count"),
-        ("hunyuan_v1_moe-gqa", "expert_used_count"),
+        ("hunyuan_v1_moe-gqa", "expert_used_count"), ("minimax_m2-partial", "expert_gating_func"),
     ],
 )  # fmt: skip
 def test_a_missing_key_is_an_error_of_the_user(name: str, key: str, tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_expert_gating_func(ExpertGatingFuncType[mixture.router.score.upper()])
 
 
+def _add_sigmoid(writer: "GGUFWriter", _config: ModelConfig) -> None:
+    from gguf import ExpertGatingFuncType
+
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+
+
 def _first_dense(dense_key: str, shared_key: str, **more: Any) -> Callable[[Header], Raw]:
     """Return the function that reads the number of dense layers and their width, and the number of shared experts.
 
@@ -132,6 +138,10 @@ MIXTURES: Sequence[Architecture] = (
         "glm4moe", "solar_open", [*ROWS, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, no_groups, shared_expert], published=_glm4, add_more=_add_router,
         idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+    ),
+    Architecture(
+        "minimax-m2", "minimax_m2", [*AROUND, *separate(), *EXPERTS, CORRECTION, *norms()],
+        [SILU, ANY_SCALING], needs_output=True, add_more=_add_sigmoid,
     ),
     Architecture(
         "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
