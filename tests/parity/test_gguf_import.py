@@ -148,9 +148,14 @@ USUAL = 1 + 0.1 * math.log(YARN["factor"])
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 16.0}, False),
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": USUAL}, True),
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
-        ("ministral3-constant", {
-            f"mistral3__{SCALING}yarn_beta_fast": 32.0, f"mistral3__{SCALING}yarn_beta_slow": 1.0,
-        }, True),
+        (
+            "ministral3-constant",
+            {
+                f"mistral3__{SCALING}yarn_beta_fast": 32.0,
+                f"mistral3__{SCALING}yarn_beta_slow": 1.0,
+            },
+            True,
+        ),
         ("ministral3-constant", {f"mistral3__{SCALING}attn_factor": 0.9}, False),
         ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
         ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
@@ -215,7 +220,7 @@ def test_a_head_that_equals_the_embedding_is_tied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, granite, qwen2, qwen3"),
+        ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, mistral3, granite, qwen2"),
         ({"llama__expert_count": 8}, "llama.expert_used_count missing"),
         ({"llama__nope": 8}, "llama.nope is 8; archlab does not know this key"),
         ({"llama__attention__sliding_window": 8}, "llama.attention.sliding_window is 8; archlab does not know this key"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf import GGUFReader
 
@@ -10,7 +11,8 @@ import archlab
 from archlab.exchange.gguf.registry import find_architecture
 from archlab.exchange.gguf.settings import settings
 from archlab.exchange.gguf.write import save_gguf
-from tests.parity.test_gguf import case_of, ours
+from tests.parity.test_gguf import case_of, exported, numbers, ours
+from tests.parity.tiny import tiny_model
 
 PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
     ("mamba-2-2.7b", "mamba2", {
@@ -39,6 +41,35 @@ def test_published_models_can_be_written(preset: str, family: str, expected: dic
     assert architecture.check(model) == []
     found = settings(model, architecture)
     assert {key: found.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["all-rotated", "half-rotated"])
+def test_rope_of_adjacent_pairs_gives_the_scores_of_bamba(name: str, tmp_path: Path) -> None:
+    """llama.cpp rotates dimensions 2i and 2i + 1 of the first `rope.dimension_count` dimensions (ggml-cpu/ops.cpp)."""
+    case = case_of("bamba", name)
+    reader, theirs = exported(case, tmp_path), tiny_model(case).state_dict()
+    stored = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    n = int(numbers(reader)["rope.dimension_count"])
+    x, angles = np.ones(32), 7 * 50.0 ** -(np.arange(0, n, 2) / n)
+
+    def turned(head: np.ndarray, pairs: list[tuple[int, int]], sign: int) -> np.ndarray:
+        out = head.copy()
+        for (a, b), angle in zip(pairs, sign * angles, strict=True):
+            out[a], out[b] = (
+                head[a] * np.cos(angle) - head[b] * np.sin(angle),
+                head[a] * np.sin(angle) + head[b] * np.cos(angle),
+            )
+        return out
+
+    adjacent, halves = [(2 * i, 2 * i + 1) for i in range(n // 2)], [(i, i + n // 2) for i in range(n // 2)]
+    scores = []
+    for q, k, pairs in (
+        (stored["blk.1.attn_q.weight"], stored["blk.1.attn_k.weight"], adjacent),
+        (*(theirs[f"model.layers.1.self_attn.{part}_proj.weight"].numpy() for part in "qk"), halves),
+    ):
+        query, key = (q @ x)[:8], (k @ x)[:8]
+        scores.append(turned(query, pairs, 1) @ turned(key, pairs, -1))
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "has_note"), [("plain", False), ("tied", True)])

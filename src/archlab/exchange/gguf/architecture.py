@@ -57,6 +57,16 @@ def unread(*names: str) -> Callable[[Raw], frozenset[str]]:
 _NONE = unread()
 
 
+def has(key: str) -> Callable[[Raw], Any]:
+    """Return the function for `Architecture.sign` that returns whether a key of a file is neither 0 nor false."""
+    return lambda keys: keys.get(key)
+
+
+def lacks(key: str) -> Callable[[Raw], Any]:
+    """Return the function for `Architecture.sign` that returns whether a file does not have a key."""
+    return lambda keys: key not in keys
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Architecture of llama.cpp, for the models of one family.
@@ -86,9 +96,9 @@ class Architecture:
     log_multiplier: Callable[[ModelConfig], float] | None = None
     """Function that returns the key `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN leaves the size of
     cos and sin unchanged. None if the architecture does not have the key."""
-    sign: str = ""
-    """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
-    same architecture. Empty for the usual family."""
+    sign: Callable[[Raw], Any] | None = None
+    """Function that returns whether a file with these keys belongs to this family, and not to another with the same
+    architecture. None for the usual family."""
     idle: Callable[[Raw], frozenset[str]] = _NONE
     """Function that returns the keys that llama.cpp does not read. Files may contain any value, or none."""
 

@@ -7,7 +7,7 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.architecture import Architecture, Header, lacks
 from archlab.exchange.gguf.limits import (
     ANY_SCALING,
     NORMALIZED,
@@ -152,6 +152,17 @@ def _granite_hybrid_keys(header: Header) -> Raw:
     }
 
 
+def _bamba_keys(header: Header) -> Raw:
+    """Return the values of Bamba."""
+    mixer = _mamba2_keys(header)
+    return {
+        "attn_layer_indices": [i for i, is_full in enumerate(_have_attention(header)) if is_full],
+        "mamba_n_heads": mixer["num_heads"],
+        "mamba_d_head": mixer["head_dim"],
+        "mamba_expand": mixer["expand"],
+    }
+
+
 def _lfm2_keys(header: Header) -> Raw:
     """Return the values of LFM2. The width of the MLP in the file is the final one."""
     types = [FULL if is_full else CONV for is_full in _have_attention(header)]
@@ -205,6 +216,10 @@ def _add_granite_hybrid(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_rope_scaling_finetuned(resolve(config).position.kind == "rope")  # llama.cpp's switch for RoPE
 
 
+def _add_rope(writer: "GGUFWriter", _config: ModelConfig) -> None:
+    writer.add_rope_scaling_finetuned(True)  # llama.cpp's switch for RoPE
+
+
 ONLY_MIXERS = [*AROUND, *linear("output_norm", "norm")]
 
 RECURRENT: Sequence[Architecture] = (
@@ -220,6 +235,11 @@ RECURRENT: Sequence[Architecture] = (
         [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms(), *MLP, *MAMBA2_MIXER],
         [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square, NORMALIZED],
         published=_granite_hybrid_keys, add_more=_add_granite_hybrid, idle=_idle_in_granite,
+    ),
+    Architecture(
+        "granitehybrid", "bamba", [*AROUND, *separate(ADJACENT_PAIRS), *norms(), *MLP, *MAMBA2_MIXER],
+        [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square],
+        published=_bamba_keys, add_more=_add_rope, sign=lacks("embedding_scale"),
     ),
     Architecture(
         "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],

@@ -11,7 +11,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture, Header, unread
+from archlab.exchange.gguf.architecture import Architecture, Header, has, unread
 from archlab.exchange.gguf.limits import (
     ALL_MIXTURES,
     ANY_SCALING,
@@ -168,7 +168,7 @@ ALL: Sequence[Architecture] = (
         "olmo2", "olmo3", QWEN_ROWS,
         [SILU, scalings("yarn"), NO_OUT_BIAS, NO_QKV_BIAS, square, some_window, local_unscaled, one_theta,
          windows_except_every(4)],
-        needs_output=True, published=_olmo3, sign="attention.sliding_window",
+        needs_output=True, published=_olmo3, sign=has("attention.sliding_window"),
     ),
     Architecture("gemma", "gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED]),
     Architecture(
@@ -210,7 +210,7 @@ ALL: Sequence[Architecture] = (
         published=_falcon,
     ),
     Architecture(
-        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES], sign="expert_count",
+        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES], sign=has("expert_count"),
     ),
     Architecture(
         "qwen2moe", "qwen2_moe", MOE_ROWS,
@@ -232,7 +232,7 @@ ALL: Sequence[Architecture] = (
     ),
     Architecture(
         "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
-        add_more=add_granite_scales, sign="expert_shared_feed_forward_length",
+        add_more=add_granite_scales, sign=has("expert_shared_feed_forward_length"),
     ),
     Architecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
@@ -300,4 +300,5 @@ def architecture_of(values: Mapping[str, Any], where: str) -> Architecture:
     if not named:
         names = ", ".join(dict.fromkeys(each.name for each in ALL))
         raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
-    return next((each for each in named if each.sign and values.get(f"{name}.{each.sign}")), named[0])
+    keys = {key.removeprefix(f"{name}."): value for key, value in values.items()}
+    return next((each for each in named if each.sign and each.sign(keys)), named[0])
