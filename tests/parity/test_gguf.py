@@ -43,6 +43,14 @@ GPT2 = {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions"
 BLOOM = {"vocab_size": 61, "hidden_size": 32, "n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3}
 MPT = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}
 GEMMA = {**SMALL, "head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 7, "rms_norm_eps": 1e-3}
+GEMMA4 = {
+    **SMALL, "head_dim": 8, "global_head_dim": 12, "sliding_window": 7, "rms_norm_eps": 1e-2,
+    "hidden_size_per_layer_input": 0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+        "full_attention": {"rope_type": "proportional", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+    },
+}  # fmt: skip
 NEOX = {**OLDER, "intermediate_size": 48, "max_position_embeddings": 64, "layer_norm_eps": 1e-3}
 FALCON = {**OLDER, "max_position_embeddings": 64}
 MOE = {**SMALL, "num_experts": 5, "num_experts_per_tok": 2}
@@ -162,6 +170,20 @@ NAMED = [
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     }),
     Case("apertus", "llama3-tied", {**SMALL, "tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    Case("gemma4_text", "keys-as-values", {
+        **GEMMA4, "num_hidden_layers": 4, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "final_logit_softcapping": 2.0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    }),
+    Case("gemma4_text", "experts", {
+        **GEMMA4, "enable_moe_block": True, "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 24,
+        "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    }),
+    Case("gemma4_text", "values-untied", {**GEMMA4, "tie_word_embeddings": False}),
+    Case("gemma4_unified_text", "keys-as-values", {
+        **{key: value for key, value in GEMMA4.items() if key != "hidden_size_per_layer_input"},
+        "attention_k_eq_v": True,
+    }),
     *MIXTURES,
 ]  # fmt: skip
 
@@ -170,7 +192,7 @@ UNRUN = {
     "qwen2_moe", "qwen3_moe", "mamba", "nemotron", "mixtral", "olmoe", "granitemoe", "cohere", "cohere2", "smollm3",
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
     "olmo", "jais2", "exaone4", "hunyuan_v1_dense", "internlm3", "ministral3",
-    "apertus", *(case.model_type for case in MIXTURES),
+    "apertus", "gemma4_text", "gemma4_unified_text", *(case.model_type for case in MIXTURES),
     *(case.model_type for case in RECURRENT),
 }  # fmt: skip
 
@@ -246,7 +268,7 @@ def test_every_tensor_is_where_the_name_map_says(case: Case, tmp_path: Path) -> 
     where = gguf.get_tensor_name_map(architecture, 64)
     expected = dict[str, Tensor]()
     for name, tensor in published(case).items():
-        place = where.get_name(name, try_suffixes=(".weight", ".bias"))
+        place = where.get_name(name, try_suffixes=(".weight", ".bias", ".scale"))
         assert place is not None, name
         expected[place] = tensor
     found = {tensor.name: torch.from_numpy(np.array(tensor.data)) for tensor in reader.tensors}
@@ -267,6 +289,9 @@ def published(case: Case) -> dict[str, Tensor]:
     theirs, tensors = tiny_model(case), dict[str, Tensor]()
     tied = theirs.config.tie_word_embeddings
     for name, tensor in theirs.state_dict().items():
+        if case.model_type.startswith("gemma4"):
+            tensors |= {} if tied and name == "lm_head.weight" else {gemma4_name(name): tensor}
+            continue
         if ".act_fn." in name:  # modify_tensors in conversion/apertus.py makes keys of them
             continue
         before_norms, is_head_norm, _ = name.partition(".norms.")
@@ -302,6 +327,13 @@ def published(case: Case) -> dict[str, Tensor]:
                 converted_recurrent(case, name, tensor) if case in RECURRENT else {name: converted(case, name, tensor)}
             )
     return tensors
+
+
+def gemma4_name(name: str) -> str:
+    """Return the name that llama.cpp's name map gets (`filter_tensors` and `modify_tensors` of Gemma4Model in
+    conversion/gemma.py)."""
+    name = name.replace("router.scale", "router.proj.scale").replace("router.per_expert_scale", "experts.down_proj.scale")
+    return name if name.endswith((".weight", ".scale")) else f"{name}.weight"
 
 
 def converted(case: Case, name: str, tensor: Tensor) -> Tensor:
@@ -361,6 +393,16 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "rope.scaling.attn_factor": None,
     },
     "ministral3-constant": {"attention.temperature_scale": 0.0, "rope.scaling.type": "yarn"},
+    "gemma4_text-keys-as-values": {
+        "attention.head_count": 4, "attention.head_count_kv": [2, 1, 2, 1], "attention.key_length": 12,
+        "attention.value_length": 12, "attention.key_length_swa": 8, "attention.value_length_swa": 8,
+        "rope.dimension_count": 12, "rope.dimension_count_swa": 8, "rope.freq_base": 300.0, "rope.freq_base_swa": 20.0,
+        "attention.sliding_window": 7, "attention.sliding_window_pattern": [True, False, True, False],
+        "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": 0, "final_logit_softcapping": 2.0,
+    },
+    "gemma4_text-experts": {
+        "feed_forward_length": 48, "expert_feed_forward_length": 24, "expert_count": 5, "expert_used_count": 3,
+    },
     "stablelm-serial": {"rope.dimension_count": 2, "use_parallel_residual": False},
     "gpt_neox-parallel": {"rope.dimension_count": 2, "use_parallel_residual": True},
     "olmo-clipped": {"attention.clamp_kqv": 0.7, "attention.layer_norm_epsilon": 1e-5},
@@ -402,6 +444,13 @@ def test_llama_3s_factors_are_those_of_transformers(tmp_path: Path) -> None:
     plain = 100.0 ** -(torch.arange(0, 8, 2) / 8)
     torch.testing.assert_close(torch.from_numpy(found.copy()), plain / theirs)
     assert found.max() == pytest.approx(4.0)
+
+
+def test_the_divisors_of_p_rope_are_those_of_the_converter(tmp_path: Path) -> None:
+    """`generate_extra_tensors` of Gemma4Model in conversion/gemma.py."""
+    reader = exported(case_of("gemma4_text", "keys"), tmp_path)
+    found = next(tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight")
+    assert np.array_equal(found, np.float32([1.0] * 3 + [1e30] * 3))
 
 
 def test_the_numbers_of_xielu_are_keys(tmp_path: Path) -> None:
@@ -515,6 +564,13 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
          "model.position.scaling.attention_factor is null; allowed: 1.0"),
         ("apertus", {"hidden_act": "silu"}, "model.mlp.activation is silu; allowed: xielu"),
         ("apertus", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
+        ("gemma4_text", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
+        ("gemma4_text", {"hidden_activation": "silu"}, "model.mlp.activation is silu; allowed: gelu_tanh, gelu"),
+        ("gemma4_text", {"layer_types": ["full_attention"] * 4}, "model.attention.window is null in every layer"),
+        ("gemma4_text", {"rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 4.0},
+        }}, "model.position.scaling.kind is linear in layer 1; allowed: proportional"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
         *RECURRENT_REFUSED,
     ],

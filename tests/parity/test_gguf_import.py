@@ -113,6 +113,7 @@ LEFT_OUT = {
     "cohere2-windows": (WINDOWS, "rope.freq_base_swa"),
     "olmo3-windows-yarn": (WINDOWS, "rope.freq_base_swa"),
     "qwen3_moe-wide-heads-tied": ("rope.dimension_count",),
+    "gemma4_text-experts": ("expert_shared_feed_forward_length",),
     "mamba-untied": ("ssm.dt_b_c_rms",),
     **RECURRENT_LEFT_OUT,
 }

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from archlab.config.components.component import Absent, Mixer
+from archlab.config.components.component import MLP, Absent, Mixer
 from archlab.config.components.dense import Dense
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
+from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Proportional, Rope, Yarn
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
@@ -42,7 +42,7 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
     writer.add_context_length(model.max_seq_len)
     writer.add_embedding_length(model.d_model)
     writer.add_block_count(model.n_layers)
-    writer.add_feed_forward_length(first.mlp.d_ff if isinstance(first.mlp, Dense | MoE) else 0)
+    writer.add_feed_forward_length(_width(first.mlp))
     norm = final_norm(config)
     if isinstance(norm, LayerNorm):
         writer.add_layer_norm_eps(norm.eps)
@@ -60,6 +60,13 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
     else:
         writer.add_head_count(0)
     architecture.add_more(writer, config)
+
+
+def _width(mlp: MLP) -> int:
+    """Return the width of a dense MLP, of each expert, or of a shared expert beside the experts (Gemma 4)."""
+    if isinstance(mlp, MoE) and mlp.own_norms and mlp.shared:
+        return mlp.shared.d_ff or 0
+    return mlp.d_ff or 0 if isinstance(mlp, Dense | MoE) else 0
 
 
 def first_mixture(layers: Sequence[LayerConfig]) -> MoE | None:
@@ -104,26 +111,26 @@ def _add_mixer(writer: "GGUFWriter", mixer: Mixer) -> None:
 def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig], log_multiplier: float | None) -> None:
     """Write the settings of attention.
 
-    See `Architecture.log_multiplier`. If some layers have no attention, write one number of key/value heads per layer: 0 for those layers.
+    See `Architecture.log_multiplier`. If layers differ in their number of key/value heads, write the number for each
+    layer: 0 for layers without attention. The widths are those of layers without a window, if there are any.
     """
     layers = [layer for layer in all_layers if has_attention(layer)]
-    heads = layers[0].multi_head
+    local = [layer for layer in layers if layer.multi_head.window is not None]
+    full = [layer for layer in layers if layer not in local]
+    heads = (full or local)[0].multi_head
     writer.add_head_count(heads.n_heads)
-    is_hybrid = len(layers) < len(all_layers)
-    writer.add_head_count_kv(
-        [heads.n_kv_heads * has_attention(layer) for layer in all_layers] if is_hybrid else heads.n_kv_heads
-    )
+    n_kv_heads = [layer.multi_head.n_kv_heads if has_attention(layer) else 0 for layer in all_layers]
+    writer.add_head_count_kv(n_kv_heads if len(set(n_kv_heads)) > 1 else n_kv_heads[0])
     writer.add_key_length(heads.head_dim)
     writer.add_value_length(heads.v_dim)
     if heads.clip_qkv is not None:
         writer.add_clamp_kqv(heads.clip_qkv)
     if heads.softcap is not None:
         writer.add_attn_logit_softcapping(heads.softcap)
-    local = [layer for layer in layers if layer.multi_head.window is not None]
     if local and local[0].multi_head.window is not None:
         writer.add_sliding_window(local[0].multi_head.window)
         writer.add_sliding_window_pattern([layer in local for layer in layers])
-    _add_position(writer, local, [layer for layer in layers if layer not in local], log_multiplier)
+    _add_position(writer, local, full, log_multiplier)
 
 
 def _add_position(
@@ -156,16 +163,19 @@ def _add_position(
 
 
 def rope_factors(config: ModelConfig) -> Tensor | None:
-    """Return the frequency divisors of Llama 3's RoPE scaling, or None for any other scaling.
+    """Return the frequency divisors of Llama 3's RoPE scaling or of p-RoPE, or None for any other scaling.
 
-    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
+    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions. Pairs that p-RoPE does not
+    rotate have a divisor so large that their angles are 0.
     """
-    layer = next(filter(has_attention, layer_configs(config)), layer_configs(config)[0])
-    rope = layer.position
-    if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):
-        return None
-    n, plain = layer.multi_head.head_dim, rope.model_copy(update={"scaling": NoScaling()})
-    return (_frequencies(plain, n).per_token / _frequencies(rope, n).per_token).float()
+    for layer in layer_configs(config):
+        rope = layer.position
+        if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling | Proportional):
+            continue
+        n, plain = layer.multi_head.head_dim, rope.model_copy(update={"scaling": NoScaling()})
+        divisors = _frequencies(plain, n).per_token / _frequencies(rope, n).per_token
+        return divisors.clamp(max=1e30).float()
+    return None
 
 
 def _frequencies(rope: Rope, n: int) -> Frequencies:
