@@ -30,6 +30,7 @@ from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.infer.import_export import export_gguf
 from archlab.model.decoder import Decoder
+from tests.parity.gguf_latent import LATENT, LATENT_NUMBERS, LATENT_REFUSED, parts_of_kv_b
 from tests.parity.gguf_mixtures import MIXTURES
 from tests.parity.gguf_recurrent import RECURRENT, RECURRENT_NUMBERS, RECURRENT_REFUSED, converted_recurrent
 from tests.parity.test_exchange import SHAPES, TRAIN
@@ -104,6 +105,7 @@ READ = [
 NAMED = [
     *READ,
     *RECURRENT,
+    *LATENT,
     Case("mistral", "no-window", {**SMALL, "sliding_window": None}),
     Case("granite", "scales", GRANITE),
     Case("gemma", "mqa", {**SMALL, "num_key_value_heads": 1, "head_dim": 12}),
@@ -193,7 +195,7 @@ UNRUN = {
     "glm4", "ernie4_5", "seed_oss", "phi", "gpt_bigcode", "arcee", "olmo3",
     "olmo", "jais2", "exaone4", "hunyuan_v1_dense", "internlm3", "ministral3",
     "apertus", "gemma4_text", "gemma4_unified_text", *(case.model_type for case in MIXTURES),
-    *(case.model_type for case in RECURRENT),
+    *(case.model_type for case in (*RECURRENT, *LATENT)),
 }  # fmt: skip
 
 
@@ -314,6 +316,8 @@ def published(case: Case) -> dict[str, Tensor]:
                 f"{layer}mlp.shared_expert.gate_proj.weight": gate,
                 f"{layer}mlp.shared_expert.up_proj.weight": up,
             }
+        elif name.endswith("kv_b_proj.weight"):
+            tensors |= parts_of_kv_b(case, name, tensor)
         elif ".experts.mlp." in name:  # modify_tensors in conversion/dbrx.py
             stacked = tensor.view(5, 16, 32)
             tensors[f"{name}.weight"] = stacked.permute(0, 2, 1) if name.endswith("w2") else stacked
@@ -415,6 +419,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "cohere2-windows": {"attention.sliding_window": 7, "rope.freq_base": 1e4, "rope.dimension_count": 8},
     "glm4-partial": {"rope.dimension_count": 6},
     **RECURRENT_NUMBERS,
+    **LATENT_NUMBERS,
     "mamba-tied": {
         "ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 6, "ssm.time_step_rank": 5,
         "attention.head_count": 0, "feed_forward_length": 0,
@@ -573,6 +578,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         }}, "model.position.scaling.kind is linear in layer 1; allowed: proportional"),
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
         *RECURRENT_REFUSED,
+        *LATENT_REFUSED,
     ],
 )  # fmt: skip
 def test_what_llama_cpp_cannot_run_is_refused_by_name(

@@ -24,6 +24,7 @@ from archlab.hf.family import differing
 from archlab.infer.import_export import export_gguf
 from archlab.infer.load import load_run
 from chats import CHATML, some_chats, write_chats
+from tests.parity.gguf_latent import LATENT_LEFT_OUT
 from tests.parity.gguf_recurrent import FOLDED, RECURRENT_FURTHER, RECURRENT_LEFT_OUT, RECURRENT_WRONG
 from tests.parity.test_chat_templates import SETTINGS, TOOLS
 from tests.parity.test_gguf import GEMMA, LLAMA3, NAMED, WORDS, YARN, exported, named, split
@@ -116,6 +117,7 @@ LEFT_OUT = {
     "gemma4_text-experts": ("expert_shared_feed_forward_length",),
     "mamba-untied": ("ssm.dt_b_c_rms",),
     **RECURRENT_LEFT_OUT,
+    **LATENT_LEFT_OUT,
 }
 """Keys that llama.cpp's converter leaves out (conversion/*.py), by case. It also leaves out the vocabulary size, and in
 most files the type of the residual stream."""
@@ -196,7 +198,8 @@ def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:
     ("name", "key"),
     [
         ("mixtral-gqa", "expert_used_count"), ("mamba-tied", "ssm.time_step_rank"), ("granite-scales", "logit_scale"),
-        ("cohere2-windows", "attention.sliding_window"), ("gemma2-alternating", "attn_logit_softcapping"),
+        ("cohere2-windows", "attention.sliding_window"), ("deepseek_v2-yarn-one-dense", "attention.key_length_mla"),
+        ("youtu-yarn-tied", "attention.kv_lora_rank"), ("gemma2-alternating", "attn_logit_softcapping"),
         ("llama-gqa", "attention.layer_norm_rms_epsilon"),
     ],
 )  # fmt: skip
@@ -204,7 +207,7 @@ def test_a_missing_key_is_named(name: str, key: str, tmp_path: Path) -> None:
     reader = exported(next(case for case in NAMED if named(case) == name), tmp_path)
     whole = f"{reader.fields['general.architecture'].contents()}.{key}"
     del reader.fields[whole]
-    with pytest.raises(UserError, match=rf"{re.escape(whole)} missing"):
+    with pytest.raises(UserError, match=rf"{re.escape(key)} missing"):
         read_gguf(rewritten(reader, tmp_path / "other.gguf"))
 
 

@@ -62,7 +62,7 @@ _MAY_LACK = {
     "vocab_size", "use_parallel_residual", "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "attention.sliding_window_pattern", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
     "rope.scaling.type", "rope.scaling.original_context_length", "expert_feed_forward_length", "ssm.dt_b_c_rms",
-    "rope.scaling.finetuned",
+    "rope.scaling.finetuned", "attention.q_lora_rank",
 }  # fmt: skip
 """Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""
 
@@ -137,7 +137,8 @@ def read_model_config(header: Header, architecture: Architecture, where: str) ->
 
     Raise UserError if archlab cannot compute the model, or if it does not know the effect of a key.
     """
-    hf = _published(header, architecture)
+    with at(where):
+        hf = _published(header, architecture)
     config, _ = FAMILIES[architecture.family].read(hf, where)
     _check_keys(header, config, architecture, where)
     with at(where):

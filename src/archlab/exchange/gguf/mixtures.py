@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 
-def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
+def add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     """Write the number of dense layers, and the settings of the router and the shared expert."""
     from gguf import ExpertGatingFuncType
 
@@ -116,7 +116,7 @@ MIXTURES: Sequence[Architecture] = (
         "dots1", "dots1", [*ROWS, *norms()],
         [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
-        add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+        add_more=add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
         "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
@@ -127,16 +127,16 @@ MIXTURES: Sequence[Architecture] = (
         "exaone-moe", "exaone_moe", [*ROWS, *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
-        add_more=_add_router, idle=unread(DENSE_WIDTH),
+        add_more=add_router, idle=unread(DENSE_WIDTH),
     ),
     Architecture(
         "glm4moe", "glm4_moe", [*ROWS, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, no_window, no_groups, dense_first, shared_expert],
-        published=_glm4, add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+        published=_glm4, add_more=add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
         "glm4moe", "solar_open", [*ROWS, *norms(before_mlp="post_attention_norm")],
-        [SILU, ANY_SCALING, no_groups, shared_expert], published=_glm4, add_more=_add_router,
+        [SILU, ANY_SCALING, no_groups, shared_expert], published=_glm4, add_more=add_router,
         idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
@@ -148,7 +148,7 @@ MIXTURES: Sequence[Architecture] = (
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
          only("embedding.scale", "sqrt_d_model")],
         published=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
-        add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+        add_more=add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
     ),
     Architecture(
         "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],

@@ -65,7 +65,8 @@ def _state(model: Decoder, architecture: Architecture, stored: Mapping[str, Any]
     for row in rows:
         tensor = dequantized(stored[row.theirs]).view(_shape_of(row, wanted))
         values = row.conversion.split(tensor, row.layer)
-        state |= {name: value.contiguous() for name, value in zip(row.ours, values, strict=True)}
+        for name, value in zip(row.ours, values, strict=True):  # a parameter can be the sum of several parts
+            state[name] = state[name] + value if name in state else value.contiguous()
     return state
 
 

@@ -13,6 +13,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import Architecture, Header, has, unread
 from archlab.exchange.gguf.gemma4 import GEMMA4
+from archlab.exchange.gguf.latent import LATENT
 from archlab.exchange.gguf.limits import (
     ALL_MIXTURES,
     ANY_SCALING,
@@ -279,6 +280,7 @@ ALL: Sequence[Architecture] = (
         "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],
     ),
     *GEMMA4,
+    *LATENT,
     *MIXTURES,
     *RECURRENT,
 )  # fmt: skip

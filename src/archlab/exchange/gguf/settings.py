@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import MLP, Absent, Mixer
 from archlab.config.components.dense import Dense
+from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
@@ -115,6 +117,10 @@ def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig], log_
     layer: 0 for layers without attention. The widths are those of layers without a window, if there are any.
     """
     layers = [layer for layer in all_layers if has_attention(layer)]
+    if isinstance(latent := layers[0].attention, Latent):
+        _add_latent(writer, latent)
+        _add_position(writer, [], layers, log_multiplier)
+        return
     local = [layer for layer in layers if layer.multi_head.window is not None]
     full = [layer for layer in layers if layer not in local]
     heads = (full or local)[0].multi_head
@@ -133,6 +139,18 @@ def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig], log_
     _add_position(writer, local, full, log_multiplier)
 
 
+def _add_latent(writer: "GGUFWriter", latent: Latent) -> None:
+    """Write the widths of latent attention. llama.cpp computes it as attention with one wide key/value head."""
+    writer.add_head_count(latent.n_heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(latent.kept_width)
+    writer.add_value_length(latent.kv_rank)
+    writer.add_key_length_mla(latent.query_width)
+    writer.add_value_length_mla(latent.v_dim or 0)
+    writer.add_kv_lora_rank(latent.kv_rank)
+    writer.add_q_lora_rank(latent.q_rank or 0)
+
+
 def _add_position(
     writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig], log_multiplier: float | None
 ) -> None:
@@ -143,7 +161,8 @@ def _add_position(
         writer.add_max_alibi_bias(rope.max_bias)
     if not isinstance(rope, Rope):
         return
-    writer.add_rope_dimension_count(int(layer.multi_head.head_dim * rope.fraction))
+    assert isinstance(layer.attention, AnyAttention), "a layer with attention"
+    writer.add_rope_dimension_count(int(rope.rotated(layer.attention.rotary_width)))
     writer.add_rope_freq_base(rope.theta)
     if local and isinstance(local[0].position, Rope):
         writer.add_rope_freq_base_swa(local[0].position.theta)
