@@ -15,6 +15,7 @@ DBRX: dict[str, Any] = {
     "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 3, "hidden_size": 32},
     "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
 }  # fmt: skip
+LLAMA4 = {**SMALL, "intermediate_size": 24, "intermediate_size_mlp": 40, "num_local_experts": 5, "head_dim": 12}
 
 MIXTURES = [
     Case("dots1", "one-dense", {
@@ -65,6 +66,12 @@ MIXTURES = [
     Case("ernie4_5_moe", "no-shared", {
         **SMALL, **ROUTED, **ERNIE, "num_hidden_layers": 5, "moe_num_shared_experts": 0,
     }),
+    Case("llama4_text", "every-second", {
+        **LLAMA4, "num_hidden_layers": 6, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2,
+        "rms_norm_eps": 1e-2, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    }),
+    Case("llama4_text", "128-experts", {**LLAMA4, "num_local_experts": 128, "use_qk_norm": False}),
     Case("dbrx", "clipped", DBRX),
     Case("granitemoeshared", "scales", {
         **SMALL, "num_local_experts": 5, "num_experts_per_tok": 3, "shared_intermediate_size": 20,

@@ -321,6 +321,11 @@ def published(case: Case) -> dict[str, Tensor]:
         elif ".experts.mlp." in name:  # modify_tensors in conversion/dbrx.py
             stacked = tensor.view(5, 16, 32)
             tensors[f"{name}.weight"] = stacked.permute(0, 2, 1) if name.endswith("w2") else stacked
+        elif ".feed_forward.experts." in name:  # conversion/llama4.py
+            parts = tensor.mT.chunk(2, dim=1) if "gate_up" in name else (tensor.mT,)
+            kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+            layer = name.rpartition(".")[0]
+            tensors |= {f"{layer}.{k}.weight": part for k, part in zip(kinds, parts, strict=True)}
         elif ".experts." in name:
             parts = tensor.chunk(2, dim=1) if "gate_up" in name else (tensor,)
             kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)

@@ -47,6 +47,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "expert_feed_forward_length": 48, "rope.dimension_count": 6, "attention.key_length": 12,
         "expert_weights_scale": None,
     },
+    "llama4_text-every-second": {
+        "expert_count": 5, "expert_used_count": 2, "interleave_moe_layer_step": 2, "feed_forward_length": 40,
+        "expert_feed_forward_length": 24, "attention.sliding_window": None, "rope.dimension_count": 12,
+    },
+    "llama4_text-128-experts": {"interleave_moe_layer_step": 1, "expert_count": 128},
     "afmoe-gated": {
         **ROUTED, "leading_dense_block_count": 1, "feed_forward_length": 48, "expert_shared_count": 2,
         "expert_gating_func": SIGMOID, "expert_weights_norm": True, "expert_weights_scale": 1.7,
@@ -104,6 +109,12 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
             "model.mlp.router.groups.n is 3; allowed: no groups (null)",
         ),
         ("minimax_m2", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: silu"),
+        ("llama4_text", {"attention_chunk_size": 6}, "model.attention.blocks.size is 6 in layer 0; allowed: 8192"),
+        ("llama4_text", {"attn_scale": 0.5}, "model.attention.temperature is (0.5, 8192, 1) in layer 3"),
+        ("llama4_text", {"use_qk_norm": False}, "model.attention.qk_norm.kind is none in layer 0; allowed: rmsnorm"),
+        ("llama4_text", {"no_rope_layer_interval": 3}, "model.position.kind is none in layer 2; allowed: rope"),
+        ("llama4_text", {"moe_layers": [1, 2]}, "model.mlp.kind is gated, moe, moe, gated, gated, gated; allowed"),
+        ("llama4_text", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
         ("afmoe", {"mup_enabled": False}, "model.embedding.scale is 1.0; allowed: sqrt_d_model"),
         ("afmoe", {"global_attn_every_n_layers": 3}, "model.attention.window is null in layer 2; allowed: a window"),
         ("afmoe", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
@@ -158,6 +169,8 @@ CONVERTER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"expert_group_count": 1, "expert_group_used_count": 1, "nextn_predict_layers": 0, "feed_forward_length": 48},
     ),
     "minimax_m2-partial": ((), {}),
+    "llama4_text-every-second": (("expert_shared_feed_forward_length",), {}),
+    "llama4_text-128-experts": (("expert_shared_feed_forward_length",), {}),
     "afmoe-gated": (
         ("expert_shared_feed_forward_length", "attention.sliding_window_pattern", "rope.freq_base_swa"), {},
     ),
@@ -189,6 +202,7 @@ def test_the_keys_of_llama_cpps_converter_are_read(name: str, tmp_path: Path) ->
         ("dots1-one-dense", "leading_dense_block_count"), ("dots1-one-dense", "expert_shared_count"),
         ("glm4_moe-biases-qk-norm", "expert_weights_norm"), ("exaone_moe-windows", "expert_gating_func"),
         ("ernie4_5_moe-from-the-second", "interleave_moe_layer_step"), ("dbrx-clipped", "expert_count"),
+        ("llama4_text-every-second", "interleave_moe_layer_step"),
         ("hunyuan_v1_moe-gqa", "expert_used_count"), ("minimax_m2-partial", "expert_gating_func"),
     ],
 )  # fmt: skip

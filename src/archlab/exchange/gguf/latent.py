@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 SIGMOID = 2
 """Value of `expert_gating_func` for a sigmoid router."""
 
+REQUIRED = (
+    "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla", "rope.dimension_count",
+)  # fmt: skip
+
 
 def _heads(rows: Tensor, layer: LayerConfig | None) -> tuple[Tensor, Tensor]:
     """Return the rows of each head for keys and for values: [heads, nope_dim, kv_rank] and [heads, v_dim, kv_rank]."""
@@ -145,19 +149,19 @@ def _latent(header: Header) -> Raw:
     """Return the values of attention. Raise UserError for an old file, whose projection of keys and values is one
     tensor."""
     keys = header.keys
-    if "attention.key_length_mla" not in keys:
-        raise UserError("attention.key_length_mla missing; archlab imports only files with attn_k_b and attn_v_b")
-    rope = keys.get("rope.dimension_count", 0)
+    if missing := [key for key in REQUIRED if key not in keys]:
+        raise UserError(f"{', '.join(missing)} missing; archlab imports only files with attn_k_b and attn_v_b")
+    rope = keys["rope.dimension_count"]
     mscale = round(10 * keys.get("rope.scaling.yarn_log_multiplier", 0.0), 6)
     scaling = {"mscale": mscale, "mscale_all_dim": mscale} if header.rope["rope_type"] == "yarn" else {}
     plain = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
     return {
         "num_key_value_heads": keys["attention.head_count"],
         "q_lora_rank": keys.get("attention.q_lora_rank") or None,
-        "kv_lora_rank": keys.get("attention.kv_lora_rank", 0),
+        "kv_lora_rank": keys["attention.kv_lora_rank"],
         "qk_rope_head_dim": rope,
         "qk_nope_head_dim": keys["attention.key_length_mla"] - rope,
-        "v_head_dim": keys.get("attention.value_length_mla", 0),
+        "v_head_dim": keys["attention.value_length_mla"],
         "intermediate_size": keys[DENSE_WIDTH],
         "rope_parameters": {**plain, **scaling},
     }

@@ -46,6 +46,7 @@ from archlab.exchange.gguf.limits import (
     windows_except_every,
     windows_if_deep,
 )
+from archlab.exchange.gguf.llama4 import LLAMA4
 from archlab.exchange.gguf.mixtures import MIXTURES
 from archlab.exchange.gguf.numbers import XIELU
 from archlab.exchange.gguf.recurrent import RECURRENT
@@ -281,6 +282,7 @@ ALL: Sequence[Architecture] = (
     ),
     *GEMMA4,
     *LATENT,
+    LLAMA4,
     *MIXTURES,
     *RECURRENT,
 )  # fmt: skip
