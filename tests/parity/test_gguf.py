@@ -341,7 +341,9 @@ def published(case: Case) -> dict[str, Tensor]:
 def gemma4_name(name: str) -> str:
     """Return the name that llama.cpp's name map gets (`filter_tensors` and `modify_tensors` of Gemma4Model in
     conversion/gemma.py)."""
-    name = name.replace("router.scale", "router.proj.scale").replace("router.per_expert_scale", "experts.down_proj.scale")
+    name = name.replace("router.scale", "router.proj.scale").replace(
+        "router.per_expert_scale", "experts.down_proj.scale"
+    )
     return name if name.endswith((".weight", ".scale")) else f"{name}.weight"
 
 
@@ -460,7 +462,7 @@ def test_the_divisors_of_p_rope_are_those_of_the_converter(tmp_path: Path) -> No
     """`generate_extra_tensors` of Gemma4Model in conversion/gemma.py."""
     reader = exported(case_of("gemma4_text", "keys"), tmp_path)
     found = next(tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight")
-    assert np.array_equal(found, np.float32([1.0] * 3 + [1e30] * 3))
+    assert np.array_equal(found, np.array([1.0] * 3 + [1e30] * 3, np.float32))
 
 
 def test_the_numbers_of_xielu_are_keys(tmp_path: Path) -> None:

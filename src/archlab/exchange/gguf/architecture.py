@@ -94,8 +94,8 @@ class Architecture:
     """Function that returns the factors of parameters that the file contains as products, because it has no keys for
     the factors."""
     log_multiplier: Callable[[ModelConfig], float] | None = None
-    """Function that returns the key `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN leaves the size of
-    cos and sin unchanged. None if the architecture does not have the key."""
+    """Function that returns the key `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN does not multiply
+    cos and sin by a factor. None if the architecture does not have the key."""
     sign: Callable[[Raw], Any] | None = None
     """Function that returns whether a file with these keys belongs to this family, and not to another with the same
     architecture. None for the usual family."""

@@ -1,9 +1,8 @@
 """The llama.cpp architecture of Gemma 4."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-
-import torch
 
 from archlab.config.components.position import Proportional
 from archlab.config.core.merge import Raw
@@ -88,8 +87,7 @@ def _turning(header: Header) -> float:
     n = header.head_dim
     pairs = int((dequantized(header.tensors["rope_freqs.weight"]) == 1).sum())
     exact = 2 * pairs / n
-    rounded_up = float(torch.nextafter(torch.tensor(exact, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)))
-    return exact if Proportional(turning=exact).rotated_pairs(n) == pairs else rounded_up
+    return exact if Proportional(turning=exact).rotated_pairs(n) == pairs else math.nextafter(exact, 1.0)
 
 
 def _add_more(writer: "GGUFWriter", config: ModelConfig) -> None:

@@ -14,7 +14,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture, Header, lacks, unread
+from archlab.exchange.gguf.architecture import Architecture, Header, lacks
 from archlab.exchange.gguf.limits import (
     SILU,
     YARN_OF_SIZE_1,
@@ -129,6 +129,11 @@ def _mscale(model: ModelConfig) -> float:
     return hf.get("rope_parameters", {}).get("mscale_all_dim", 0.0)
 
 
+def _log_multiplier(model: ModelConfig) -> float:
+    """Return a tenth of `mscale_all_dim`, because llama.cpp multiplies the key by 10."""
+    return _mscale(model) / 10
+
+
 def _add_experts(writer: "GGUFWriter", config: ModelConfig) -> None:
     """Write the settings of the mixture, and the groups of experts."""
     add_router(writer, config)
@@ -194,15 +199,15 @@ LIMITS = [
 LATENT: Sequence[Architecture] = (
     Architecture(
         "deepseek2", "deepseek_v2", ROWS, [*LIMITS, dense_first, shared_expert, no_groups],
-        published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=lambda m: _mscale(m) / 10,
+        published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
     ),
     Architecture(
         "deepseek2", "deepseek_v3", ROWS, [*LIMITS, dense_first, shared_expert],
-        published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=lambda m: _mscale(m) / 10,
+        published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
         sign=lambda keys: keys.get("expert_gating_func") == SIGMOID,
     ),
     Architecture(
         "deepseek2", "youtu", ROWS, LIMITS, published=_latent, add_more=_add_dense,
-        log_multiplier=lambda m: _mscale(m) / 10, sign=lacks("expert_count"),
+        log_multiplier=_log_multiplier, sign=lacks("expert_count"),
     ),
 )  # fmt: skip

@@ -26,8 +26,8 @@ WITHOUT_QK_NORM = 128
 def published_attention(model: ModelConfig) -> Iterator[str]:
     """Check the settings of attention that llama.cpp fixes.
 
-    Layers with RoPE must have the published chunks. In the others, queries must grow as published. The number of experts
-    decides whether the former have a norm of queries and keys.
+    Layers with RoPE must have the published chunks. In the others, queries must grow as published. The number of
+    experts decides whether the former have a norm of queries and keys.
     """
     mixture = first_mixture(layer_configs(model))
     has_norm = mixture is not None and mixture.experts != WITHOUT_QK_NORM

@@ -40,8 +40,10 @@ def read_numbers(numbers: Numbers, values: Mapping[str, Any], n_layers: int, whe
     state = dict[str, Tensor]()
     for key, name in numbers.items():
         value = values.get(key)
-        listed = value if isinstance(value, list) else [value] * n_layers
-        if len(listed) != n_layers or not all(isinstance(number, float) for number in listed):
+        listed = [
+            number for number in (value if isinstance(value, list) else [value] * n_layers) if isinstance(number, float)
+        ]
+        if len(listed) != n_layers:
             raise UserError(f"{where}: {key} is {value!r}; allowed: a number for each of the {n_layers} layers")
         if isinstance(name, str):
             state |= {name.format(i=i): torch.tensor([number]) for i, number in enumerate(listed)}

@@ -213,7 +213,8 @@ ALL: Sequence[Architecture] = (
         published=_falcon,
     ),
     Architecture(
-        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES], sign=has("expert_count"),
+        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES],
+        sign=has("expert_count"),
     ),
     Architecture(
         "qwen2moe", "qwen2_moe", MOE_ROWS,
@@ -257,7 +258,8 @@ ALL: Sequence[Architecture] = (
     Architecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
     Architecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
     Architecture(
-        "apertus", "apertus", QWEN_ROWS, [only("mlp.activation", "xielu"), scalings("linear", "llama3", "yarn"), no_biases],
+        "apertus", "apertus", QWEN_ROWS,
+        [only("mlp.activation", "xielu"), scalings("linear", "llama3", "yarn"), no_biases],
         numbers=XIELU, needs_output=True,
     ),
     Architecture(

@@ -40,8 +40,8 @@ ADJACENT_PAIRS = Conversion(
     lambda theirs, layer: [_exchanged(theirs, layer, (-1, 2))],
     lambda ours, layer: _exchanged(ours[0], layer, (2, -1)),
 )
-"""Conversion for RoPE. The file pairs dimensions 2i and 2i + 1; archlab pairs dimensions i and i + n / 2, if RoPE rotates
-the first n dimensions of a head."""
+"""Conversion for RoPE. The file pairs dimensions 2i and 2i + 1. archlab pairs dimensions i and i + n / 2, if RoPE
+rotates the first n dimensions of a head."""
 
 ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].float() + 1)
 """Conversion for norms with `unit_offset`. The file stores the factor; archlab stores the factor minus 1."""
