@@ -6,6 +6,7 @@ llama.cpp's source only.
 """
 
 import json
+import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -25,13 +26,14 @@ from archlab.cli import app
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.exchange.gguf.registry import ARCHITECTURES
+from archlab.exchange.gguf.registry import ARCHITECTURES, refused
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
+from archlab.families.registry import FAMILIES
 from archlab.infer.import_export import export_gguf
 from archlab.model.decoder import Decoder
-from tests.parity.gguf_latent import LATENT, LATENT_NUMBERS, LATENT_REFUSED, parts_of_kv_b
-from tests.parity.gguf_mixtures import MIXTURES
+from tests.parity.gguf_latent import EXPERTS, LATENT, LATENT_NUMBERS, LATENT_REFUSED, parts_of_kv_b
+from tests.parity.gguf_mixtures import MIXTURES, MIXTURES_NUMBERS, MIXTURES_REFUSED
 from tests.parity.gguf_recurrent import RECURRENT, RECURRENT_NUMBERS, RECURRENT_REFUSED, converted_recurrent
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
@@ -321,7 +323,7 @@ def published(case: Case) -> dict[str, Tensor]:
         elif ".experts.mlp." in name:  # modify_tensors in conversion/dbrx.py
             stacked = tensor.view(5, 16, 32)
             tensors[f"{name}.weight"] = stacked.permute(0, 2, 1) if name.endswith("w2") else stacked
-        elif ".feed_forward.experts." in name:  # conversion/llama4.py
+        elif ".experts." in name and case.model_type == "llama4_text":  # conversion/llama4.py
             parts = tensor.mT.chunk(2, dim=1) if "gate_up" in name else (tensor.mT,)
             kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
             layer = name.rpartition(".")[0]
@@ -427,6 +429,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "glm4-partial": {"rope.dimension_count": 6},
     **RECURRENT_NUMBERS,
     **LATENT_NUMBERS,
+    **MIXTURES_NUMBERS,
     "mamba-tied": {
         "ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 6, "ssm.time_step_rank": 5,
         "attention.head_count": 0, "feed_forward_length": 0,
@@ -586,6 +589,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("gpt_bigcode", {"multi_query": False}, "model.attention.n_kv_heads is 4; allowed: 1"),
         *RECURRENT_REFUSED,
         *LATENT_REFUSED,
+        *MIXTURES_REFUSED,
     ],
 )  # fmt: skip
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
@@ -609,6 +613,14 @@ def test_a_family_that_llama_cpp_is_not_written_for(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(UserError, match="already exists; name a new file"):
         save_gguf(model, tmp_path / "model.gguf")
+
+
+def test_a_family_that_llama_cpp_computes_differently_is_refused_with_the_reason(tmp_path: Path) -> None:
+    model = ours(Case("glm4_moe_lite", "tiny", {**EXPERTS, "q_lora_rank": 14}), tmp_path)
+    reason = "llama.cpp uses one epsilon for all norms, and the published models have two"
+    with pytest.raises(UserError, match=re.escape(f"the family glm4_moe_lite for llama.cpp, because {reason}")):
+        save_gguf(model, tmp_path / "model.gguf")
+    assert refused().keys() <= FAMILIES.keys() - ARCHITECTURES.keys()
 
 
 @pytest.mark.parametrize("family", [None, "llama"])

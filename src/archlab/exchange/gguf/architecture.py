@@ -49,26 +49,26 @@ SCALED = (
 )
 
 
-def unread(*names: str) -> Callable[[Raw], frozenset[str]]:
-    """Return the function for `Architecture.idle` that returns these keys for each file."""
+def always_idle(*names: str) -> Callable[[Raw], frozenset[str]]:
+    """Return the function for `GGUFArchitecture.idle` that returns these keys for each file."""
     return lambda _keys: frozenset(names)
 
 
-_NONE = unread()
+_NONE = always_idle()
 
 
 def has(key: str) -> Callable[[Raw], Any]:
-    """Return the function for `Architecture.sign` that returns whether a key of a file is neither 0 nor false."""
+    """Return the function for `GGUFArchitecture.sign` that returns whether a key of a file is neither 0 nor false."""
     return lambda keys: keys.get(key)
 
 
 def lacks(key: str) -> Callable[[Raw], Any]:
-    """Return the function for `Architecture.sign` that returns whether a file does not have a key."""
+    """Return the function for `GGUFArchitecture.sign` that returns whether a file does not have a key."""
     return lambda keys: key not in keys
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GGUFArchitecture:
     """Architecture of llama.cpp, for the models of one family.
 
     Its forward pass is in llama.cpp's `src/models/`. Its export is in `convert_hf_to_gguf.py`.

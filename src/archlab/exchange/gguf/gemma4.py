@@ -9,7 +9,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture, Header, unread
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, always_idle
 from archlab.exchange.gguf.limits import GELU, no_biases, some_window
 from archlab.exchange.gguf.tensors import AROUND, LAYER, MLP, dequantized, norms, separate
 from archlab.hf.fields import lookup
@@ -100,10 +100,10 @@ def _add_more(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_embedding_length_per_layer_input(0)
 
 
-GEMMA4: Sequence[Architecture] = tuple(
-    Architecture(
+GEMMA4: Sequence[GGUFArchitecture] = tuple(
+    GGUFArchitecture(
         "gemma4", family, ROWS, [GELU, no_biases, some_window, p_rope_if_full],
-        published=_keys, add_more=_add_more, idle=unread("expert_shared_feed_forward_length"),
+        published=_keys, add_more=_add_more, idle=always_idle("expert_shared_feed_forward_length"),
     )
     for family in ("gemma4_text", "gemma4_unified_text")
 )  # fmt: skip

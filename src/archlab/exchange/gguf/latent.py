@@ -14,7 +14,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture, Header, lacks
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, lacks
 from archlab.exchange.gguf.limits import (
     SILU,
     YARN_OF_SIZE_1,
@@ -196,17 +196,17 @@ LIMITS = [
     one_epsilon, narrow_queries_by_depth,
 ]  # fmt: skip
 
-LATENT: Sequence[Architecture] = (
-    Architecture(
+LATENT: Sequence[GGUFArchitecture] = (
+    GGUFArchitecture(
         "deepseek2", "deepseek_v2", ROWS, [*LIMITS, dense_first, shared_expert, no_groups],
         published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
     ),
-    Architecture(
+    GGUFArchitecture(
         "deepseek2", "deepseek_v3", ROWS, [*LIMITS, dense_first, shared_expert],
         published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
         sign=lambda keys: keys.get("expert_gating_func") == SIGMOID,
     ),
-    Architecture(
+    GGUFArchitecture(
         "deepseek2", "youtu", ROWS, LIMITS, published=_latent, add_more=_add_dense,
         log_multiplier=_log_multiplier, sign=lacks("expert_count"),
     ),

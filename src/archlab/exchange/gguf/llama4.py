@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture, Header, unread
+from archlab.errors import UserError
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, always_idle
 from archlab.exchange.gguf.limits import SILU, no_biases, positions_except_every, scalings, shared_expert
 from archlab.exchange.gguf.mixtures import DENSE_WIDTH, SHARED_WIDTH
 from archlab.exchange.gguf.settings import first_mixture
@@ -57,6 +58,9 @@ def every_nth_is_a_mixture(model: ModelConfig) -> Iterator[str]:
 
 
 def _keys(header: Header) -> Raw:
+    """Return the values of Llama 4. Raise UserError if the file turns the chunks off."""
+    if header.keys.get("attention.sliding_window") == 0:
+        raise UserError("attention.sliding_window is 0; archlab imports only files without this key, which have chunks")
     rope = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
     return {
         "rope_parameters": rope,
@@ -71,9 +75,9 @@ def _add_step(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_interleave_moe_layer_step(_step(config))
 
 
-LLAMA4 = Architecture(
+LLAMA4 = GGUFArchitecture(
     "llama4", "llama4_text", [*AROUND, *separate(), *MLP, *EXPERTS, *norms()],
     [SILU, scalings("llama3"), no_biases, every_nth_is_a_mixture, shared_expert, positions_except_every(PERIOD),
      published_attention],
-    published=_keys, add_more=_add_step, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+    published=_keys, add_more=_add_step, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
 )  # fmt: skip

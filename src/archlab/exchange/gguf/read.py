@@ -9,7 +9,7 @@ from torch import Tensor
 
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architecture import GGUFArchitecture
 from archlab.exchange.gguf.config import OUTPUT, ROPE_FACTORS, is_tied, read_header, read_model_config
 from archlab.exchange.gguf.numbers import read_numbers
 from archlab.exchange.gguf.registry import architecture_of
@@ -53,7 +53,7 @@ def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UserError(f"{file}: not a GGUF file, or damaged: {error or type(error).__name__}") from None
 
 
-def _state(model: Decoder, architecture: Architecture, stored: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+def _state(model: Decoder, architecture: GGUFArchitecture, stored: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     """Return the model's parameters from the tensors of a file."""
     wanted = model.state_dict()
     rows = [row for row in placed(architecture.rows, model.config) if any(name in wanted for name in row.ours)]

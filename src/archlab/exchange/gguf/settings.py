@@ -18,7 +18,7 @@ from archlab.config.components.position import Alibi, LinearScaling, Llama3Scali
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architecture import GGUFArchitecture
 from archlab.exchange.gguf.limits import has_attention
 from archlab.model.rope_scaling import Frequencies, frequencies
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 
-def settings(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
+def settings(config: ModelConfig, architecture: GGUFArchitecture) -> dict[str, Any]:
     """Return the values of the keys that `add_settings` writes, by name without the prefix of the architecture."""
     from gguf import GGUFWriter
 
@@ -36,7 +36,7 @@ def settings(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
 
 
-def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: GGUFArchitecture) -> None:
     """Write the settings of a model that llama.cpp reads from the file."""
     model, layers = resolve(config), layer_configs(config)
     first = layers[0]
@@ -113,8 +113,8 @@ def _add_mixer(writer: "GGUFWriter", mixer: Mixer) -> None:
 def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig], log_multiplier: float | None) -> None:
     """Write the settings of attention.
 
-    See `Architecture.log_multiplier`. If layers differ in their number of key/value heads, write the number for each
-    layer: 0 for layers without attention. The widths are those of layers without a window, if there are any.
+    See `GGUFArchitecture.log_multiplier`. If layers differ in their number of key/value heads, write the number for
+    each layer: 0 for layers without attention. The widths are those of layers without a window, if there are any.
     """
     layers = [layer for layer in all_layers if has_attention(layer)]
     if isinstance(latent := layers[0].attention, Latent):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architecture import GGUFArchitecture
 from archlab.exchange.gguf.numbers import add_numbers, parameters
 from archlab.exchange.gguf.registry import ARCHITECTURES, find_architecture
 from archlab.exchange.gguf.settings import add_settings, rope_factors
@@ -81,7 +81,7 @@ def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
 
 
 def _write(
-    model: Decoder, config: ModelConfig, architecture: Architecture, file: Path, dtype: torch.dtype
+    model: Decoder, config: ModelConfig, architecture: GGUFArchitecture, file: Path, dtype: torch.dtype
 ) -> list[str]:
     with needs_extra("gguf", "writing a GGUF file"):
         from gguf import GGUFWriter, LlamaFileType
@@ -103,7 +103,7 @@ def _write(
 
 
 def _tensors(
-    model: Decoder, config: ModelConfig, architecture: Architecture, device: str
+    model: Decoder, config: ModelConfig, architecture: GGUFArchitecture, device: str
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
     in_keys = parameters(architecture.numbers, config.n_layers)
