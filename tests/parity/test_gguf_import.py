@@ -267,6 +267,21 @@ def test_one_number_of_xielu_may_hold_for_all_layers(tmp_path: Path) -> None:
     assert [model.state_dict()[f"layers.{i}.mlp.activation.alpha_p"].item() for i in range(3)] == [0.25] * 3
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention__head_count_kv", [2, 1], "attention.head_count_kv has 2 values; allowed: 4, one for each layer"),
+        ("embedding_length_per_layer_input", 16, "hidden_size_per_layer_input is 16, which archlab cannot build"),
+        ("attention__shared_kv_layers", 2, "num_kv_shared_layers is 2, which archlab cannot build"),
+        ("feed_forward_length", [48, 48, 96, 96], "intermediate_size  [48, 48, 96, 96]; allowed: a whole number"),
+    ],
+)
+def test_another_gemma_4_is_refused(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == "gemma4_text-keys-as-values"), tmp_path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf", **{f"gemma4__{key}": value}))
+
+
 def test_another_scaling_of_llama_3_is_refused(tmp_path: Path) -> None:
     exported(Case("llama", "other", {**SMALL, "rope_parameters": LLAMA3}), tmp_path)
     with pytest.raises(UserError, match=r"rope_freqs\.weight is not the scaling of Llama 3, the only one"):

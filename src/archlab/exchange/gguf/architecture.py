@@ -30,6 +30,14 @@ class Header:
     def head_dim(self) -> int:
         return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
 
+    def per_layer(self, key: str, default: Any) -> list[Any]:
+        """Return the value of a key for each layer. Raise UserError if a list has another length."""
+        value, count = self.keys.get(key, default), self.keys["block_count"]
+        values = value if isinstance(value, list) else [value] * count
+        if len(values) != count:
+            raise UserError(f"{key} has {len(values)} values; allowed: {count}, one for each layer")
+        return values
+
 
 def _nothing_read(_header: Header) -> Raw:
     return {}

@@ -54,16 +54,14 @@ def p_rope_if_full(model: ModelConfig) -> Iterator[str]:
 
 def _keys(header: Header) -> Raw:
     keys = header.keys
-    count, slides = keys["block_count"], keys.get("attention.sliding_window_pattern")
-    slides = [False] * count if slides is None else slides if isinstance(slides, list) else [slides] * count
+    slides = header.per_layer("attention.sliding_window_pattern", False)
+    kv_heads = header.per_layer("attention.head_count_kv", keys["attention.head_count"])
     full = [i for i, local in enumerate(slides) if not local]
-    kv_heads = keys.get("attention.head_count_kv", keys["attention.head_count"])
-    kv_heads = kv_heads if isinstance(kv_heads, list) else [kv_heads] * count
     theta, width = header.rope["rope_theta"], header.head_dim
     return {
         "layer_types": [SLIDING if local else FULL for local in slides],
         "head_dim": keys.get("attention.key_length_swa", width),
-        "num_key_value_heads": next((n for n, local in zip(kv_heads, slides, strict=False) if local), kv_heads[0]),
+        "num_key_value_heads": next((n for n, local in zip(kv_heads, slides, strict=True) if local), kv_heads[0]),
         "per_layer_config": {str(i): {"head_dim": width, "num_key_value_heads": kv_heads[i]} for i in full},
         "attention_k_eq_v": not any(f"blk.{i}.attn_v.weight" in header.tensors for i in full),
         "rope_parameters": {
