@@ -71,7 +71,9 @@ MIXTURES = [
         "rms_norm_eps": 1e-2, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     }),
-    Case("llama4_text", "128-experts", {**LLAMA4, "num_local_experts": 128, "use_qk_norm": False}),
+    Case("llama4_text", "128-experts", {
+        **LLAMA4, "num_hidden_layers": 4, "num_local_experts": 128, "use_qk_norm": False,
+    }),
     Case("dbrx", "clipped", DBRX),
     Case("granitemoeshared", "scales", {
         **SMALL, "num_local_experts": 5, "num_experts_per_tok": 3, "shared_intermediate_size": 20,

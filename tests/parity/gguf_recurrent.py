@@ -14,20 +14,20 @@ JAMBA = {
 }  # fmt: skip
 
 GRANITE = {
-    **SMALL, "num_hidden_layers": 4, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 5,
+    **SMALL, "num_hidden_layers": 4, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 4,
     "layer_types": ["mamba", "attention", "mamba", "attention"], "embedding_multiplier": 3.0,
     "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 13.0, "rms_norm_eps": 1e-2,
 }  # fmt: skip
 
 BAMBA = {
     **SMALL, "num_hidden_layers": 4, "attn_layer_indices": [1, 3], "mamba_n_heads": 4, "mamba_d_head": 16,
-    "mamba_n_groups": 2, "mamba_d_state": 5,
+    "mamba_n_groups": 2, "mamba_d_state": 4,
 }  # fmt: skip
 
 LFM2_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
 
 FALCON_H1 = {
-    **SMALL, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_ssm": 96, "mamba_n_groups": 2, "mamba_d_state": 5,
+    **SMALL, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_ssm": 96, "mamba_n_groups": 2, "mamba_d_state": 4,
     "mamba_d_conv": 3, "head_dim": 12, "embedding_multiplier": 5.7, "lm_head_multiplier": 0.04,
     "mlp_multipliers": [0.9, 0.6], "key_multiplier": 0.4, "attention_in_multiplier": 1.3,
     "attention_out_multiplier": 0.7, "ssm_in_multiplier": 1.6, "ssm_out_multiplier": 0.45,

@@ -415,6 +415,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "gemma4_text-experts": {
         "feed_forward_length": 48, "expert_feed_forward_length": 24, "expert_count": 5, "expert_used_count": 3,
+        "final_logit_softcapping": 0.0,
     },
     "stablelm-serial": {"rope.dimension_count": 2, "use_parallel_residual": False},
     "gpt_neox-parallel": {"rope.dimension_count": 2, "use_parallel_residual": True},

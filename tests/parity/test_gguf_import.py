@@ -200,6 +200,7 @@ def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:
         ("mixtral-gqa", "expert_used_count"), ("mamba-tied", "ssm.time_step_rank"), ("granite-scales", "logit_scale"),
         ("cohere2-windows", "attention.sliding_window"), ("deepseek_v2-yarn-one-dense", "attention.key_length_mla"),
         ("youtu-yarn-tied", "attention.kv_lora_rank"), ("gemma2-alternating", "attn_logit_softcapping"),
+        ("gemma4_text-experts", "final_logit_softcapping"),
         ("llama-gqa", "attention.layer_norm_rms_epsilon"),
     ],
 )  # fmt: skip

@@ -68,6 +68,7 @@ def _keys(header: Header) -> Raw:
             SLIDING: {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa", theta)},
             FULL: {"rope_type": "proportional", "rope_theta": theta, "partial_rotary_factor": _turning(header)},
         },
+        "final_logit_softcapping": keys.get("final_logit_softcapping") or None,
         "intermediate_size": keys["feed_forward_length"],
         "hidden_size_per_layer_input": keys.get("embedding_length_per_layer_input", 0),
         "num_kv_shared_layers": keys.get("attention.shared_kv_layers", 0),
@@ -89,7 +90,12 @@ def _turning(header: Header) -> float:
 
 
 def _add_more(writer: "GGUFWriter", config: ModelConfig) -> None:
-    """Write the widths of heads in layers with a window, and the sizes of options that archlab does not have."""
+    """Write the widths of heads in layers with a window, and the sizes of options that archlab does not have.
+
+    Without a soft cap, write 0, because llama.cpp's default is 30.
+    """
+    if config.head.softcap is None:
+        writer.add_final_logit_softcapping(0.0)
     local = next(layer.multi_head for layer in layer_configs(config) if layer.multi_head.window is not None)
     writer.add_key_length_swa(local.head_dim)
     writer.add_value_length_swa(local.head_dim)
