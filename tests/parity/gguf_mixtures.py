@@ -19,11 +19,11 @@ LLAMA4 = {**SMALL, "intermediate_size": 24, "intermediate_size_mlp": 40, "num_lo
 
 MIXTURES = [
     Case("dots1", "one-dense", {
-        **DEEPSEEK, "num_hidden_layers": 4, "first_k_dense_replace": 1, "head_dim": 12, "norm_topk_prob": True,
+        **DEEPSEEK, "num_key_value_heads": 4, "num_hidden_layers": 4, "first_k_dense_replace": 1, "head_dim": 12, "norm_topk_prob": True,
         "routed_scaling_factor": 1.7, "sliding_window": None,
     }),
     Case("dots1", "all-sparse-tied", {
-        **DEEPSEEK, "first_k_dense_replace": 0, "norm_topk_prob": False, "tie_word_embeddings": True,
+        **DEEPSEEK, "num_key_value_heads": 4, "first_k_dense_replace": 0, "norm_topk_prob": False, "tie_word_embeddings": True,
         "max_window_layers": 3,
     }),
     Case("hunyuan_v1_moe", "gqa", {**HUNYUAN, "head_dim": 12, "moe_topk": [2, 2, 2]}),
@@ -144,6 +144,8 @@ MIXTURES_REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"n_routed_experts": 6, "n_group": 3, "topk_group": 2},
         "model.mlp.router.groups.n is 3; allowed: no groups (null)",
     ),
+    ("dots1", {"num_key_value_heads": 2}, "model.attention.n_kv_heads is 2; allowed: n_heads (4)"),
+    ("llama4_text", {"num_hidden_layers": 2}, "model.n_layers is 2; allowed: 4 or more"),
     ("dots1", {"n_shared_experts": 0}, "model.mlp.shared is null; allowed: a shared expert"),
     ("dots1", {"sliding_window": 7, "max_window_layers": 2}, "model.attention.window is 7"),
     ("hunyuan_v1_moe", {"moe_topk": [2, 1, 2]}, "model.mlp.active is 1, 2; allowed: one number for all layers"),

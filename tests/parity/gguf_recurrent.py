@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.parity.tiny import SMALL, Case
 
-MAMBA2 = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_heads": 6, "head_dim": 8, "state_size": 5}
+MAMBA2 = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_heads": 6, "head_dim": 8, "state_size": 4}
 JAMBA = {
     **SMALL, "num_hidden_layers": 5, "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_dt_rank": 7,
     "attn_layer_period": 3, "attn_layer_offset": 1,
@@ -89,14 +89,14 @@ RECURRENT = [
     Case("falcon_h1", "multipliers-norm", {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
     Case("falcon_h1", "multipliers-tied", {**FALCON_H1, "tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
     Case("falcon_h1", "plain", {
-        **SMALL, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_ssm": 32, "mamba_d_state": 5,
+        **SMALL, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_ssm": 32, "mamba_d_state": 4,
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     }),
 ]  # fmt: skip
 
 RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
     "mamba2-groups-tied": {
-        "ssm.conv_kernel": 4, "ssm.inner_size": 48, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 3,
+        "ssm.conv_kernel": 4, "ssm.inner_size": 48, "ssm.state_size": 4, "ssm.time_step_rank": 6, "ssm.group_count": 3,
         "attention.head_count": 0, "feed_forward_length": 0, "attention.layer_norm_rms_epsilon": 1e-2,
     },
     "jamba-some-experts-tied": {
@@ -128,7 +128,7 @@ RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
         "expert_gating_func": 2, "expert_weights_norm": None, "expert_weights_scale": None,
     },
     "falcon_h1-multipliers-norm": {
-        "ssm.conv_kernel": 3, "ssm.inner_size": 96, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 2,
+        "ssm.conv_kernel": 3, "ssm.inner_size": 96, "ssm.state_size": 4, "ssm.time_step_rank": 6, "ssm.group_count": 2,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 12, "feed_forward_length": 48,
     },
 }  # fmt: skip
@@ -166,6 +166,7 @@ RECURRENT_FURTHER = [
 
 RECURRENT_REFUSED = [
     ("mamba2", {"num_heads": 3, "expand": 1}, "model.mixer.inner_width is 24; allowed: 2 * d_model (48)"),
+    ("mamba2", {"state_size": 5}, "model.mixer.d_state is 5; allowed: a divisor of inner_width (48)"),
     ("mamba2", {"use_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
     ("mamba2", {"use_bias": True}, "model.mixer.in_bias is true; allowed: false"),
     ("mamba2", {"time_step_limit": [0.001, 0.1]}, "model.mixer.dt_min is 0.001; allowed: 0.0"),

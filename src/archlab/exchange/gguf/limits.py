@@ -205,6 +205,14 @@ def inner_width(model: ModelConfig) -> Iterator[str]:
             yield f"model.mixer.inner_width is {width}; allowed: 2 * d_model ({2 * model.d_model})"
 
 
+def state_divides_width(model: ModelConfig) -> Iterator[str]:
+    """Check that the width of a state divides that of all heads of Mamba 2. llama.cpp stops otherwise."""
+    for layer in layer_configs(model):
+        width, state = lookup(layer, "mixer.inner_width"), lookup(layer, "mixer.d_state")
+        if width is not ABSENT and width % state:
+            yield f"model.mixer.d_state is {state}; allowed: a divisor of inner_width ({width})"
+
+
 def all_kv_heads(model: ModelConfig) -> Iterator[str]:
     heads = model.multi_head.resolve(model.d_model)
     if heads.n_kv_heads != heads.n_heads:

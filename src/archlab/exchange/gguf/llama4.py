@@ -30,6 +30,8 @@ def published_attention(model: ModelConfig) -> Iterator[str]:
     Layers with RoPE must have the published chunks. In the others, queries must grow as published. The number of
     experts decides whether the former have a norm of queries and keys.
     """
+    if model.n_layers < PERIOD:
+        yield f"model.n_layers is {model.n_layers}; allowed: {PERIOD} or more"
     mixture = first_mixture(layer_configs(model))
     has_norm = mixture is not None and mixture.experts != WITHOUT_QK_NORM
     for i, layer in enumerate(layer_configs(model)):

@@ -166,7 +166,7 @@ MIXTURES: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture(
         "dots1", "dots1", [*ROWS, *norms()],
-        [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
+        [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert, all_kv_heads],
         needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
         add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),

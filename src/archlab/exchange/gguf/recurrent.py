@@ -23,6 +23,7 @@ from archlab.exchange.gguf.limits import (
     only,
     some_attention,
     square,
+    state_divides_width,
 )
 from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
@@ -95,7 +96,8 @@ FALCON_H1_NORMS = [
 BIASES = [only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
 MAMBA_LIMITS: list[Limit] = [inner_width, *BIASES]
 MAMBA2_OF_ANY_WIDTH = [
-    *BIASES, only("mixer.dt_min", 0.0), only("mixer.dt_max", None), only("mixer.norm.gate", "before"),
+    *BIASES, state_divides_width, only("mixer.dt_min", 0.0), only("mixer.dt_max", None),
+    only("mixer.norm.gate", "before"),
 ]  # fmt: skip
 MAMBA2_LIMITS = [inner_width, *MAMBA2_OF_ANY_WIDTH]
 
