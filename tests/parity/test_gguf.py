@@ -1,7 +1,6 @@
 """GGUF files against two readers that are not ours: transformers 5.23.0, and the name map of the `gguf` package.
 
-Every case in `NAMED` was also run once by llama.cpp itself, in float32 (docs/notebook.md): the same greedy tokens, logits
-within 5e-5 of their deviation, and within 4e-3 where there is a GELU.
+`test_gguf_llama_cpp.py` runs the same cases in llama.cpp itself, if it is installed.
 """
 
 import json
