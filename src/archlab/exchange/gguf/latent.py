@@ -7,6 +7,7 @@ queries by the part for keys, and outputs by the part for values.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from archlab.config.components.latent_attention import Latent
@@ -42,35 +43,29 @@ REQUIRED = (
 )  # fmt: skip
 
 
+def _of(layer: LayerConfig | None) -> Latent:
+    assert layer is not None, "the widths of attention are needed"
+    assert isinstance(layer.attention, Latent), "an architecture with latent attention"
+    return layer.attention
+
+
 def _heads(rows: Tensor, layer: LayerConfig | None) -> tuple[Tensor, Tensor]:
     """Return the rows of each head for keys and for values: [heads, nope_dim, kv_rank] and [heads, v_dim, kv_rank]."""
-    assert layer is not None, "the widths of attention are needed"
-    assert isinstance(layer.attention, Latent)
-    widths = [layer.attention.nope_dim, layer.attention.v_dim or 0]
-    keys, values = rows.unflatten(0, (layer.attention.n_heads, -1)).split(widths, dim=1)
+    widths = [_of(layer).nope_dim, _of(layer).v_dim or 0]
+    keys, values = rows.unflatten(0, (_of(layer).n_heads, -1)).split(widths, dim=1)
     return keys, values
 
 
 def _only_keys(theirs: Tensor, layer: LayerConfig | None) -> list[Tensor]:
     """Return the projection with zeros in the rows for values. Reading adds the parts of a parameter."""
-    assert layer is not None, "the widths of attention are needed"
-    assert isinstance(layer.attention, Latent)
-    none = theirs.new_zeros(len(theirs), layer.attention.v_dim or 0, theirs.shape[1])
-    return [_stacked(theirs.transpose(1, 2), none)]
+    no_values = theirs.new_zeros(len(theirs), _of(layer).v_dim or 0, theirs.shape[1])
+    return [torch.cat((theirs.transpose(1, 2), no_values), dim=1).flatten(0, 1)]
 
 
 def _only_values(theirs: Tensor, layer: LayerConfig | None) -> list[Tensor]:
     """Return the projection with zeros in the rows for keys."""
-    assert layer is not None, "the widths of attention are needed"
-    assert isinstance(layer.attention, Latent)
-    none = theirs.new_zeros(len(theirs), layer.attention.nope_dim, theirs.shape[2])
-    return [_stacked(none, theirs)]
-
-
-def _stacked(keys: Tensor, values: Tensor) -> Tensor:
-    import torch
-
-    return torch.cat((keys, values), dim=1).flatten(0, 1)
+    no_keys = theirs.new_zeros(len(theirs), _of(layer).nope_dim, theirs.shape[2])
+    return [torch.cat((no_keys, theirs), dim=1).flatten(0, 1)]
 
 
 _ATTENTION = "layers.{i}.attention"
@@ -96,15 +91,9 @@ ROWS = [
 """Weight mapping. The narrow vector's projection to keys and values is in two tensors, each with a part of it."""
 
 
-def _attention(model: ModelConfig) -> Latent:
-    attention = layer_configs(model)[0].attention
-    assert isinstance(attention, Latent), "an architecture with latent attention"
-    return attention
-
-
 def one_epsilon(model: ModelConfig) -> Iterator[str]:
     """Check that the norms of narrow vectors have the same epsilon as the others, because a file contains only one."""
-    own, other = _attention(model).norm_eps, layer_configs(model)[0].norm
+    own, other = _of(layer_configs(model)[0]).norm_eps, layer_configs(model)[0].norm
     if own != (eps := getattr(other, "eps", None)):
         yield f"model.norm.eps is {eps}; allowed: model.attention.norm_eps ({own})"
 
@@ -112,14 +101,14 @@ def one_epsilon(model: ModelConfig) -> Iterator[str]:
 def narrow_queries_by_depth(model: ModelConfig) -> Iterator[str]:
     """Check that models of these depths compute queries from the stream itself, as llama.cpp assumes."""
     is_lite = model.n_layers in (26, 27) or (model.n_layers == 48 and model.vocab_size == 128256)
-    if is_lite and (rank := _attention(model).q_rank) is not None:
+    if is_lite and (rank := _of(layer_configs(model)[0]).q_rank) is not None:
         yield f"model.attention.q_rank is {rank} in a model of {model.n_layers} layers; allowed: null"
 
 
 def scale_of_yarn(model: ModelConfig) -> Iterator[str]:
     """Check that YaRN also changes the scale of scores, as llama.cpp assumes."""
     if layer_configs(model)[0].position.model_dump().get("scaling", {}).get("kind") == "yarn" and _mscale(model) <= 0:
-        yield f"model.attention.scale is {_attention(model).scale}; allowed: with YaRN, a larger one (mscale_all_dim)"
+        yield f"model.attention.scale is {_of(layer_configs(model)[0]).scale}; allowed: with YaRN, a larger one (mscale_all_dim)"
 
 
 def _mscale(model: ModelConfig) -> float:
