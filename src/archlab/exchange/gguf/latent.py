@@ -29,6 +29,7 @@ from archlab.exchange.gguf.limits import (
 from archlab.exchange.gguf.mixtures import DENSE_WIDTH, SHARED_WIDTH, add_router
 from archlab.exchange.gguf.settings import first_mixture
 from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, LAYER, MLP, norms
+from archlab.hf.fields import lookup
 from archlab.hf.latent import LatentRope, keeps_queries, narrows_queries
 from archlab.hf.weight_map import Conversion, Row
 
@@ -107,8 +108,9 @@ def narrow_queries_by_depth(model: ModelConfig) -> Iterator[str]:
 
 def scale_of_yarn(model: ModelConfig) -> Iterator[str]:
     """Check that YaRN also changes the scale of scores, as llama.cpp assumes."""
-    if layer_configs(model)[0].position.model_dump().get("scaling", {}).get("kind") == "yarn" and _mscale(model) <= 0:
-        yield f"model.attention.scale is {_of(layer_configs(model)[0]).scale}; allowed: with YaRN, a larger one (mscale_all_dim)"
+    layer = layer_configs(model)[0]
+    if lookup(layer, "position.scaling.kind") == "yarn" and _mscale(model) <= 0:
+        yield f"model.attention.scale is {_of(layer).scale}; allowed: with YaRN, a larger one (mscale_all_dim)"
 
 
 def _mscale(model: ModelConfig) -> float:
