@@ -7,22 +7,27 @@ from torch import Tensor
 
 from tests.parity.tiny import SMALL, Case
 
-MAMBA2 = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_heads": 6, "head_dim": 8, "state_size": 5}
+MAMBA2 = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_heads": 6, "head_dim": 8, "state_size": 4}
 JAMBA = {
     **SMALL, "num_hidden_layers": 5, "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_dt_rank": 7,
     "attn_layer_period": 3, "attn_layer_offset": 1,
 }  # fmt: skip
 
 GRANITE = {
-    **SMALL, "num_hidden_layers": 4, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 5,
+    **SMALL, "num_hidden_layers": 4, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 4,
     "layer_types": ["mamba", "attention", "mamba", "attention"], "embedding_multiplier": 3.0,
     "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 13.0, "rms_norm_eps": 1e-2,
+}  # fmt: skip
+
+BAMBA = {
+    **SMALL, "num_hidden_layers": 4, "attn_layer_indices": [1, 3], "mamba_n_heads": 4, "mamba_d_head": 16,
+    "mamba_n_groups": 2, "mamba_d_state": 4,
 }  # fmt: skip
 
 LFM2_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
 
 FALCON_H1 = {
-    **SMALL, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_ssm": 96, "mamba_n_groups": 2, "mamba_d_state": 5,
+    **SMALL, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_ssm": 96, "mamba_n_groups": 2, "mamba_d_state": 4,
     "mamba_d_conv": 3, "head_dim": 12, "embedding_multiplier": 5.7, "lm_head_multiplier": 0.04,
     "mlp_multipliers": [0.9, 0.6], "key_multiplier": 0.4, "attention_in_multiplier": 1.3,
     "attention_out_multiplier": 0.7, "ssm_in_multiplier": 1.6, "ssm_out_multiplier": 0.45,
@@ -52,6 +57,17 @@ RECURRENT = [
         **GRANITE, "num_local_experts": 0, "shared_intermediate_size": 40, "mamba_n_groups": 1, "mamba_d_conv": 3,
         "layer_types": ["attention", "mamba", "mamba", "mamba"], "tie_word_embeddings": True,
     }),
+    Case("bamba", "all-rotated", {
+        **BAMBA, "rms_norm_eps": 1e-2, "mamba_d_conv": 3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 1.0},
+    }),
+    Case("bamba", "half-rotated-tied", {
+        **BAMBA, "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
+            "partial_rotary_factor": 0.5,
+        },
+    }),
     Case("lfm2", "untied", {
         **SMALL, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "block_multiple_of": 12,
         "block_ffn_dim_multiplier": 1.3, "norm_eps": 1e-2, "tie_word_embeddings": False,
@@ -73,14 +89,14 @@ RECURRENT = [
     Case("falcon_h1", "multipliers-norm", {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
     Case("falcon_h1", "multipliers-tied", {**FALCON_H1, "tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
     Case("falcon_h1", "plain", {
-        **SMALL, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_ssm": 32, "mamba_d_state": 5,
+        **SMALL, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_ssm": 32, "mamba_d_state": 4,
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     }),
 ]  # fmt: skip
 
 RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
     "mamba2-groups-tied": {
-        "ssm.conv_kernel": 4, "ssm.inner_size": 48, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 3,
+        "ssm.conv_kernel": 4, "ssm.inner_size": 48, "ssm.state_size": 4, "ssm.time_step_rank": 6, "ssm.group_count": 3,
         "attention.head_count": 0, "feed_forward_length": 0, "attention.layer_norm_rms_epsilon": 1e-2,
     },
     "jamba-some-experts-tied": {
@@ -97,6 +113,11 @@ RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
         "feed_forward_length": 40, "attention.head_count_kv": [2, 0, 0, 0], "rope.scaling.finetuned": False,
         "rope.freq_base": None, "expert_count": None,
     },
+    "bamba-all-rotated": {
+        "ssm.time_step_rank": 4, "ssm.group_count": 2, "ssm.inner_size": 64, "ssm.conv_kernel": 3,
+        "attention.head_count_kv": [0, 2, 0, 2], "feed_forward_length": 48, "rope.scaling.finetuned": True,
+        "rope.dimension_count": 8, "embedding_scale": None, "attention.scale": None,
+    },
     "lfm2-untied": {
         "shortconv.l_cache": 4, "attention.head_count": 4, "attention.head_count_kv": [0, 2, 0],
         "feed_forward_length": 48, "rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-2,
@@ -107,7 +128,7 @@ RECURRENT_NUMBERS: dict[str, dict[str, Any]] = {
         "expert_gating_func": 2, "expert_weights_norm": None, "expert_weights_scale": None,
     },
     "falcon_h1-multipliers-norm": {
-        "ssm.conv_kernel": 3, "ssm.inner_size": 96, "ssm.state_size": 5, "ssm.time_step_rank": 6, "ssm.group_count": 2,
+        "ssm.conv_kernel": 3, "ssm.inner_size": 96, "ssm.state_size": 4, "ssm.time_step_rank": 6, "ssm.group_count": 2,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 12, "feed_forward_length": 48,
     },
 }  # fmt: skip
@@ -118,6 +139,7 @@ RECURRENT_LEFT_OUT = {
     "jamba-some-experts-tied": (*_DEFAULTS, "ssm.dt_b_c_rms", "expert_feed_forward_length"),
     "granitemoehybrid-experts-rope": (*_DEFAULTS, "rope.scaling.finetuned", "expert_feed_forward_length"),
     "granitemoehybrid-dense-tied": _DEFAULTS,
+    "bamba-all-rotated": (*_DEFAULTS, "rope.scaling.finetuned"),
     "lfm2-yarn-tied": _DEFAULTS,
     "lfm2_moe-one-dense": _DEFAULTS,
     "falcon_h1-plain": _DEFAULTS,
@@ -144,6 +166,7 @@ RECURRENT_FURTHER = [
 
 RECURRENT_REFUSED = [
     ("mamba2", {"num_heads": 3, "expand": 1}, "model.mixer.inner_width is 24; allowed: 2 * d_model (48)"),
+    ("mamba2", {"state_size": 5}, "model.mixer.d_state is 5; allowed: a divisor of inner_width (48)"),
     ("mamba2", {"use_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
     ("mamba2", {"use_bias": True}, "model.mixer.in_bias is true; allowed: false"),
     ("mamba2", {"time_step_limit": [0.001, 0.1]}, "model.mixer.dt_min is 0.001; allowed: 0.0"),
@@ -154,6 +177,12 @@ RECURRENT_REFUSED = [
     ("granitemoehybrid", {"time_step_limit": [0.0, 0.1]}, "model.mixer.dt_max is 0.1; allowed: null"),
     ("granitemoehybrid", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
     ("granitemoehybrid", {"layer_types": ["mamba"] * 4}, "model.attention is in 0 of 4 layers"),
+    ("bamba", {"mamba_expand": 3, "mamba_d_head": 24}, "model.mixer.inner_width is 96; allowed: 2 * d_model (64)"),
+    ("bamba", {"attention_bias": True}, "model.attention.qkv_bias is true; allowed: false"),
+    ("bamba", {"mlp_bias": True}, "model.mlp.bias is true; allowed: false"),
+    ("bamba", {"mamba_conv_bias": False}, "model.mixer.conv_bias is false; allowed: true"),
+    ("bamba", {"time_step_limit": [0.001, 0.1]}, "model.mixer.dt_min is 0.001; allowed: 0.0"),
+    ("bamba", {"attn_layer_indices": []}, "model.attention is in 0 of 4 layers"),
     ("lfm2", {"conv_bias": True}, "model.mixer.bias is true; allowed: false"),
     ("lfm2", {"layer_types": ["full_attention"] * 3}, "model.attention is in 3 of 3 layers"),
     ("lfm2_moe", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
@@ -182,6 +211,8 @@ def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tens
     match name.split(".")[-2:]:
         case [("q_proj" | "k_proj") as part, "weight"] if case.model_type == "granitemoehybrid":  # undo_permute
             return {name: tensor.unflatten(0, (heads[part], 2, -1)).swapaxes(1, 2).reshape(tensor.shape)}
+        case [("q_proj" | "k_proj") as part, "weight"] if case.model_type == "bamba":
+            return {name: _rotated_part_permuted(case, tensor, heads[part])}
         case ["input_linear", "weight"]:  # the shared expert, or the only MLP of a layer
             kind = "shared_expert" if case.hf["num_local_experts"] else "mlp"
             layer = ".".join(name.split(".")[:3])
@@ -202,6 +233,21 @@ def converted_recurrent(case: Case, name: str, tensor: Tensor) -> dict[str, Tens
             return {name: tensor.reshape(groups, -1)}
         case _:
             return {name: tensor}
+
+
+def _rotated_part_permuted(case: Case, tensor: Tensor, n_heads: int) -> Tensor:
+    """Permute the rows of each head that RoPE rotates, as `LlamaModel.permute` in conversion/llama.py does.
+
+    llama.cpp's converter permutes whole heads, even if RoPE rotates only half of each head. Its files then compute
+    another model than Bamba.
+    """
+    width = len(tensor) // n_heads
+    n_rotated = int(width * case.hf["rope_parameters"]["partial_rotary_factor"])
+    rows = [h * width + i * n_rotated // 2 + j for h in range(n_heads) for j in range(n_rotated // 2) for i in (0, 1)]
+    order = [h * width + i for h in range(n_heads) for i in range(width)]
+    for h in range(n_heads):
+        order[h * width : h * width + n_rotated] = rows[h * n_rotated : (h + 1) * n_rotated]
+    return tensor[order]
 
 
 def _multiplied(case: Case, name: str, tensor: Tensor) -> Tensor:

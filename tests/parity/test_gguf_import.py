@@ -24,6 +24,7 @@ from archlab.hf.family import differing
 from archlab.infer.import_export import export_gguf
 from archlab.infer.load import load_run
 from chats import CHATML, some_chats, write_chats
+from tests.parity.gguf_latent import LATENT_LEFT_OUT
 from tests.parity.gguf_recurrent import FOLDED, RECURRENT_FURTHER, RECURRENT_LEFT_OUT, RECURRENT_WRONG
 from tests.parity.test_chat_templates import SETTINGS, TOOLS
 from tests.parity.test_gguf import GEMMA, LLAMA3, NAMED, WORDS, YARN, exported, named, split
@@ -89,6 +90,7 @@ def rewritten(
         writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
     add: dict[type, Callable[[str, Any], None]] = {
         bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+        list: writer.add_array,
     }  # fmt: skip
     for name, value in fields.items():
         add[type(value)](name, value)
@@ -112,8 +114,10 @@ LEFT_OUT = {
     "cohere2-windows": (WINDOWS, "rope.freq_base_swa"),
     "olmo3-windows-yarn": (WINDOWS, "rope.freq_base_swa"),
     "qwen3_moe-wide-heads-tied": ("rope.dimension_count",),
+    "gemma4_text-experts": ("expert_shared_feed_forward_length",),
     "mamba-untied": ("ssm.dt_b_c_rms",),
     **RECURRENT_LEFT_OUT,
+    **LATENT_LEFT_OUT,
 }
 """Keys that llama.cpp's converter leaves out (conversion/*.py), by case. It also leaves out the vocabulary size, and in
 most files the type of the residual stream."""
@@ -147,6 +151,15 @@ USUAL = 1 + 0.1 * math.log(YARN["factor"])
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_beta_fast": 16.0}, False),
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": USUAL}, True),
         ("qwen2-yarn", {f"qwen2__{SCALING}yarn_attn_factor": 1.0}, False),
+        (
+            "ministral3-constant",
+            {
+                f"mistral3__{SCALING}yarn_beta_fast": 32.0,
+                f"mistral3__{SCALING}yarn_beta_slow": 1.0,
+            },
+            True,
+        ),
+        ("ministral3-constant", {f"mistral3__{SCALING}attn_factor": 0.9}, False),
         ("qwen3_moe-wide-heads-tied", {"qwen3moe__feed_forward_length": 96}, True),
         ("stablelm-serial", {"stablelm__use_parallel_residual": True}, True),
         ("exaone4-no-window-tied", {"exaone4__attention__sliding_window": 0}, True),
@@ -185,7 +198,9 @@ def test_a_scaling_factor_without_a_type_is_linear(tmp_path: Path) -> None:
     ("name", "key"),
     [
         ("mixtral-gqa", "expert_used_count"), ("mamba-tied", "ssm.time_step_rank"), ("granite-scales", "logit_scale"),
-        ("cohere2-windows", "attention.sliding_window"), ("gemma2-alternating", "attn_logit_softcapping"),
+        ("cohere2-windows", "attention.sliding_window"), ("deepseek_v2-yarn-one-dense", "attention.key_length_mla"),
+        ("youtu-yarn-tied", "attention.kv_lora_rank"), ("gemma2-alternating", "attn_logit_softcapping"),
+        ("gemma4_text-experts", "final_logit_softcapping"),
         ("llama-gqa", "attention.layer_norm_rms_epsilon"),
     ],
 )  # fmt: skip
@@ -193,7 +208,7 @@ def test_a_missing_key_is_named(name: str, key: str, tmp_path: Path) -> None:
     reader = exported(next(case for case in NAMED if named(case) == name), tmp_path)
     whole = f"{reader.fields['general.architecture'].contents()}.{key}"
     del reader.fields[whole]
-    with pytest.raises(UserError, match=rf"{re.escape(whole)} missing"):
+    with pytest.raises(UserError, match=rf"{re.escape(key)} missing"):
         read_gguf(rewritten(reader, tmp_path / "other.gguf"))
 
 
@@ -210,7 +225,7 @@ def test_a_head_that_equals_the_embedding_is_tied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, granite, qwen2, qwen3"),
+        ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, mistral3, granite, qwen2"),
         ({"llama__expert_count": 8}, "llama.expert_used_count missing"),
         ({"llama__nope": 8}, "llama.nope is 8; archlab does not know this key"),
         ({"llama__attention__sliding_window": 8}, "llama.attention.sliding_window is 8; archlab does not know this key"),
@@ -228,6 +243,44 @@ def test_what_archlab_cannot_compute_is_refused_by_name(change: dict[str, Any], 
         read_gguf(file)
     assert message in str(refused.value)
     assert str(refused.value).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("beta", [0.4, 0.5, 0.5], r"xielu.beta is 0.4\d*; archlab imports only 0.5"),
+        ("alpha_n", [0.4, 0.5], r"xielu.alpha_n is \[0.4\d*, 0.5\]; allowed: a number for each of the 3 layers"),
+        ("alpha_p", None, "xielu.alpha_p is None; allowed: a number for each of the 3 layers"),
+    ],
+)
+def test_other_numbers_of_xielu_are_refused(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == "apertus-wide-heads"), tmp_path)
+    del reader.fields[f"xielu.{key}"]
+    fields = {} if value is None else {f"xielu__{key}": value}
+    with pytest.raises(UserError, match=message):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf", **fields))
+
+
+def test_one_number_of_xielu_may_hold_for_all_layers(tmp_path: Path) -> None:
+    """`get_key_or_arr` in llama-model-loader.cpp fills all layers with it."""
+    reader = exported(next(case for case in NAMED if named(case) == "apertus-wide-heads"), tmp_path)
+    model, _ = read_gguf(rewritten(reader, tmp_path / "other.gguf", xielu__alpha_p=0.25))
+    assert [model.state_dict()[f"layers.{i}.mlp.activation.alpha_p"].item() for i in range(3)] == [0.25] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention__head_count_kv", [2, 1], "attention.head_count_kv has 2 values; allowed: 4, one for each layer"),
+        ("embedding_length_per_layer_input", 16, "hidden_size_per_layer_input is 16, which archlab cannot build"),
+        ("attention__shared_kv_layers", 2, "num_kv_shared_layers is 2, which archlab cannot build"),
+        ("feed_forward_length", [48, 48, 96, 96], "intermediate_size  [48, 48, 96, 96]; allowed: a whole number"),
+    ],
+)
+def test_another_gemma_4_is_refused(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    reader = exported(next(case for case in NAMED if named(case) == "gemma4_text-keys-as-values"), tmp_path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_gguf(rewritten(reader, tmp_path / "other.gguf", **{f"gemma4__{key}": value}))
 
 
 def test_another_scaling_of_llama_3_is_refused(tmp_path: Path) -> None:

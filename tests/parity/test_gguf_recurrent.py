@@ -1,44 +1,43 @@
-"""Published models with recurrent mixers as GGUF files: their keys, and the notes that archlab gives."""
+"""Recurrent mixers in GGUF files: RoPE beside them, notes for the user, and the formats of tensors."""
 
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 from gguf import GGUFReader
 
-import archlab
-from archlab.exchange.gguf.registry import find_architecture
-from archlab.exchange.gguf.settings import settings
 from archlab.exchange.gguf.write import save_gguf
-from tests.parity.test_gguf import case_of, ours
-
-PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
-    ("mamba-2-2.7b", "mamba2", {
-        "ssm.conv_kernel": 4, "ssm.inner_size": 5120, "ssm.state_size": 128, "ssm.time_step_rank": 80,
-        "ssm.group_count": 1, "attention.head_count": 0,
-    }),
-    ("jamba-v0.1", "jamba", {
-        "ssm.inner_size": 8192, "ssm.state_size": 16, "ssm.time_step_rank": 256, "expert_count": 16,
-        "expert_used_count": 2, "feed_forward_length": 14336, "attention.head_count": 32,
-        "attention.head_count_kv": [0, 0, 0, 0, 8, 0, 0, 0] * 4,
-    }),
-    ("lfm2-8b-a1b", "lfm2_moe", {
-        "shortconv.l_cache": 3, "leading_dense_block_count": 2, "expert_count": 32, "expert_used_count": 4,
-        "feed_forward_length": 7168, "expert_feed_forward_length": 1792,
-    }),
-    ("lfm2-1.2b", "lfm2", {
-        "shortconv.l_cache": 3, "feed_forward_length": 8192, "attention.head_count": 32,
-        "attention.head_count_kv": [8 * (i in (2, 5, 8, 10, 12, 14)) for i in range(16)],
-    }),
-]  # fmt: skip
+from tests.parity.test_gguf import case_of, exported, numbers, ours
+from tests.parity.tiny import tiny_model
 
 
-@pytest.mark.parametrize(("preset", "family", "expected"), PUBLISHED)
-def test_published_models_can_be_written(preset: str, family: str, expected: dict[str, Any]) -> None:
-    model, architecture = archlab.load_config(preset).model, find_architecture(family)
-    assert architecture.check(model) == []
-    found = settings(model, architecture)
-    assert {key: found.get(key) for key in expected} == expected
+@pytest.mark.parametrize("name", ["all-rotated", "half-rotated"])
+def test_rope_of_adjacent_pairs_gives_the_scores_of_bamba(name: str, tmp_path: Path) -> None:
+    """llama.cpp rotates dimensions 2i and 2i + 1 of the first `rope.dimension_count` dimensions (ggml-cpu/ops.cpp)."""
+    case = case_of("bamba", name)
+    reader, theirs = exported(case, tmp_path), tiny_model(case).state_dict()
+    stored = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    n = int(numbers(reader)["rope.dimension_count"])
+    x, angles = np.ones(32), 7 * 50.0 ** -(np.arange(0, n, 2) / n)
+
+    def turned(head: np.ndarray, pairs: list[tuple[int, int]], sign: int) -> np.ndarray:
+        out = head.copy()
+        for (a, b), angle in zip(pairs, sign * angles, strict=True):
+            out[a], out[b] = (
+                head[a] * np.cos(angle) - head[b] * np.sin(angle),
+                head[a] * np.sin(angle) + head[b] * np.cos(angle),
+            )
+        return out
+
+    adjacent, halves = [(2 * i, 2 * i + 1) for i in range(n // 2)], [(i, i + n // 2) for i in range(n // 2)]
+    scores = []
+    for q, k, pairs in (
+        (stored["blk.1.attn_q.weight"], stored["blk.1.attn_k.weight"], adjacent),
+        (*(theirs[f"model.layers.1.self_attn.{part}_proj.weight"].numpy() for part in "qk"), halves),
+    ):
+        query, key = (q @ x)[:8], (k @ x)[:8]
+        scores.append(turned(query, pairs, 1) @ turned(key, pairs, -1))
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "has_note"), [("plain", False), ("tied", True)])

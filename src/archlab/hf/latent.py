@@ -24,19 +24,19 @@ LATENT: tuple[Field, ...] = (
 )
 
 
-def _narrows_queries(layer: LayerConfig) -> bool:
+def narrows_queries(layer: LayerConfig) -> bool:
     return isinstance(layer.attention, Latent) and layer.attention.q_rank is not None
 
 
-def _keeps_queries(layer: LayerConfig) -> bool:
-    return not _narrows_queries(layer)
+def keeps_queries(layer: LayerConfig) -> bool:
+    return not narrows_queries(layer)
 
 
 LATENT_WEIGHTS: list[Row] = [
     *linear("model.layers.{i}.self_attn.q_a_proj", "layers.{i}.attention.q_down"),
     *linear("model.layers.{i}.self_attn.q_a_layernorm", "layers.{i}.attention.q_norm"),
-    *linear("model.layers.{i}.self_attn.q_b_proj", "layers.{i}.attention.q_up", when=_narrows_queries),
-    *linear("model.layers.{i}.self_attn.q_proj", "layers.{i}.attention.q_up", when=_keeps_queries),
+    *linear("model.layers.{i}.self_attn.q_b_proj", "layers.{i}.attention.q_up", when=narrows_queries),
+    *linear("model.layers.{i}.self_attn.q_proj", "layers.{i}.attention.q_up", when=keeps_queries),
     *linear("model.layers.{i}.self_attn.kv_a_proj_with_mqa", "layers.{i}.attention.kv_down"),
     *linear("model.layers.{i}.self_attn.kv_a_layernorm", "layers.{i}.attention.kv_norm"),
     *linear("model.layers.{i}.self_attn.kv_b_proj", "layers.{i}.attention.kv_up"),

@@ -1,13 +1,14 @@
 """Description of one llama.cpp architecture, and of the model in a GGUF file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.limits import Limit, rounded
+from archlab.exchange.gguf.numbers import Numbers
 from archlab.hf.weight_map import Row
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ class Header:
     def head_dim(self) -> int:
         return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
 
+    def per_layer(self, key: str, default: Any) -> list[Any]:
+        """Return the value of a key for each layer. Raise UserError if a list has another length."""
+        value, count = self.keys.get(key, default), self.keys["block_count"]
+        values = value if isinstance(value, list) else [value] * count
+        if len(values) != count:
+            raise UserError(f"{key} has {len(values)} values; allowed: {count}, one for each layer")
+        return values
+
 
 def _nothing_read(_header: Header) -> Raw:
     return {}
@@ -48,16 +57,26 @@ SCALED = (
 )
 
 
-def unread(*names: str) -> Callable[[Raw], frozenset[str]]:
-    """Return the function for `Architecture.idle` that returns these keys for each file."""
+def always_idle(*names: str) -> Callable[[Raw], frozenset[str]]:
+    """Return the function for `GGUFArchitecture.idle` that returns these keys for each file."""
     return lambda _keys: frozenset(names)
 
 
-_NONE = unread()
+_NONE = always_idle()
+
+
+def has(key: str) -> Callable[[Raw], Any]:
+    """Return the function for `GGUFArchitecture.sign` that returns whether a key of a file is neither 0 nor false."""
+    return lambda keys: keys.get(key)
+
+
+def lacks(key: str) -> Callable[[Raw], Any]:
+    """Return the function for `GGUFArchitecture.sign` that returns whether a file does not have a key."""
+    return lambda keys: key not in keys
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GGUFArchitecture:
     """Architecture of llama.cpp, for the models of one family.
 
     Its forward pass is in llama.cpp's `src/models/`. Its export is in `convert_hf_to_gguf.py`.
@@ -71,6 +90,8 @@ class Architecture:
     """Weight mapping between tensors of the GGUF file and archlab's parameters."""
     limits: Sequence[Limit]
     """Checks for features of the family that llama.cpp cannot compute."""
+    numbers: Numbers = field(default_factory=dict)
+    """Parameters that the file contains as keys."""
     needs_output: bool = False
     """Whether the file must contain the output head even if the head is tied to the embedding."""
     published: Callable[[Header], Raw] = _nothing_read
@@ -80,9 +101,12 @@ class Architecture:
     factors: Callable[[ModelConfig], Mapping[str, float]] = _no_factors
     """Function that returns the factors of parameters that the file contains as products, because it has no keys for
     the factors."""
-    sign: str = ""
-    """Key whose value, if it is not 0 or false, shows that a file belongs to this family and not to another with the
-    same architecture. Empty for the usual family."""
+    log_multiplier: Callable[[ModelConfig], float] | None = None
+    """Function that returns the key `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN does not multiply
+    cos and sin by a factor. None if the architecture does not have the key."""
+    sign: Callable[[Raw], Any] | None = None
+    """Function that returns whether a file with these keys belongs to this family, and not to another with the same
+    architecture. None for the usual family."""
     idle: Callable[[Raw], frozenset[str]] = _NONE
     """Function that returns the keys that llama.cpp does not read. Files may contain any value, or none."""
 

@@ -15,7 +15,7 @@ import torch
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError, at
-from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header
 from archlab.exchange.gguf.settings import rope_factors, settings
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.families.registry import FAMILIES
@@ -62,7 +62,7 @@ _MAY_LACK = {
     "vocab_size", "use_parallel_residual", "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "attention.sliding_window_pattern", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
     "rope.scaling.type", "rope.scaling.original_context_length", "expert_feed_forward_length", "ssm.dt_b_c_rms",
-    "rope.scaling.finetuned",
+    "rope.scaling.finetuned", "attention.q_lora_rank",
 }  # fmt: skip
 """Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""
 
@@ -77,7 +77,7 @@ _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_posit
 
 
 def read_header(
-    values: Mapping[str, Any], tensors: Mapping[str, Any], architecture: Architecture, where: str
+    values: Mapping[str, Any], tensors: Mapping[str, Any], architecture: GGUFArchitecture, where: str
 ) -> Header:
     """Return the description of the model in a file. Raise UserError if a required key is missing.
 
@@ -132,12 +132,13 @@ def _rope(header: Header, where: str) -> Raw:
     return {**rope, "partial_rotary_factor": keys.get("rope.dimension_count", header.head_dim) / header.head_dim}
 
 
-def read_model_config(header: Header, architecture: Architecture, where: str) -> ModelConfig:
+def read_model_config(header: Header, architecture: GGUFArchitecture, where: str) -> ModelConfig:
     """Return the config of the model in a file.
 
     Raise UserError if archlab cannot compute the model, or if it does not know the effect of a key.
     """
-    hf = _published(header, architecture)
+    with at(where):
+        hf = _published(header, architecture)
     config, _ = FAMILIES[architecture.family].read(hf, where)
     _check_keys(header, config, architecture, where)
     with at(where):
@@ -146,7 +147,7 @@ def read_model_config(header: Header, architecture: Architecture, where: str) ->
     return config
 
 
-def _published(header: Header, architecture: Architecture) -> Raw:
+def _published(header: Header, architecture: GGUFArchitecture) -> Raw:
     """Return the keys of the config.json."""
     keys, stored = header.keys, header.tensors
     ours = {
@@ -183,7 +184,7 @@ def is_tied(stored: Mapping[str, Any]) -> bool:
     return head.tensor_type == embedding.tensor_type and np.array_equal(head.data, embedding.data)
 
 
-def _check_keys(header: Header, config: ModelConfig, architecture: Architecture, where: str) -> None:
+def _check_keys(header: Header, config: ModelConfig, architecture: GGUFArchitecture, where: str) -> None:
     expected, idle = settings(config, architecture), architecture.idle(header.keys)
     for key, value in header.keys.items():
         if key in idle or _is_idle(key, header.keys):

@@ -65,13 +65,13 @@ def all_biases(model: ModelConfig) -> Iterator[str]:
         yield from only(field, True)(model)
 
 
-def scalings(*kinds: str) -> Limit:
-    """Return a check that RoPE has no scaling, or scaling of one of these kinds.
+def scalings(*kinds: str, required: bool = False) -> Limit:
+    """Return a check that RoPE has no scaling, or scaling of one of these kinds. With `required`, RoPE must have one.
 
     The check also rejects YaRN parameters that differ from the values fixed in llama.cpp.
     """
     parts = (
-        only("position.scaling.kind", "none", *kinds),
+        only("position.scaling.kind", *(() if required else ("none",)), *kinds),
         only("position.scaling.truncate", True),
         only("position.scaling.beta_fast", 32.0),
         only("position.scaling.beta_slow", 1.0),
@@ -80,6 +80,10 @@ def scalings(*kinds: str) -> Limit:
 
 
 ANY_SCALING = scalings("linear", "yarn")
+
+
+YARN_OF_SIZE_1 = only("position.scaling.attention_factor", 1.0)
+"""Check that YaRN leaves the size of cos and sin unchanged."""
 
 
 def square(model: ModelConfig) -> Iterator[str]:
@@ -199,6 +203,14 @@ def inner_width(model: ModelConfig) -> Iterator[str]:
     for layer in layer_configs(model):
         if (width := lookup(layer, "mixer.inner_width")) not in (ABSENT, 2 * model.d_model):
             yield f"model.mixer.inner_width is {width}; allowed: 2 * d_model ({2 * model.d_model})"
+
+
+def state_divides_width(model: ModelConfig) -> Iterator[str]:
+    """Check that the width of a state divides that of all heads of Mamba 2. llama.cpp stops otherwise."""
+    for layer in layer_configs(model):
+        width, state = lookup(layer, "mixer.inner_width"), lookup(layer, "mixer.d_state")
+        if width is not ABSENT and width % state:
+            yield f"model.mixer.d_state is {state}; allowed: a divisor of inner_width ({width})"
 
 
 def all_kv_heads(model: ModelConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The llama.cpp architectures of mixtures of experts that came after OLMoE and Granite 3.
+"""The llama.cpp architectures in which layers are mixtures of experts.
 
 The weights of the chosen experts are divided by their sum. If the sum is below 2^-14, llama.cpp divides by 2^-14. With
 sigmoid scores, this needs logits below -9 for all chosen experts.
@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture, Header, unread
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, always_idle, has
 from archlab.exchange.gguf.limits import (
+    ALL_MIXTURES,
     ANY_SCALING,
+    NO_OUT_BIAS,
     NORMALIZED,
+    NOT_NORMALIZED,
     SILU,
+    all_kv_heads,
     dense_first,
     n_dense,
     no_biases,
@@ -28,15 +32,35 @@ from archlab.exchange.gguf.limits import (
     square,
     windows_except_every,
 )
-from archlab.exchange.gguf.settings import first_mixture
-from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, FUSED, LAYER, MLP, norms, separate
+from archlab.exchange.gguf.settings import add_granite_scales, first_mixture
+from archlab.exchange.gguf.tensors import (
+    ADJACENT_PAIRS,
+    AROUND,
+    CORRECTION,
+    EXPERTS,
+    FUSED,
+    LAYER,
+    MLP,
+    norms,
+    separate,
+)
 from archlab.hf.weight_map import linear
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 
-def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
+def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
+    """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
+    a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
+
+    def published(header: Header) -> Raw:
+        return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get("expert_feed_forward_length")}
+
+    return published
+
+
+def add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     """Write the number of dense layers, and the settings of the router and the shared expert."""
     from gguf import ExpertGatingFuncType
 
@@ -49,6 +73,12 @@ def _add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_expert_weights_scale(mixture.router.factor)
     writer.add_expert_weights_norm(mixture.router.normalise)
     writer.add_expert_gating_func(ExpertGatingFuncType[mixture.router.score.upper()])
+
+
+def _add_sigmoid(writer: "GGUFWriter", _config: ModelConfig) -> None:
+    from gguf import ExpertGatingFuncType
+
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
 
 
 def _first_dense(dense_key: str, shared_key: str, **more: Any) -> Callable[[Header], Raw]:
@@ -102,47 +132,84 @@ def _glm4(header: Header) -> Raw:
     }
 
 
+MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
+MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
 ROWS = [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION]
 SHARED_WIDTH, DENSE_WIDTH = "expert_shared_feed_forward_length", "feed_forward_length"
 
-MIXTURES: Sequence[Architecture] = (
-    Architecture(
-        "dots1", "dots1", [*ROWS, *norms()],
-        [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert],
-        needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
-        add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+MIXTURES: Sequence[GGUFArchitecture] = (
+    GGUFArchitecture(
+        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES],
+        sign=has("expert_count"),
     ),
-    Architecture(
+    GGUFArchitecture(
+        "qwen2moe", "qwen2_moe", MOE_ROWS,
+        [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
+        needs_output=True, published=_mixture(is_normalized=False), idle=always_idle("feed_forward_length"),
+    ),
+    GGUFArchitecture(
+        "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
+        published=_mixture(is_normalized=True), idle=always_idle("feed_forward_length"),
+    ),
+    GGUFArchitecture(
+        "olmoe", "olmoe", MOE_ROWS,
+        [SILU, ANY_SCALING, no_biases, square, NOT_NORMALIZED, all_kv_heads], needs_output=True,
+        published=lambda _: {"norm_topk_prob": False},
+    ),
+    GGUFArchitecture(
+        "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
+        add_more=add_granite_scales,
+    ),
+    GGUFArchitecture(
+        "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
+        add_more=add_granite_scales, sign=has("expert_shared_feed_forward_length"),
+    ),
+    GGUFArchitecture(
+        "dots1", "dots1", [*ROWS, *norms()],
+        [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert, all_kv_heads],
+        needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
+        add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
+    ),
+    GGUFArchitecture(
         "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
         [SILU, ANY_SCALING, no_window, no_biases, NORMALIZED, one_number_of_experts],
-        idle=unread("expert_shared_count"),
+        idle=always_idle("expert_shared_count"),
     ),
-    Architecture(
+    GGUFArchitecture(
         "exaone-moe", "exaone_moe", [*ROWS, *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
         needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
-        add_more=_add_router, idle=unread(DENSE_WIDTH),
+        add_more=add_router, idle=always_idle(DENSE_WIDTH),
     ),
-    Architecture(
+    GGUFArchitecture(
         "glm4moe", "glm4_moe", [*ROWS, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, no_window, no_groups, dense_first, shared_expert],
-        published=_glm4, add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+        published=_glm4, add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),
-    Architecture(
+    GGUFArchitecture(
+        "glm4moe", "solar_open", [*ROWS, *norms(before_mlp="post_attention_norm")],
+        [SILU, ANY_SCALING, no_groups, shared_expert], published=_glm4, add_more=add_router,
+        idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
+    ),
+    GGUFArchitecture(
+        "minimax-m2", "minimax_m2", [*AROUND, *separate(), *EXPERTS, CORRECTION, *norms()],
+        [SILU, ANY_SCALING], needs_output=True, add_more=_add_sigmoid,
+    ),
+    GGUFArchitecture(
         "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
          only("embedding.scale", "sqrt_d_model")],
         published=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
-        add_more=_add_router, idle=unread(SHARED_WIDTH, DENSE_WIDTH),
+        add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),
-    Architecture(
+    GGUFArchitecture(
         "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],
         [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, dense_first],
-        published=_ernie, add_more=_add_steps, idle=unread("expert_shared_count", DENSE_WIDTH),
+        published=_ernie, add_more=_add_steps, idle=always_idle("expert_shared_count", DENSE_WIDTH),
     ),
-    Architecture(
+    GGUFArchitecture(
         "dbrx", "dbrx", [*AROUND, *FUSED, *EXPERTS, *norms(before_mlp="attn_output_norm")],
         [SILU, ANY_SCALING, square, NORMALIZED], published=_dbrx,
-        idle=unread("expert_feed_forward_length"),
+        idle=always_idle("expert_feed_forward_length"),
     ),
 )  # fmt: skip

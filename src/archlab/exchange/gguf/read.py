@@ -9,8 +9,9 @@ from torch import Tensor
 
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architecture import GGUFArchitecture
 from archlab.exchange.gguf.config import OUTPUT, ROPE_FACTORS, is_tied, read_header, read_model_config
+from archlab.exchange.gguf.numbers import read_numbers
 from archlab.exchange.gguf.registry import architecture_of
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.exchange.gguf.vocabulary import read_vocabulary
@@ -32,7 +33,9 @@ def read_gguf(file: Path) -> tuple[Decoder, list[str]]:
     config = read_model_config(header, architecture, str(file))
     with torch.device("meta"):
         model = Decoder(config, seed=None)
-    model.load_state_dict(_state(model, architecture, header.tensors, str(file)), assign=True)
+    state = read_numbers(architecture.numbers, values, config.n_layers, str(file))
+    state |= _state(model, architecture, header.tensors, str(file))
+    model.load_state_dict(state, assign=True)
     files, ids, notes = read_vocabulary(values, str(file))
     model.origin = Origin(architecture.family, ids, files)
     return model.eval(), notes
@@ -50,7 +53,7 @@ def _opened(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UserError(f"{file}: not a GGUF file, or damaged: {error or type(error).__name__}") from None
 
 
-def _state(model: Decoder, architecture: Architecture, stored: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+def _state(model: Decoder, architecture: GGUFArchitecture, stored: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     """Return the model's parameters from the tensors of a file."""
     wanted = model.state_dict()
     rows = [row for row in placed(architecture.rows, model.config) if any(name in wanted for name in row.ours)]
@@ -62,7 +65,8 @@ def _state(model: Decoder, architecture: Architecture, stored: Mapping[str, Any]
     for row in rows:
         tensor = dequantized(stored[row.theirs]).view(_shape_of(row, wanted))
         values = row.conversion.split(tensor, row.layer)
-        state |= {name: value.contiguous() for name, value in zip(row.ours, values, strict=True)}
+        for name, value in zip(row.ours, values, strict=True):  # a parameter can be the sum of several parts
+            state[name] = state[name] + value if name in state else value.contiguous()
     return state
 
 

@@ -7,7 +7,7 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture, Header
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, lacks
 from archlab.exchange.gguf.limits import (
     ANY_SCALING,
     NORMALIZED,
@@ -23,6 +23,7 @@ from archlab.exchange.gguf.limits import (
     only,
     some_attention,
     square,
+    state_divides_width,
 )
 from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
@@ -95,7 +96,8 @@ FALCON_H1_NORMS = [
 BIASES = [only("mixer.conv_bias", True), only("mixer.in_bias", False), only("mixer.out_bias", False)]
 MAMBA_LIMITS: list[Limit] = [inner_width, *BIASES]
 MAMBA2_OF_ANY_WIDTH = [
-    *BIASES, only("mixer.dt_min", 0.0), only("mixer.dt_max", None), only("mixer.norm.gate", "before"),
+    *BIASES, state_divides_width, only("mixer.dt_min", 0.0), only("mixer.dt_max", None),
+    only("mixer.norm.gate", "before"),
 ]  # fmt: skip
 MAMBA2_LIMITS = [inner_width, *MAMBA2_OF_ANY_WIDTH]
 
@@ -146,6 +148,17 @@ def _granite_hybrid_keys(header: Header) -> Raw:
         "shared_intermediate_size": keys.get(
             "expert_shared_feed_forward_length" if has_experts else "feed_forward_length"
         ),
+        "mamba_n_heads": mixer["num_heads"],
+        "mamba_d_head": mixer["head_dim"],
+        "mamba_expand": mixer["expand"],
+    }
+
+
+def _bamba_keys(header: Header) -> Raw:
+    """Return the values of Bamba."""
+    mixer = _mamba2_keys(header)
+    return {
+        "attn_layer_indices": [i for i, is_full in enumerate(_have_attention(header)) if is_full],
         "mamba_n_heads": mixer["num_heads"],
         "mamba_d_head": mixer["head_dim"],
         "mamba_expand": mixer["expand"],
@@ -205,34 +218,43 @@ def _add_granite_hybrid(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_rope_scaling_finetuned(resolve(config).position.kind == "rope")  # llama.cpp's switch for RoPE
 
 
+def _add_rope(writer: "GGUFWriter", _config: ModelConfig) -> None:
+    writer.add_rope_scaling_finetuned(True)  # llama.cpp's switch for RoPE
+
+
 ONLY_MIXERS = [*AROUND, *linear("output_norm", "norm")]
 
-RECURRENT: Sequence[Architecture] = (
-    Architecture("mamba", "mamba", [*ONLY_MIXERS, *MAMBA], MAMBA_LIMITS),
-    Architecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, published=_mamba2_keys),
-    Architecture(
+RECURRENT: Sequence[GGUFArchitecture] = (
+    GGUFArchitecture("mamba", "mamba", [*ONLY_MIXERS, *MAMBA], MAMBA_LIMITS),
+    GGUFArchitecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, published=_mamba2_keys),
+    GGUFArchitecture(
         "jamba", "jamba", [*AROUND, *separate(), *EXPERTS, *norms(), *MLP, *MAMBA],
         [SILU, *MAMBA_LIMITS, some_attention, no_biases, square, NOT_NORMALIZED], published=_jamba_keys,
         idle=_idle_in_jamba,
     ),
-    Architecture(
+    GGUFArchitecture(
         "granitehybrid", "granitemoehybrid",
         [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms(), *MLP, *MAMBA2_MIXER],
         [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square, NORMALIZED],
         published=_granite_hybrid_keys, add_more=_add_granite_hybrid, idle=_idle_in_granite,
     ),
-    Architecture(
+    GGUFArchitecture(
+        "granitehybrid", "bamba", [*AROUND, *separate(ADJACENT_PAIRS), *norms(), *MLP, *MAMBA2_MIXER],
+        [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square],
+        published=_bamba_keys, add_more=_add_rope, sign=lacks("embedding_scale"),
+    ),
+    GGUFArchitecture(
         "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
         [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square], published=_lfm2_keys,
     ),
-    Architecture(
+    GGUFArchitecture(
         "lfm2moe", "lfm2_moe",
         [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION, *norms(last="token_embd_norm"), *SHORT_CONV],
         [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square, TIED, dense_first, NORMALIZED,
          only("mlp.router.factor", 1.0), corrected],
         published=_lfm2moe_keys, add_more=_add_lfm2moe,
     ),
-    Architecture(
+    GGUFArchitecture(
         "falcon-h1", "falcon_h1", [*AROUND, *separate(), *MLP, *FALCON_H1_NORMS, *MAMBA2_MIXER],
         [SILU, ANY_SCALING, *MAMBA2_OF_ANY_WIDTH, no_biases], published=_falcon_h1_keys, factors=_falcon_h1_factors,
     ),

@@ -5,25 +5,28 @@ llama.cpp fixes although the published code lets the user choose them. To add on
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
-from archlab.config.layers import resolve
+from archlab.config.core.yaml_text import read_yaml
+from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture, Header, unread
+from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, always_idle, has
+from archlab.exchange.gguf.gemma4 import GEMMA4
+from archlab.exchange.gguf.latent import LATENT
 from archlab.exchange.gguf.limits import (
-    ALL_MIXTURES,
     ANY_SCALING,
     GELU,
     NO_OUT_BIAS,
     NO_QKV_BIAS,
-    NORMALIZED,
-    NOT_NORMALIZED,
     RELU_SQUARED,
     SILU,
     TIED,
     UNCAPPED,
+    YARN_OF_SIZE_1,
     all_biases,
     all_kv_heads,
     capped,
@@ -37,19 +40,19 @@ from archlab.exchange.gguf.limits import (
     qk_norm_if_deep,
     scale,
     scalings,
-    shared_expert,
     some_window,
     square,
     windows_except_every,
     windows_if_deep,
 )
+from archlab.exchange.gguf.llama4 import LLAMA4
 from archlab.exchange.gguf.mixtures import MIXTURES
+from archlab.exchange.gguf.numbers import XIELU
 from archlab.exchange.gguf.recurrent import RECURRENT
 from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
-    EXPERTS,
     FALCON_NORMS,
     FUSED,
     FUSED_MLP,
@@ -58,6 +61,7 @@ from archlab.exchange.gguf.tensors import (
     norms,
     separate,
 )
+from archlab.families.ministral3 import BETA
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.weight_map import Row
 
@@ -67,16 +71,6 @@ if TYPE_CHECKING:
 
 def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_logit_scale(resolve(config).readout.scale)
-
-
-def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
-    """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
-    a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
-
-    def published(header: Header) -> Raw:
-        return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get("expert_feed_forward_length")}
-
-    return published
 
 
 def _olmo3(header: Header) -> Raw:
@@ -127,151 +121,160 @@ def _falcon(header: Header) -> Raw:
     }
 
 
+def _mistral3(header: Header) -> Raw:
+    """Return RoPE, and the growth of queries with their position. If the coefficient is 0, queries do not grow."""
+    rope = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
+    growth = header.keys.get("attention.temperature_scale", 0.0)
+    mscale = {"mscale": 1.0, "mscale_all_dim": header.keys.get("rope.scaling.yarn_log_multiplier", 0.0)}
+    return {"rope_parameters": {**rope, **mscale, BETA: growth}}
+
+
+def _add_growth(writer: "GGUFWriter", config: ModelConfig) -> None:
+    growth = layer_configs(config)[0].multi_head.temperature
+    writer.add_attn_temperature_scale(growth.beta if growth else 0.0)
+
+
 LLAMA_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *MLP, *norms()]
 LLAMA_LIMITS = [SILU, scalings("linear", "llama3", "yarn"), no_window]
 QWEN_ROWS = [*AROUND, *separate(), *MLP, *norms()]
 FUSED_ROWS = [*AROUND, *FUSED, *MLP, *norms()]
-MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
-MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 
-ALL: Sequence[Architecture] = (
-    Architecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
-    Architecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
-    Architecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=add_granite_scales),
-    Architecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
-    Architecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
-    Architecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
-    Architecture(
+ALL: Sequence[GGUFArchitecture] = (
+    GGUFArchitecture("llama", "llama", LLAMA_ROWS, LLAMA_LIMITS),
+    GGUFArchitecture("llama", "mistral", LLAMA_ROWS, LLAMA_LIMITS),
+    GGUFArchitecture("llama", "internlm3", LLAMA_ROWS, LLAMA_LIMITS),
+    GGUFArchitecture(
+        "mistral3", "ministral3", LLAMA_ROWS,
+        [SILU, scalings("yarn", required=True), YARN_OF_SIZE_1, no_window],
+        published=_mistral3, add_more=_add_growth, log_multiplier=lambda _: 1.0,
+    ),
+    GGUFArchitecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=add_granite_scales),
+    GGUFArchitecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
+    GGUFArchitecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
+    GGUFArchitecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
+    GGUFArchitecture(
         "olmo2", "olmo3", QWEN_ROWS,
         [SILU, scalings("yarn"), NO_OUT_BIAS, NO_QKV_BIAS, square, some_window, local_unscaled, one_theta,
          windows_except_every(4)],
-        needs_output=True, published=_olmo3, sign="attention.sliding_window",
+        needs_output=True, published=_olmo3, sign=has("attention.sliding_window"),
     ),
-    Architecture("gemma", "gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED]),
-    Architecture(
+    GGUFArchitecture("gemma", "gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED]),
+    GGUFArchitecture(
         "gemma2", "gemma2", GEMMA_ROWS,
         [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(special_depth=46)],
         published=_gemma(special_depth=46),
     ),
-    Architecture(
+    GGUFArchitecture(
         "gemma3", "gemma3_text", GEMMA_ROWS,
         [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62),
          windows_except_every(6, or_none=True)],
         published=_gemma3,
     ),
-    Architecture(
+    GGUFArchitecture(
         "phi3", "phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square],
     ),
-    Architecture(
+    GGUFArchitecture(
         "phi2", "phi", [*QWEN_ROWS, Row("output.bias", "head.bias")],
         [GELU, ANY_SCALING, square, only("attention.qk_norm.kind", "none")], needs_output=True,
     ),
-    Architecture(
+    GGUFArchitecture(
         "stablelm", "stablelm", QWEN_ROWS, [SILU, ANY_SCALING, square], needs_output=True, published=_stablelm,
-        idle=unread("use_parallel_residual"),  # published files contain wrong values
+        idle=always_idle("use_parallel_residual"),  # published files contain wrong values
     ),
-    Architecture("starcoder2", "starcoder2", QWEN_ROWS, [GELU, ANY_SCALING, no_window, square, all_biases]),
-    Architecture("gpt2", "gpt2", FUSED_ROWS, [GELU, scale()]),
-    Architecture("gptneox", "gpt_neox", FUSED_ROWS, [GELU, ANY_SCALING, all_biases], needs_output=True),
-    Architecture(
+    GGUFArchitecture("starcoder2", "starcoder2", QWEN_ROWS, [GELU, ANY_SCALING, no_window, square, all_biases]),
+    GGUFArchitecture("gpt2", "gpt2", FUSED_ROWS, [GELU, scale()]),
+    GGUFArchitecture("gptneox", "gpt_neox", FUSED_ROWS, [GELU, ANY_SCALING, all_biases], needs_output=True),
+    GGUFArchitecture(
         "bloom", "bloom", FUSED_ROWS, [GELU, only("norm.placement", "pre")],
-        idle=unread("attention.max_alibi_bias"),
+        idle=always_idle("attention.max_alibi_bias"),
     ),
-    Architecture(
+    GGUFArchitecture(
         "mpt", "mpt", FUSED_ROWS, [GELU, scale()],
         published=lambda header: {"attn_config": {"clip_qkv": header.keys.get("attention.clamp_kqv")}},
     ),
-    Architecture(
+    GGUFArchitecture(
         "falcon", "falcon", [*AROUND, *FUSED, *MLP, *FALCON_NORMS],
         [GELU, ANY_SCALING, NO_OUT_BIAS, only("position.kind", "rope"), only("block.parallel", "shared", "separate")],
         published=_falcon,
     ),
-    Architecture(
-        "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES], sign="expert_count",
-    ),
-    Architecture(
-        "qwen2moe", "qwen2_moe", MOE_ROWS,
-        [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
-        needs_output=True, published=_mixture(is_normalized=False), idle=unread("feed_forward_length"),
-    ),
-    Architecture(
-        "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
-        published=_mixture(is_normalized=True), idle=unread("feed_forward_length"),
-    ),
-    Architecture(
-        "olmoe", "olmoe", MOE_ROWS,
-        [SILU, ANY_SCALING, no_biases, square, NOT_NORMALIZED, all_kv_heads], needs_output=True,
-        published=lambda _: {"norm_topk_prob": False},
-    ),
-    Architecture(
-        "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
-        add_more=add_granite_scales,
-    ),
-    Architecture(
-        "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
-        add_more=add_granite_scales, sign="expert_shared_feed_forward_length",
-    ),
-    Architecture(
+    GGUFArchitecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
         published=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
         add_more=_add_logit_scale,
     ),
-    Architecture(
+    GGUFArchitecture(
         "cohere2", "cohere2", QWEN_ROWS,
         [SILU, scalings(), no_biases, TIED, square, windows_except_every(4), positions_except_every(4)],
         published=_windows, add_more=_add_logit_scale,
     ),
-    Architecture(
+    GGUFArchitecture(
         "smollm3", "smollm3", LLAMA_ROWS, [SILU, ANY_SCALING, no_biases, no_window, positions_except_every(4)],
     ),
-    Architecture("glm4", "glm4", [*AROUND, *separate(), *FUSED_MLP, *norms()], [SILU, scalings()]),
-    Architecture(
+    GGUFArchitecture("glm4", "glm4", [*AROUND, *separate(), *FUSED_MLP, *norms()], [SILU, scalings()]),
+    GGUFArchitecture(
         "nemotron", "nemotron", GEMMA_ROWS, [RELU_SQUARED, ANY_SCALING], needs_output=True,
     ),
-    Architecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
-    Architecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
-    Architecture(
+    GGUFArchitecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
+    GGUFArchitecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
+    GGUFArchitecture(
+        "apertus", "apertus", QWEN_ROWS,
+        [only("mlp.activation", "xielu"), scalings("linear", "llama3", "yarn"), no_biases],
+        numbers=XIELU, needs_output=True,
+    ),
+    GGUFArchitecture(
         "seed_oss", "seed_oss", [*AROUND, *separate(), *MLP, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, NO_OUT_BIAS, only("mlp.bias", False)],
     ),
-    Architecture(
+    GGUFArchitecture(
         "starcoder", "gpt_bigcode", FUSED_ROWS, [GELU, scale(), only("attention.n_kv_heads", 1)],
         published=lambda _: {"multi_query": True},
     ),
-    Architecture(
+    GGUFArchitecture(
         "olmo", "olmo", LLAMA_ROWS, [SILU, ANY_SCALING, square, no_biases],
         published=lambda header: {"clip_qkv": header.keys.get("attention.clamp_kqv")},
     ),
-    Architecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
-    Architecture(
+    GGUFArchitecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
+    GGUFArchitecture(
         "exaone4", "exaone4", QWEN_ROWS, [SILU, scalings("llama3"), no_biases, square, windows_if_deep],
         published=lambda header: {} if header.keys.get("attention.sliding_window") else {"sliding_window": None},
     ),
-    Architecture(
+    GGUFArchitecture(
         "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],
     ),
+    *GEMMA4,
+    *LATENT,
+    LLAMA4,
     *MIXTURES,
     *RECURRENT,
 )  # fmt: skip
 """All architectures. Of several with the same name, the usual family is the first."""
 
-ARCHITECTURES: Mapping[str, Architecture] = {each.family: each for each in ALL}
+ARCHITECTURES: Mapping[str, GGUFArchitecture] = {each.family: each for each in ALL}
 """Architecture by family (`model_type`)."""
 
 
-def find_architecture(family: str) -> Architecture:
+@cache
+def refused() -> Mapping[str, str]:
+    """Return why archlab does not write some families although llama.cpp knows them: reasons by `model_type`."""
+    return read_yaml(resources.files("archlab.exchange.gguf") / "refused.yaml")["refused"]
+
+
+def find_architecture(family: str) -> GGUFArchitecture:
     """Return the llama.cpp architecture that runs the models of a family. Raise UserError if there is none."""
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
+    if family in refused():
+        raise UserError(f"archlab cannot write the family {family} for llama.cpp, because {refused()[family]}")
     raise UserError(f"archlab cannot write the family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")
 
 
-def architecture_of(values: Mapping[str, Any], where: str) -> Architecture:
+def architecture_of(values: Mapping[str, Any], where: str) -> GGUFArchitecture:
     """Return the architecture of a file with these keys. Raise UserError if archlab cannot read it."""
     name = values.get("general.architecture")
     named = [each for each in ALL if each.name == name]
     if not named:
         names = ", ".join(dict.fromkeys(each.name for each in ALL))
         raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
-    return next((each for each in named if each.sign and values.get(f"{name}.{each.sign}")), named[0])
+    keys = {key.removeprefix(f"{name}."): value for key, value in values.items()}
+    return next((each for each in named if each.sign and each.sign(keys)), named[0])

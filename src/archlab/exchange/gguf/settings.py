@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from archlab.config.components.component import Absent, Mixer
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import MLP, Absent, Mixer
 from archlab.config.components.dense import Dense
+from archlab.config.components.latent_attention import Latent
 from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
+from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Proportional, Rope, Yarn
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architecture import GGUFArchitecture
 from archlab.exchange.gguf.limits import has_attention
 from archlab.model.rope_scaling import Frequencies, frequencies
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 
-def settings(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
+def settings(config: ModelConfig, architecture: GGUFArchitecture) -> dict[str, Any]:
     """Return the values of the keys that `add_settings` writes, by name without the prefix of the architecture."""
     from gguf import GGUFWriter
 
@@ -34,7 +36,7 @@ def settings(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
 
 
-def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: GGUFArchitecture) -> None:
     """Write the settings of a model that llama.cpp reads from the file."""
     model, layers = resolve(config), layer_configs(config)
     first = layers[0]
@@ -42,7 +44,7 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
     writer.add_context_length(model.max_seq_len)
     writer.add_embedding_length(model.d_model)
     writer.add_block_count(model.n_layers)
-    writer.add_feed_forward_length(first.mlp.d_ff if isinstance(first.mlp, Dense | MoE) else 0)
+    writer.add_feed_forward_length(_width(first.mlp))
     norm = final_norm(config)
     if isinstance(norm, LayerNorm):
         writer.add_layer_norm_eps(norm.eps)
@@ -56,10 +58,17 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         _add_mixer(writer, mixer)
     if any(has_attention(layer) for layer in layers):
         writer.add_parallel_residual(first.block.parallel != "none")
-        _add_attention(writer, layers)
+        _add_attention(writer, layers, architecture.log_multiplier and architecture.log_multiplier(config))
     else:
         writer.add_head_count(0)
     architecture.add_more(writer, config)
+
+
+def _width(mlp: MLP) -> int:
+    """Return the width of a dense MLP, of each expert, or of a shared expert beside the experts (Gemma 4)."""
+    if isinstance(mlp, MoE) and mlp.own_norms and mlp.shared:
+        return mlp.shared.d_ff or 0
+    return mlp.d_ff or 0 if isinstance(mlp, Dense | MoE) else 0
 
 
 def first_mixture(layers: Sequence[LayerConfig]) -> MoE | None:
@@ -101,32 +110,50 @@ def _add_mixer(writer: "GGUFWriter", mixer: Mixer) -> None:
         writer.add_ssm_dt_b_c_rms(mixer.inner_norm.kind != "none")
 
 
-def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig]) -> None:
+def _add_attention(writer: "GGUFWriter", all_layers: Sequence[LayerConfig], log_multiplier: float | None) -> None:
     """Write the settings of attention.
 
-    If some layers have no attention, write one number of key/value heads per layer: 0 for those layers.
+    See `GGUFArchitecture.log_multiplier`. If layers differ in their number of key/value heads, write the number for
+    each layer: 0 for layers without attention. The widths are those of layers without a window, if there are any.
     """
     layers = [layer for layer in all_layers if has_attention(layer)]
-    heads = layers[0].multi_head
+    if isinstance(latent := layers[0].attention, Latent):
+        _add_latent(writer, latent)
+        _add_position(writer, [], layers, log_multiplier)
+        return
+    local = [layer for layer in layers if layer.multi_head.window is not None]
+    full = [layer for layer in layers if layer not in local]
+    heads = (full or local)[0].multi_head
     writer.add_head_count(heads.n_heads)
-    is_hybrid = len(layers) < len(all_layers)
-    writer.add_head_count_kv(
-        [heads.n_kv_heads * has_attention(layer) for layer in all_layers] if is_hybrid else heads.n_kv_heads
-    )
+    n_kv_heads = [layer.multi_head.n_kv_heads if has_attention(layer) else 0 for layer in all_layers]
+    writer.add_head_count_kv(n_kv_heads if len(set(n_kv_heads)) > 1 else n_kv_heads[0])
     writer.add_key_length(heads.head_dim)
     writer.add_value_length(heads.v_dim)
     if heads.clip_qkv is not None:
         writer.add_clamp_kqv(heads.clip_qkv)
     if heads.softcap is not None:
         writer.add_attn_logit_softcapping(heads.softcap)
-    local = [layer for layer in layers if layer.multi_head.window is not None]
     if local and local[0].multi_head.window is not None:
         writer.add_sliding_window(local[0].multi_head.window)
         writer.add_sliding_window_pattern([layer in local for layer in layers])
-    _add_position(writer, local, [layer for layer in layers if layer not in local])
+    _add_position(writer, local, full, log_multiplier)
 
 
-def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
+def _add_latent(writer: "GGUFWriter", latent: Latent) -> None:
+    """Write the widths of latent attention. llama.cpp computes it as attention with one wide key/value head."""
+    writer.add_head_count(latent.n_heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(latent.kept_width)
+    writer.add_value_length(latent.kv_rank)
+    writer.add_key_length_mla(latent.query_width)
+    writer.add_value_length_mla(latent.v_dim or 0)
+    writer.add_kv_lora_rank(latent.kv_rank)
+    writer.add_q_lora_rank(latent.q_rank or 0)
+
+
+def _add_position(
+    writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig], log_multiplier: float | None
+) -> None:
     placed = [*full, *local]
     layer = next((layer for layer in placed if isinstance(layer.position, Rope)), placed[0])
     rope = layer.position
@@ -134,7 +161,8 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
         writer.add_max_alibi_bias(rope.max_bias)
     if not isinstance(rope, Rope):
         return
-    writer.add_rope_dimension_count(int(layer.multi_head.head_dim * rope.fraction))
+    assert isinstance(layer.attention, AnyAttention), "a layer with attention"
+    writer.add_rope_dimension_count(int(rope.rotated(layer.attention.rotary_width)))
     writer.add_rope_freq_base(rope.theta)
     if local and isinstance(local[0].position, Rope):
         writer.add_rope_freq_base_swa(local[0].position.theta)
@@ -145,23 +173,28 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
         writer.add_rope_scaling_factor(rope.scaling.factor)
     if isinstance(rope.scaling, Yarn):
         writer.add_rope_scaling_orig_ctx_len(rope.scaling.original_max_seq_len)
-        if rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
+        if log_multiplier is not None:
+            writer.add_rope_scaling_yarn_log_mul(log_multiplier)
+        elif rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
             usual = rope.scaling.model_copy(update={"attention_factor": None})
             amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
             writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / float(amplitude))
 
 
 def rope_factors(config: ModelConfig) -> Tensor | None:
-    """Return the frequency divisors of Llama 3's RoPE scaling, or None for any other scaling.
+    """Return the frequency divisors of Llama 3's RoPE scaling or of p-RoPE, or None for any other scaling.
 
-    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
+    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions. Pairs that p-RoPE does not
+    rotate have a divisor so large that their angles are 0.
     """
-    layer = next(filter(has_attention, layer_configs(config)), layer_configs(config)[0])
-    rope = layer.position
-    if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):
-        return None
-    n, plain = layer.multi_head.head_dim, rope.model_copy(update={"scaling": NoScaling()})
-    return (_frequencies(plain, n).per_token / _frequencies(rope, n).per_token).float()
+    for layer in layer_configs(config):
+        rope = layer.position
+        if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling | Proportional):
+            continue
+        n, plain = layer.multi_head.head_dim, rope.model_copy(update={"scaling": NoScaling()})
+        divisors = _frequencies(plain, n).per_token / _frequencies(rope, n).per_token
+        return divisors.clamp(max=1e30).float()
+    return None
 
 
 def _frequencies(rope: Rope, n: int) -> Frequencies:

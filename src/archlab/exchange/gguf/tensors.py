@@ -26,16 +26,22 @@ AROUND = [
 ]
 
 
-def _interleaved(rows: Tensor, layer: LayerConfig | None, parts: int) -> Tensor:
+def _exchanged(rows: Tensor, layer: LayerConfig | None, shape: tuple[int, int]) -> Tensor:
+    """Return the rows with those that RoPE rotates in another order: in each head, the two axes of `shape` are
+    exchanged."""
     assert layer is not None, "the width of a head is needed"
-    return rows.unflatten(0, (-1, parts, layer.multi_head.head_dim // parts)).transpose(1, 2).flatten(0, 2)
+    width = layer.multi_head.head_dim
+    n_rotated = int(layer.position.rotated(width))
+    rotated, kept = rows.unflatten(0, (-1, width)).split([n_rotated, width - n_rotated], dim=1)
+    return torch.cat((rotated.unflatten(1, shape).transpose(1, 2).flatten(1, 2), kept), dim=1).flatten(0, 1)
 
 
 ADJACENT_PAIRS = Conversion(
-    lambda theirs, layer: [_interleaved(theirs, layer, layer.multi_head.head_dim // 2 if layer else 0)],
-    lambda ours, layer: _interleaved(ours[0], layer, 2),
+    lambda theirs, layer: [_exchanged(theirs, layer, (-1, 2))],
+    lambda ours, layer: _exchanged(ours[0], layer, (2, -1)),
 )
-"""Conversion for RoPE. The file pairs dimensions 2i and 2i + 1; archlab pairs dimensions i and i + head_dim / 2."""
+"""Conversion for RoPE. The file pairs dimensions 2i and 2i + 1. archlab pairs dimensions i and i + n / 2, if RoPE
+rotates the first n dimensions of a head."""
 
 ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].float() + 1)
 """Conversion for norms with `unit_offset`. The file stores the factor; archlab stores the factor minus 1."""

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.exchange.gguf.architecture import Architecture
+from archlab.exchange.gguf.architecture import GGUFArchitecture
+from archlab.exchange.gguf.numbers import add_numbers, parameters
 from archlab.exchange.gguf.registry import ARCHITECTURES, find_architecture
 from archlab.exchange.gguf.settings import add_settings, rope_factors
 from archlab.exchange.gguf.vocabulary import add_vocabulary
@@ -80,7 +81,7 @@ def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
 
 
 def _write(
-    model: Decoder, config: ModelConfig, architecture: Architecture, file: Path, dtype: torch.dtype
+    model: Decoder, config: ModelConfig, architecture: GGUFArchitecture, file: Path, dtype: torch.dtype
 ) -> list[str]:
     with needs_extra("gguf", "writing a GGUF file"):
         from gguf import GGUFWriter, LlamaFileType
@@ -88,6 +89,7 @@ def _write(
     kinds = {torch.bfloat16: LlamaFileType.MOSTLY_BF16, torch.float16: LlamaFileType.MOSTLY_F16}
     writer.add_file_type(kinds.get(dtype, LlamaFileType.ALL_F32))
     add_settings(writer, config, architecture)
+    add_numbers(writer, architecture.numbers, model.state_dict(), config.n_layers)
     notes = add_vocabulary(writer, model.origin, config.vocab_size)
     for name, tensor in _tensors(model, config, architecture, "meta"):
         _announce(writer, name, tensor.to(_format_of(name, tensor, dtype)))
@@ -101,10 +103,11 @@ def _write(
 
 
 def _tensors(
-    model: Decoder, config: ModelConfig, architecture: Architecture, device: str
+    model: Decoder, config: ModelConfig, architecture: GGUFArchitecture, device: str
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
-    ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
+    in_keys = parameters(architecture.numbers, config.n_layers)
+    ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items() if name not in in_keys}
     scaled = _Scaled(ours, architecture.factors(config))
     yield from published_tensors(architecture.rows, config, scaled, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and config.head.tied:
