@@ -64,8 +64,8 @@ class Windows(LayerTypes):
         implied = {"head_dim": head_dim, **({"num_key_value_heads": n_kv_heads} if has_own and n_kv_heads else {})}
         own = {i: implied for i, kind in enumerate(types) if kind == FULL}
         each = {int(i): values for i, values in hf.get("per_layer_config", own, dict).items()}
-        first = each.get(types.index(FULL), {})
-        if each != dict.fromkeys(own, first) or set(first) - set(OF_LAYER):
+        first = each.get(types.index(FULL), {})  # a layer that is not listed has the heads of the layers with a window
+        if each != (dict.fromkeys(own, first) if first else {}) or set(first) - set(OF_LAYER):
             allowed = f"equal values of {' and '.join(OF_LAYER)} for all layers of type {FULL}, and no other layers"
             raise hf.refuse("per_layer_config", each, allowed)
         return {OF_LAYER[key]: value for key, value in first.items()}

@@ -33,6 +33,10 @@ CASES = [
         "layer_types": ["full_attention"] * 3,
         "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0}},
     }, ("model.position.scaling=none", "model.attention.v_norm=null")),
+    Case("gemma4_text", "equal heads in all layers", {
+        **TEXT, "global_head_dim": 8, "sliding_window": 7, "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }),
     Case("gemma4_text", "experts", {
         **MIXED, "sliding_window": 7, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "rms_norm_eps": 1e-2,
         "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 24,
