@@ -1,4 +1,4 @@
-"""GGUF files in llama.cpp itself. The package cyllama contains it: `pip install --no-deps cyllama==0.2.18` (b9190).
+"""GGUF files in llama.cpp itself (b9190). `make install-dev` takes it from the package cyllama (tests/checkpoints.txt).
 
 Each model runs in a process of its own, because llama.cpp ends the process if a condition of its code is not met.
 """
@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,7 @@ from archlab.exchange.gguf.write import save_gguf
 from tests.parity.test_gguf import NAMED, named, ours
 from tests.parity.tiny import Case
 
-pytestmark = pytest.mark.skipif(find_spec("cyllama") is None, reason="cyllama is not installed")
-
+PACKAGES = Path(sys.prefix) / "checkpoints"
 GELU = {
     "bloom", "falcon", "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt2", "gpt_bigcode",
     "gpt_neox", "mpt", "phi", "starcoder2",
@@ -62,7 +60,8 @@ def test_llama_cpp_computes_the_same_logits(case: Case, tmp_path: Path) -> None:
     with torch.no_grad():
         logits = model(tokens)[0]
     command = [sys.executable, "-c", RUN, str(tmp_path / "model.gguf"), json.dumps(tokens[0].tolist())]
-    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+    assert (PACKAGES / "cyllama").is_dir(), f"{PACKAGES} has no cyllama; `make install-dev` puts it there"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "GGML_NO_BACKTRACE": "1"}
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert run.returncode == 0, run.stderr[-500:]
     found = torch.tensor(json.loads(run.stdout.splitlines()[-1]))
