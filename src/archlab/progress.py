@@ -81,7 +81,7 @@ class Bar:
         self.begin("")
 
     def begin(self, what: str) -> None:
-        """Start a job with the name `what`. The remaining time is estimated from its first progress on."""
+        """Start a job with the name `what`. The time before its first progress is not counted."""
         self._what = what
         self._at_first: float | None = None
         self._start: tuple[float, float] | None = None
@@ -134,7 +134,7 @@ class Bar:
         self._at_first = share if self._at_first is None else self._at_first
         if self._start is None and share <= self._at_first:
             return ""
-        # The time before the first progress is the start of a job, such as loading libraries, and not its pace.
+        # The time before the first progress is not counted, because it is spent on startup.
         self._start = self._start or (now, share)
         took, done = now - self._start[0], share - self._start[1]
         is_known = done > 0 and (took >= _LONG_ENOUGH or done >= _FAR_ENOUGH)

@@ -16,6 +16,7 @@ from rich.console import Console
 from scipy import stats
 from scipy.stats import t
 from tokenizers import normalizers
+from torch.utils.flop_counter import FlopCounterMode
 
 from archlab import digests
 from archlab.code import normalized
@@ -534,14 +535,18 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
     assert lines[-1] == "timing, with nothing else running: training speed"
 
 
+def forward_flops(config):
+    with FlopCounterMode(display=False) as counter:
+        Decoder(config.model)(torch.zeros(1, config.model.max_seq_len, dtype=torch.int64))
+    return counter.get_total_flops()
+
+
 def test_a_larger_model_counts_more_in_the_time_left(lab, capsys, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr("archlab.progress.time.monotonic", lambda: clock.now)
     study = lab.study(arms={"small": {}, "large": {"model.n_layers": 12}})
     small, large = (study.plan.compared(arm, 0) for arm in study.arms)
-    ratio = sum(p.numel() for p in Decoder(large.config.model, seed=None).parameters()) / sum(
-        p.numel() for p in Decoder(small.config.model, seed=None).parameters()
-    )
+    ratio = forward_flops(large.config) / forward_flops(small.config)
     with StudyProgress() as progress:
         watch = progress([small, large])
         watch(RunProgress(small, 0.5))
@@ -550,7 +555,7 @@ def test_a_larger_model_counts_more_in_the_time_left(lab, capsys, monkeypatch):
     minutes, *unit = capsys.readouterr().err.splitlines()[1].partition("; ")[2].split()
     assert ratio > 2
     assert unit == ["min", "left"]
-    assert float(minutes) == pytest.approx(2 * ratio, abs=0.02)
+    assert float(minutes) == pytest.approx(2 * ratio, rel=0.05)  # torch also counts hidden pairs
 
 
 def test_code_is_compared_without_its_comments_and_layout():

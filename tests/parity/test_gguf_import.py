@@ -208,7 +208,7 @@ def test_a_missing_key_is_named(name: str, key: str, tmp_path: Path) -> None:
     reader = exported(next(case for case in NAMED if named(case) == name), tmp_path)
     whole = f"{reader.fields['general.architecture'].contents()}.{key}"
     del reader.fields[whole]
-    with pytest.raises(UserError, match=rf"{re.escape(key)} missing"):
+    with pytest.raises(UserError, match=rf"{re.escape(whole)} missing"):
         read_gguf(rewritten(reader, tmp_path / "other.gguf"))
 
 

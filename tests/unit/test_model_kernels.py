@@ -346,9 +346,6 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
         ({"softcap": True, "cache": "grows"}, reference),
         ({"softcap": True, "cache": "fixed", "heads_per_key": 8}, flex),  # compiled decoding
         ({"softcap": True, "cache": "fixed", "heads_per_key": 6}, flex),
-        ({"softcap": True, "cache": "grows", "queries": 4095}, reference),
-        ({"softcap": True, "cache": "grows", "queries": 4096}, flex),  # a long prompt
-        ({"mask": "other", "cache": "grows", "queries": 4096}, sdpa),
         ({"softcap": True, "widths": (8, 16)}, reference),  # torch refuses to compile flex
         ({"softcap": True, "widths": (16, 8)}, reference),
         ({"softcap": True, "widths": (16, 16)}, flex),
@@ -425,9 +422,12 @@ def test_the_tiles_of_flex_fit_into_the_shared_memory_of_a_gpu(
         for found in settings.get_flex_attn_fwd_configs(width, dtype):
             keys_and_values = 2 * (found.num_stages - 1) * found.block_n
             padded = 1 << (width - 1).bit_length()  # Triton's tiles are powers of two
-            is_exact = width == padded >= 64  # torch has a setting for this width
-            room = 1024 * shared_memory * (1.0 if is_exact else 0.9)
+            # torch has settings of its own for 64, 128 and 256. Otherwise, leave a tenth for what is not counted here.
+            room = 1024 * shared_memory * (1.0 if width in (64, 128, 256) else 0.9)
             assert (found.block_m + keys_and_values) * padded * dtype.itemsize <= room, width
+        for found in settings.get_flex_decode_configs(width, dtype):
+            keys_and_values = 2 * max(found.num_stages - 1, 1) * found.block_n
+            assert (16 + keys_and_values) * padded * dtype.itemsize <= 1024 * shared_memory, width
 
 
 def test_flex_needs_a_compiler_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The names that archlab and `benchmarks/gpu.py` take from torch, so that a person can look them up in older releases.
 
-`python tests/unit/test_torch_names.py` writes the list again. docs/speed.md says which names are younger than torch
-2.11.
+`python tests/unit/test_torch_names.py` writes the list again. docs/speed.md lists the youngest names.
 """
 
 import ast

@@ -25,6 +25,7 @@ from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
 from archlab.model.inputs import Inputs, check_ids, check_inputs, check_tensors
+from archlab.model.kernels import Attend
 from archlab.model.state import Cache
 from archlab.model.torch_private import keep_address, skip_size_checks
 
@@ -105,8 +106,12 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 
-def _compiled_step(device: torch.device) -> Callable[[Decoder, Tensor, Cache], Tensor]:
+def _compiled_step(model: Decoder) -> Callable[[Decoder, Tensor, Cache], Tensor]:
+    device = model.embedding.weight.device
     check_compiler("compile")
+    for module in model.modules():
+        if isinstance(attend := getattr(module, "attend", None), Attend):
+            attend.check_step(device)
     allow_forms()
     skip_size_checks()
     if device.type != "cuda":
@@ -163,7 +168,7 @@ class Session:
         self.model, self.prefill_chunk = model, prefill_chunk
         check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
         weight = model.embedding.weight
-        self._step = _compiled_step(weight.device) if compile else None
+        self._step = _compiled_step(model) if compile else None
         if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():
             problem = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
             raise UserError(f"prompt: {problem}; allowed: [batch, seq] of integers, at least one token each")

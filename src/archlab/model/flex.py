@@ -25,7 +25,8 @@ def flex(
 ) -> Tensor:
     """Return flex_attention's output, compiled for each combination of shapes.
 
-    A compiled decoding step contains it as a part of its graph. Other graphs call it.
+    In a compiled decoding step, flex_attention is a part of the step's graph. Other graphs call a function that is
+    compiled separately.
     """
     attend = _in_step if is_compiled_step(q_BHQC.shape[2]) else _in_tiles
     return attend(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
@@ -36,8 +37,8 @@ def _in_step(
 ) -> Tensor:
     """Return the output for a single query. The mask is a part of the scores, because it changes in each step.
 
-    torch divides the tiles of keys of each head among the processors of a GPU. Without tiles, it would make a single
-    one.
+    torch divides the tiles of keys of each head among the processors of a GPU. Without tiles, one processor would read
+    all keys.
     """
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -312,6 +312,10 @@ class Attend:
         self.needs = config.kernel_needs(site)
         choose_kernel(self.kernel, self.needs)  # to raise errors early
 
+    def check_step(self, device: torch.device) -> None:
+        """Raise UserError if the kernel cannot be a part of compiled decoding steps on this device."""
+        choose_kernel(self.kernel, replace(self.needs, cache="fixed", on_cuda=device.type == "cuda"))
+
     def __call__(
         self,
         q_BHTC: Tensor,

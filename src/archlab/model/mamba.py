@@ -154,7 +154,7 @@ def _states(decay_bqnw: Tensor, added_bqnw: Tensor, S_bnw: Tensor) -> Tensor:
 
     Each row of a chunk starts from a state of zeros. What the state before the row adds is added afterwards.
     """
-    if not _has_rows(decay_bqnw):
+    if not _has_rows(decay_bqnw) or decay_bqnw.shape[1] <= LARGEST_CHUNK:
         return _states_in_turn(decay_bqnw, added_bqnw, S_bnw)
     n_tokens = decay_bqnw.shape[1]
     missing = -n_tokens % LARGEST_CHUNK
@@ -188,7 +188,7 @@ def _chunk_gradients(
     of_C_bqn = torch.einsum("bqnw,bqw->bqn", states_bqnw, of_y_bqw)
     # Every state affects the output of its token and, through the decay, the next state.
     of_states_bqnw = C_bqn[..., None] * of_y_bqw[:, :, None]
-    if not _has_rows(decay_bqnw):
+    if not _has_rows(decay_bqnw) or decay_bqnw.shape[1] <= LARGEST_CHUNK:
         for q in reversed(range(of_states_bqnw.shape[1])):
             of_S_bnw = of_states_bqnw[:, q].add_(of_S_bnw) * decay_bqnw[:, q]
     else:

@@ -80,7 +80,7 @@ class _Once:
         return self._made[name]
 
     def all_tiles(self, n_keys: int, device: torch.device) -> "BlockMask":
-        return self._once("all tiles", lambda: all_tiles(n_keys, device))
+        return self._once(f"tiles of {n_keys} keys", lambda: all_tiles(n_keys, device))
 
 
 @dataclass(frozen=True)
@@ -397,5 +397,5 @@ def _before_key(sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], n_keys
 
 
 def row_of(x: Tensor, row: Tensor) -> Tensor:
-    """Return the index of a row in x, which has one row for all if it is the same for all."""
+    """Return `row`, or 0 if x has a single row for the whole batch."""
     return row if len(x) > 1 else torch.zeros_like(row)

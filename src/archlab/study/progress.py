@@ -5,8 +5,8 @@ from typing import Self
 
 from archlab.config.core.text import note
 from archlab.config.training import resolve_train
-from archlab.pricing.params import parameters
 from archlab.pricing.units import plural
+from archlab.pricing.work import visible_training_flops
 from archlab.progress import Bar
 from archlab.study.executors.executor import RunProgress
 from archlab.study.outcomes.timing import ROUNDS
@@ -102,8 +102,8 @@ class PhaseProgress:
 
 
 def _work(run: Run) -> float:
-    """Return a number that is proportional to the time of a run, roughly: its tokens times its parameters."""
-    return float(resolve_train(run.config).trained * parameters(run.config.model).total)
+    """Return the FLOPs of a run, which estimate its duration relative to that of other runs."""
+    return visible_training_flops(run.config) * resolve_train(run.config).trained
 
 
 def _begins_trained(run: Run) -> bool:

@@ -86,10 +86,7 @@ _NORMS = (
     Mistake(
         "rmsnorm-absolute",
         "RMSNorm divides by the mean of the absolute values; it should divide by the root of the mean square.",
-        [
-            in_norms(RMSNorm, divisor=lambda x, eps: x.abs().mean(-1, keepdim=True) + eps),
-            in_norms(RMSNorm, divisor=lambda x, eps: (x.abs().mean(-1, keepdim=True) + eps).sqrt()),
-        ],
+        [in_norms(RMSNorm, divisor=lambda x, eps: x.abs().mean(-1, keepdim=True) + eps)],
     ),
     *_of_norms(LayerNorm, "LayerNorm", "variance"),
     Mistake(

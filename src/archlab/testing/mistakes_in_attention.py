@@ -49,7 +49,7 @@ ROTARY = (
     ),
     Mistake(
         "rope-exponent-shift",
-        "RoPE's exponents are those of other pairs: pair i of d dimensions turns by position * theta^(-2i/d), and i "
+        "RoPE's exponents are shifted or stretched: pair i of d dimensions turns by position * theta^(-2i/d), and i "
         "goes from 0 to d/2 - 1.",
         [
             turned(planting_rotary.with_frequencies(lambda pairs, n: (pairs + 1) / n)),

@@ -1,6 +1,6 @@
 """Ways to plant a mistake in a copy of archlab's reference.
 
-Each function takes what is wrong, and returns a function that changes a reference in place. Shapes: B batch, T queries,
+Most functions take what is wrong, and return a function that changes a reference in place. Shapes: B batch, T queries,
 S keys, H query heads, K key/value heads, C head_dim, V v_dim.
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archlab.config.components.position import Rope
+from archlab.config.components.position import NoScaling, Rope
 from archlab.config.core.registry import make
 from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import Context
@@ -87,6 +87,8 @@ def with_frequencies(exponent: Callable[[Tensor, int], Tensor]) -> Callable[[Con
     def turn(context: Context, rope: Rope, width: int) -> Rotation:
         rotation = _rotation(context)
         n = rotation.sin.shape[-1] // 2
+        if n == 1 or not isinstance(rope.scaling, NoScaling):
+            raise RuntimeError("the mistake needs several pairs and a RoPE without scaling")
         per_token = rope.theta ** -exponent(torch.arange(n, dtype=torch.float64), n)
         angles = (context.positions_BT[..., None] * per_token)[:, None]
         both = angles.repeat_interleave(2, -1) if rotation.interleaved else torch.cat((angles, angles), -1)

@@ -25,9 +25,6 @@ which each call reads more keys. `fixed`: all slots of a cache, in a compiled de
 FLEX_WIDTHS = frozenset((*range(1, 129), 256))
 """Widths of a head for which `flex` runs in 16 bits on a GPU with large shared memory."""
 
-LONG_PROMPT = 4096
-"""Number of queries from which `flex` is worth its compile time in a pass that fills a cache."""
-
 
 @dataclass(frozen=True)
 class KernelNeeds:
@@ -104,20 +101,15 @@ def _flex_suits(needs: KernelNeeds) -> bool:
     masked pairs.
 
     With sinks, keys are wider than values, and torch's fused kernel then repeats the keys that query heads share. In a
-    compiled decoding step, flex divides the keys of a head among the processors of the GPU. It does not if the number
-    of `heads_per_key` is not a power of two, but it is still better than `reference`, which soft caps need otherwise.
-    It is not chosen with a cache that grows, because it compiles for every shape, except for prompts so long that
-    `reference` would need gigabytes. It is not chosen on a CPU, where it needs a C++ compiler. On a GPU, flex is slow
-    with a learned bias.
+    compiled decoding step, flex divides the keys of a head among the processors of the GPU if `heads_per_key` is a
+    power of two. With a soft cap, it is chosen in any case, because the alternative is `reference`. It is not chosen
+    with a cache that grows, because it compiles for every shape. It is not chosen on a CPU, where it needs a C++
+    compiler. On a GPU, flex is slow with a learned bias.
     """
     is_wanted = needs.softcap or needs.sinks or needs.mask == "other"
-    is_divided = needs.heads_per_key.bit_count() == 1
-    is_worth_it = {
-        "none": True,
-        "fixed": is_divided or needs.softcap,
-        "grows": needs.softcap and needs.queries >= LONG_PROMPT,
-    }
-    return is_wanted and needs.on_cuda and is_worth_it[needs.cache] and not needs.bias
+    divides_keys = needs.heads_per_key.bit_count() == 1
+    is_worth_compiling = {"none": True, "fixed": divides_keys or needs.softcap, "grows": False}
+    return is_wanted and needs.on_cuda and is_worth_compiling[needs.cache] and not needs.bias
 
 
 RULES: dict[KernelName, KernelRules] = {

@@ -13,8 +13,8 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Width
 
 LARGEST_CHUNK = 16
-"""Largest number of tokens whose states are in memory together. In a CPU's cache, they are processed several times
-faster."""
+"""Largest number of tokens of a chunk on a CPU, in whose cache their states are processed several times faster. On a
+GPU, a chunk has several rows of this many tokens. Costs are those of a CPU."""
 
 
 def chunk_size(seq_len: int) -> int:

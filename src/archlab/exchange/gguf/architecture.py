@@ -27,6 +27,11 @@ class Header:
     """Values of `rope_parameters` in a config.json."""
 
     @property
+    def whole_rope(self) -> Raw:
+        """Values of `rope_parameters` without the fraction of rotated dimensions, for families that rotate all."""
+        return {name: value for name, value in self.rope.items() if name != "partial_rotary_factor"}
+
+    @property
     def head_dim(self) -> int:
         return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
 
@@ -65,12 +70,12 @@ def always_idle(*names: str) -> Callable[[Raw], frozenset[str]]:
 _NONE = always_idle()
 
 
-def has(key: str) -> Callable[[Raw], Any]:
+def has(key: str) -> Callable[[Raw], bool]:
     """Return the function for `GGUFArchitecture.sign` that returns whether a key of a file is neither 0 nor false."""
-    return lambda keys: keys.get(key)
+    return lambda keys: bool(keys.get(key))
 
 
-def lacks(key: str) -> Callable[[Raw], Any]:
+def lacks(key: str) -> Callable[[Raw], bool]:
     """Return the function for `GGUFArchitecture.sign` that returns whether a file does not have a key."""
     return lambda keys: key not in keys
 
@@ -102,9 +107,9 @@ class GGUFArchitecture:
     """Function that returns the factors of parameters that the file contains as products, because it has no keys for
     the factors."""
     log_multiplier: Callable[[ModelConfig], float] | None = None
-    """Function that returns the key `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN does not multiply
-    cos and sin by a factor. None if the architecture does not have the key."""
-    sign: Callable[[Raw], Any] | None = None
+    """Function that returns the value of `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN does not
+    multiply cos and sin by a factor. None if the architecture does not have the key."""
+    sign: Callable[[Raw], bool] | None = None
     """Function that returns whether a file with these keys belongs to this family, and not to another with the same
     architecture. None for the usual family."""
     idle: Callable[[Raw], frozenset[str]] = _NONE

@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 SIGMOID = 2
 """Value of `expert_gating_func` for a sigmoid router."""
 
+
 REQUIRED = (
     "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla", "rope.dimension_count",
 )  # fmt: skip
 
 
-def _of(layer: LayerConfig | None) -> Latent:
+def latent_of(layer: LayerConfig | None) -> Latent:
     assert layer is not None, "the widths of attention are needed"
     assert isinstance(layer.attention, Latent), "an architecture with latent attention"
     return layer.attention
@@ -52,20 +53,20 @@ def _of(layer: LayerConfig | None) -> Latent:
 
 def _heads(rows: Tensor, layer: LayerConfig | None) -> tuple[Tensor, Tensor]:
     """Return the rows of each head for keys and for values: [heads, nope_dim, kv_rank] and [heads, v_dim, kv_rank]."""
-    widths = [_of(layer).nope_dim, _of(layer).v_dim or 0]
-    keys, values = rows.unflatten(0, (_of(layer).n_heads, -1)).split(widths, dim=1)
+    widths = [latent_of(layer).nope_dim, latent_of(layer).v_dim or 0]
+    keys, values = rows.unflatten(0, (latent_of(layer).n_heads, -1)).split(widths, dim=1)
     return keys, values
 
 
 def _only_keys(theirs: Tensor, layer: LayerConfig | None) -> list[Tensor]:
     """Return the projection with zeros in the rows for values. Reading adds the parts of a parameter."""
-    no_values = theirs.new_zeros(len(theirs), _of(layer).v_dim or 0, theirs.shape[1])
+    no_values = theirs.new_zeros(len(theirs), latent_of(layer).v_dim or 0, theirs.shape[1])
     return [torch.cat((theirs.transpose(1, 2), no_values), dim=1).flatten(0, 1)]
 
 
 def _only_values(theirs: Tensor, layer: LayerConfig | None) -> list[Tensor]:
     """Return the projection with zeros in the rows for keys."""
-    no_keys = theirs.new_zeros(len(theirs), _of(layer).nope_dim, theirs.shape[2])
+    no_keys = theirs.new_zeros(len(theirs), latent_of(layer).nope_dim, theirs.shape[2])
     return [torch.cat((no_keys, theirs), dim=1).flatten(0, 1)]
 
 
@@ -94,15 +95,15 @@ ROWS = [
 
 def one_epsilon(model: ModelConfig) -> Iterator[str]:
     """Check that the norms of narrow vectors have the same epsilon as the others, because a file contains only one."""
-    own, other = _of(layer_configs(model)[0]).norm_eps, layer_configs(model)[0].norm
+    own, other = latent_of(layer_configs(model)[0]).norm_eps, layer_configs(model)[0].norm
     if own != (eps := getattr(other, "eps", None)):
         yield f"model.norm.eps is {eps}; allowed: model.attention.norm_eps ({own})"
 
 
-def narrow_queries_by_depth(model: ModelConfig) -> Iterator[str]:
+def wide_queries_if_lite(model: ModelConfig) -> Iterator[str]:
     """Check that models of these depths compute queries from the stream itself, as llama.cpp assumes."""
     is_lite = model.n_layers in (26, 27) or (model.n_layers == 48 and model.vocab_size == 128256)
-    if is_lite and (rank := _of(layer_configs(model)[0]).q_rank) is not None:
+    if is_lite and (rank := latent_of(layer_configs(model)[0]).q_rank) is not None:
         yield f"model.attention.q_rank is {rank} in a model of {model.n_layers} layers; allowed: null"
 
 
@@ -110,7 +111,9 @@ def scale_of_yarn(model: ModelConfig) -> Iterator[str]:
     """Check that YaRN also changes the scale of scores, as llama.cpp assumes."""
     layer = layer_configs(model)[0]
     if lookup(layer, "position.scaling.kind") == "yarn" and _mscale(model) <= 0:
-        yield f"model.attention.scale is {_of(layer).scale}; allowed: with YaRN, a larger one (mscale_all_dim)"
+        latent = latent_of(layer)
+        least = latent.query_width**-0.5
+        yield f"model.attention.scale is {latent.scale}; with YaRN, it must be larger than {least:.4g} (mscale_all_dim)"
 
 
 def _mscale(model: ModelConfig) -> float:
@@ -145,12 +148,13 @@ def _latent(header: Header) -> Raw:
     """Return the values of attention. Raise UserError for an old file, whose projection of keys and values is one
     tensor."""
     keys = header.keys
+    if "blk.0.attn_kv_b.weight" in header.tensors:
+        raise UserError("the tensors attn_kv_b are whole; archlab imports only files with attn_k_b and attn_v_b")
     if missing := [key for key in REQUIRED if key not in keys]:
-        raise UserError(f"{', '.join(missing)} missing; archlab imports only files with attn_k_b and attn_v_b")
+        raise UserError("\n  ".join(f"deepseek2.{key} missing" for key in missing))
     rope = keys["rope.dimension_count"]
     mscale = round(10 * keys.get("rope.scaling.yarn_log_multiplier", 0.0), 6)
     scaling = {"mscale": mscale, "mscale_all_dim": mscale} if header.rope["rope_type"] == "yarn" else {}
-    plain = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
     return {
         "num_key_value_heads": keys["attention.head_count"],
         "q_lora_rank": keys.get("attention.q_lora_rank") or None,
@@ -159,7 +163,7 @@ def _latent(header: Header) -> Raw:
         "qk_nope_head_dim": keys["attention.key_length_mla"] - rope,
         "v_head_dim": keys["attention.value_length_mla"],
         "intermediate_size": keys[DENSE_WIDTH],
-        "rope_parameters": {**plain, **scaling},
+        "rope_parameters": {**header.whole_rope, **scaling},
     }
 
 
@@ -184,7 +188,7 @@ def _idle_with_experts(keys: Mapping[str, Any]) -> frozenset[str]:
 
 LIMITS = [
     SILU, scalings("yarn"), YARN_OF_SIZE_1, scale_of_yarn, no_biases, only("position.pairing", "interleaved"),
-    one_epsilon, narrow_queries_by_depth,
+    one_epsilon, wide_queries_if_lite,
 ]  # fmt: skip
 
 LATENT: Sequence[GGUFArchitecture] = (

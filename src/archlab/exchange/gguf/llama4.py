@@ -63,9 +63,8 @@ def _keys(header: Header) -> Raw:
     """Return the values of Llama 4. Raise UserError if the file turns the chunks off."""
     if header.keys.get("attention.sliding_window") == 0:
         raise UserError("attention.sliding_window is 0; archlab imports only files without this key, which have chunks")
-    rope = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
     return {
-        "rope_parameters": rope,
+        "rope_parameters": header.whole_rope,
         "intermediate_size_mlp": header.keys[DENSE_WIDTH],
         "intermediate_size": header.keys.get("expert_feed_forward_length"),
         "interleave_moe_layer_step": header.keys.get("interleave_moe_layer_step"),

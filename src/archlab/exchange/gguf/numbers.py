@@ -22,7 +22,7 @@ XIELU: Numbers = {
 }  # fmt: skip
 
 
-def parameters(numbers: Numbers, n_layers: int) -> set[str]:
+def parameter_names(numbers: Numbers, n_layers: int) -> set[str]:
     """Return the names of the parameters that a file contains as keys."""
     names = (name for name in numbers.values() if isinstance(name, str))
     return {name.format(i=i) for name in names for i in range(n_layers)}
@@ -43,6 +43,8 @@ def read_numbers(numbers: Numbers, values: Mapping[str, Any], n_layers: int, whe
         listed = [
             number for number in (value if isinstance(value, list) else [value] * n_layers) if isinstance(number, float)
         ]
+        if value is None:
+            raise UserError(f"{where}: {key} missing")
         if len(listed) != n_layers:
             raise UserError(f"{where}: {key} is {value!r}; allowed: a number for each of the {n_layers} layers")
         if isinstance(name, str):

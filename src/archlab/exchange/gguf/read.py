@@ -16,7 +16,7 @@ from archlab.exchange.gguf.registry import architecture_of
 from archlab.exchange.gguf.tensors import dequantized
 from archlab.exchange.gguf.vocabulary import read_vocabulary
 from archlab.extras import needs_extra
-from archlab.hf.weight_map import placed
+from archlab.hf.weight_map import COPY, placed
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 
@@ -65,7 +65,9 @@ def _state(model: Decoder, architecture: GGUFArchitecture, stored: Mapping[str, 
     for row in rows:
         tensor = dequantized(stored[row.theirs]).view(_shape_of(row, wanted))
         values = row.conversion.split(tensor, row.layer)
-        for name, value in zip(row.ours, values, strict=True):  # a parameter can be the sum of several parts
+        for name, value in zip(row.ours, values, strict=True):
+            # Rows with a conversion of their own may each give a part of a parameter.
+            assert name not in state or row.conversion is not COPY, f"two tensors give {name}"
             state[name] = state[name] + value if name in state else value.contiguous()
     return state
 

@@ -75,8 +75,7 @@ def _add_logit_scale(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 def _olmo3(header: Header) -> Raw:
     local = {"rope_type": "default", "rope_theta": header.rope["rope_theta"]}
-    full = {key: value for key, value in header.rope.items() if key != "partial_rotary_factor"}
-    return {"rope_parameters": {FULL: full, SLIDING: local}, **_windows(header)}
+    return {"rope_parameters": {FULL: header.whole_rope, SLIDING: local}, **_windows(header)}
 
 
 def _windows(header: Header) -> Raw:
@@ -123,10 +122,9 @@ def _falcon(header: Header) -> Raw:
 
 def _mistral3(header: Header) -> Raw:
     """Return RoPE, and the growth of queries with their position. If the coefficient is 0, queries do not grow."""
-    rope = {name: value for name, value in header.rope.items() if name != "partial_rotary_factor"}
     growth = header.keys.get("attention.temperature_scale", 0.0)
     mscale = {"mscale": 1.0, "mscale_all_dim": header.keys.get("rope.scaling.yarn_log_multiplier", 0.0)}
-    return {"rope_parameters": {**rope, **mscale, BETA: growth}}
+    return {"rope_parameters": {**header.whole_rope, **mscale, BETA: growth}}
 
 
 def _add_growth(writer: "GGUFWriter", config: ModelConfig) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import GGUFArchitecture
-from archlab.exchange.gguf.numbers import add_numbers, parameters
+from archlab.exchange.gguf.numbers import add_numbers, parameter_names
 from archlab.exchange.gguf.registry import ARCHITECTURES, find_architecture
 from archlab.exchange.gguf.settings import add_settings, rope_factors
 from archlab.exchange.gguf.vocabulary import add_vocabulary
@@ -106,7 +106,7 @@ def _tensors(
     model: Decoder, config: ModelConfig, architecture: GGUFArchitecture, device: str
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
-    in_keys = parameters(architecture.numbers, config.n_layers)
+    in_keys = parameter_names(architecture.numbers, config.n_layers)
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items() if name not in in_keys}
     scaled = _Scaled(ours, architecture.factors(config))
     yield from published_tensors(architecture.rows, config, scaled, f"llama.cpp's {architecture.name}")
