@@ -152,3 +152,10 @@ def _with_flex(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     calls = [node for node in graph.graph.nodes if "flex_attention" in str(node.target)]
     assert {call.args[4][-3:-1] for call in calls} == {(masks.TILE, masks.TILE)}
     return aot_eager(graph, inputs)
+
+
+def test_a_step_on_a_cpu_cannot_contain_flex() -> None:
+    with pytest.raises(
+        UserError, match="kernel flex does not support compiled decoding on cpu; allowed: auto, blocked"
+    ):
+        Session(decoder(STEPS["plain"], "flex"), grid.tokens(1), 40, compile=True)
