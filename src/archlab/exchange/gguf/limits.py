@@ -1,7 +1,7 @@
 """Settings that llama.cpp fixes although the published code lets the user choose them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from archlab.config.components.component import Absent
@@ -141,6 +141,13 @@ def every_other(model: ModelConfig) -> Iterator[str]:
     if has_window != [i % 2 == 0 for i in range(len(has_window))]:
         windows = ", ".join("window" if has else "full" for has in has_window)
         yield f"model.layers has the pattern {windows}; allowed: window and full in turn, starting with window"
+    yield from _some_full(has_window)
+
+
+def _some_full(has_window: Sequence[bool]) -> Iterator[str]:
+    """Check that some layer has no window. Otherwise, llama.cpp stops."""
+    if all(has_window):
+        yield "model.attention.window is set in every layer; allowed: a layer without a window"
 
 
 def windows_except_every(n: int, *, or_none: bool = False) -> Limit:
@@ -158,6 +165,7 @@ def windows_except_every(n: int, *, or_none: bool = False) -> Limit:
             if (window is None) != is_full:
                 allowed = "null" if is_full else "a window"
                 yield f"model.attention.window is {to_yaml_line(window)} in layer {i}; allowed: {allowed}"
+        yield from _some_full([window is not None for window in windows])
 
     return check
 

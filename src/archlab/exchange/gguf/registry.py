@@ -211,7 +211,7 @@ ALL: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture("glm4", "glm4", [*AROUND, *separate(), *FUSED_MLP, *norms()], [SILU, scalings()]),
     GGUFArchitecture(
-        "nemotron", "nemotron", GEMMA_ROWS, [RELU_SQUARED, ANY_SCALING], needs_output=True,
+        "nemotron", "nemotron", GEMMA_ROWS, [RELU_SQUARED, ANY_SCALING, square], needs_output=True,
     ),
     GGUFArchitecture("arcee", "arcee", LLAMA_ROWS, [RELU_SQUARED, scalings("linear", "llama3", "yarn"), no_biases]),
     GGUFArchitecture("ernie4_5", "ernie4_5", QWEN_ROWS, [SILU, scalings(), no_biases]),
