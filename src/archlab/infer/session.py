@@ -106,12 +106,15 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 
-def _compiled_step(model: Decoder) -> Callable[[Decoder, Tensor, Cache], Tensor]:
-    device = model.embedding.weight.device
-    check_compiler("compile")
+def _check_kernels(model: Decoder) -> None:
+    """Raise UserError if a kernel of the model cannot be a part of compiled decoding steps."""
     for module in model.modules():
         if isinstance(attend := getattr(module, "attend", None), Attend):
-            attend.check_step(device)
+            attend.check_step(model.embedding.weight.device)
+
+
+def _compiled_step(device: torch.device) -> Callable[[Decoder, Tensor, Cache], Tensor]:
+    check_compiler("compile")
     allow_forms()
     skip_size_checks()
     if device.type != "cuda":
@@ -168,7 +171,9 @@ class Session:
         self.model, self.prefill_chunk = model, prefill_chunk
         check_tensors(tokens_BT, Inputs(source=source, source_lengths=source_lengths))
         weight = model.embedding.weight
-        self._step = _compiled_step(model) if compile else None
+        if compile:
+            _check_kernels(model)
+        self._step = _compiled_step(weight.device) if compile else None
         if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():
             problem = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
             raise UserError(f"prompt: {problem}; allowed: [batch, seq] of integers, at least one token each")
