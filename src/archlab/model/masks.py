@@ -363,9 +363,8 @@ def all_tiles(n_keys: int, device: torch.device) -> "BlockMask":
 
     n = -(-n_keys // TILE)
     numbers = torch.arange(n, dtype=torch.int32, device=device)[None, None, None]
-    return BlockMask.from_kv_blocks(
-        torch.full_like(numbers[..., 0], n), numbers, BLOCK_SIZE=TILE, seq_lengths=(1, n_keys)
-    )
+    count = torch.full_like(numbers[..., 0], n)
+    return BlockMask.from_kv_blocks(count, numbers, BLOCK_SIZE=TILE, seq_lengths=(1, n_keys))
 
 
 def _tiles(

@@ -48,7 +48,7 @@ def published_attention(model: ModelConfig) -> Iterator[str]:
 
 
 def _step(model: ModelConfig) -> int:
-    """Return the number of layers from one mixture of experts to the next, or 0 if there is no mixture."""
+    """Return the number of layers from one mixture of experts to the next; 0 for a model without mixtures."""
     kinds = [layer.mlp.kind for layer in layer_configs(model)]
     return kinds.index("moe") + 1 if "moe" in kinds else 0
 
