@@ -606,7 +606,7 @@ def test_the_reason_why_a_claim_is_not_testable_is_shown(capsys: pytest.CaptureF
     assert main(["ledger", str(entry.claim.number)]) == 0
     printed = capsys.readouterr().out
     assert reason in printed
-    assert "could not be tested here" in printed
+    assert "not testable here" in printed
     assert reason[1:] in html.unescape(render([entry]))  # there, it is a sentence
     assert main(["ledger", str(entry.claim.number), "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["claims"]

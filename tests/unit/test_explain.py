@@ -465,7 +465,7 @@ HERE = {
     "gqa": "GQA, 2 KV heads vs MHA, 4 KV heads, loss on held-out text: 0.007",
     "mla": "latent, rank 64 vs MHA, 4 KV heads, loss on held-out text: 0.057",
     "sliding-window": "windows of 16 vs full attention, right answers: -46.5 [",
-    "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 [-27.6, -8.9] percentage points, 96.7% interval, could not be tested here",
+    "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 [-27.6, -8.9] percentage points, 96.7% interval, not testable here",
     "gated-delta": "gated delta vs attention, loss on held-out text: -0.033",
     "shared-expert": "8 experts, 1 active and 1 shared vs dense, loss on held-out text: 0.024",
     "heads": "1 head of 64 vs 4 heads of 16, loss on held-out text: 0.010",

@@ -77,7 +77,7 @@ class JudgedExpectation(Compared):
         if self.is_counted:
             return f"{self.comparison.verdict} (counted, not measured)"
         if self.untested:
-            return "could not be tested here"
+            return "not testable here"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and not is_large(self.comparison)
         result = super().why + (" by less than the margin" if is_small else "")
         return f"{result}, {_relation(self.found, self.comparison, self.expected, self.role)}"

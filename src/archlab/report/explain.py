@@ -131,7 +131,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         published,
     )
     from archlab.report.ledger import words_over_sizes
-    from archlab.report.ledger.words import in_a_line, measured_line, published_line
+    from archlab.report.ledger.words import in_a_line, measured_lines, published_line
 
     yield topic.title
     yield ""
@@ -152,7 +152,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     evidence = {
         "papers": map(published_line, published(topic, entries)),
         "here": [
-            *map(measured_line, measured(name, entries)),
+            *measured_lines(measured(name, entries)),
             *map(words_over_sizes.line, measured_over_sizes(name, entries)),
         ],
         "claims": map(in_a_line, entries),

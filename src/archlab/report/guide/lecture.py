@@ -17,7 +17,7 @@ from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger import words_over_sizes
-from archlab.report.ledger.words import measured_line, numbered, published_line
+from archlab.report.ledger.words import measured_lines, numbered, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Map the name of a picture to the function that draws it. The function returns an SVG, or a chart that takes its
@@ -153,7 +153,7 @@ def topic_entry(name: str, topic: Topic) -> TopicEntry:
         intensity=intensity_table() if topic.intensity else [],
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[
-            *map(measured_line, measured(name, entries)),
+            *measured_lines(measured(name, entries)),
             *map(words_over_sizes.line, measured_over_sizes(name, entries)),
         ],
         claims=numbered(entries),

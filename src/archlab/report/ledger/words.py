@@ -1,7 +1,8 @@
 """Wording of the ledger's entries, shared by the terminal and the page."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
@@ -285,17 +286,29 @@ def not_predicted(compared: Compared) -> tuple[str, str, str]:
 def _what(compared: Compared, outcome: str | None = None) -> str:
     """Return a phrase such as `gates: SwiGLU vs ReLU, loss on held-out text`. `outcome` is the name to use for the
     outcome if nothing was run."""
-    reference = f" vs {compared.against}" if compared.against else ""
     outcome = compared.outcome.title if compared.outcome else outcome
-    return f"{compared.study}: {compared.label}{reference}" + (f", {outcome}" if outcome else "")
+    return _pair(compared) + (f", {outcome}" if outcome else "")
 
 
-def measured_line(compared: Compared) -> str:
-    """Return a line such as `gates: SwiGLU vs ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
-    better, as claimed`. It also names a prediction that does not count."""
-    line = f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
+def _pair(compared: Compared) -> str:
+    """Return a phrase such as `gates: SwiGLU vs ReLU`."""
+    reference = f" vs {compared.against}" if compared.against else ""
+    return f"{compared.study}: {compared.label}{reference}"
+
+
+def measured_lines(found: Iterable[Compared]) -> Iterator[str]:
+    """Yield lines such as `gates: SwiGLU vs ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
+    better, as claimed`. Results of the same two arms that follow each other share a line. A line also names predictions
+    that do not count."""
+    for pair, outcomes in groupby(found, key=_pair):
+        yield f"{pair}, {'; '.join(map(_outcome_and_result, outcomes))}"
+
+
+def _outcome_and_result(compared: Compared) -> str:
+    outcome = f"{compared.outcome.title}: " if compared.outcome else ""
+    text = f"{outcome}{f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
     does_not_count = isinstance(compared, JudgedExpectation) and compared.role == "described"
-    return f"{line}; does not count" if does_not_count else line
+    return f"{text} (does not count)" if does_not_count else text
 
 
 def published_line(effect: Effect) -> str:
