@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe import ROOT, Recipe, apply, check, copy_of_repository, run
+from recipe import ROOT, Recipe, check, copy_of_repository, run
 
 RECIPE = Recipe("adding_a_family.md")
 
@@ -20,12 +20,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = copy_of_repository(tmp_path_factory.mktemp("copy"))
     assert [Path(path).stem for path, _ in RECIPE.files()] == ["iquestcoder", "iquestcoder"]
     RECIPE.follow(root)
-    registry = root / "src/archlab/families/registry.py"
-    followed = {hunk for _, hunk in RECIPE.hunks()}
-    hunks = [block for language, block in RECIPE.blocks if language == "diff" and block not in followed]
-    assert (len(followed), len(hunks)) == (1, 2)
-    for hunk in hunks:
-        registry.write_text(apply(registry, hunk))
+    assert len(list(RECIPE.hunks())) == sum(language == "diff" for language, _ in RECIPE.blocks) == 1
     readme, n_replaced = re.subn(
         r"\d+(?=(?: published)? families)", lambda n: str(int(n[0]) + 1), (root / "README.md").read_text()
     )
@@ -45,10 +40,10 @@ def test_the_checks_of_the_page_pass(command: str, copy: Path) -> None:
 
 
 def test_a_forgotten_step_is_noticed(copy: Path, tmp_path: Path) -> None:
-    """The check of the lists fails without the lists of step 2."""
+    """The check of the reasons fails if the list of refused families still contains the family."""
     forgotten = tmp_path / "forgotten"
     shutil.copytree(copy, forgotten)
-    shutil.copy(ROOT / "src/archlab/families/registry.py", forgotten / "src/archlab/families/registry.py")
-    done = run("pytest tests/unit/test_layout.py -k families", forgotten)
+    shutil.copy(ROOT / "src/archlab/families/refused.yaml", forgotten / "src/archlab/families/refused.yaml")
+    done = run("pytest tests/unit/test_causal_classes.py", forgotten)
     assert done.returncode == 1
-    assert "test_the_table_of_families_leaves_none_out" in done.stdout
+    assert "test_every_class_has_one_answer" in done.stdout

@@ -164,7 +164,7 @@ def test_every_name_is_imported_from_where_it_is_defined():
     assert wrong == []
 
 
-def test_the_table_of_families_leaves_none_out():
+def test_families_have_the_names_of_their_files():
     files = {path.stem for path in (HOME / "families").glob("*.py")} - {"__init__", "registry"}
     assert {name.replace("-", "_") for name in FAMILIES} == files
 
