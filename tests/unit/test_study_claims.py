@@ -25,7 +25,7 @@ def run_of(study: str, scale: str) -> StudySummary:
 def test_the_terminal_shows_the_claim_and_the_findings_of_the_ledger():
     said = list(lines(run_of("gates", "smoke")))
     (entry,) = ledger("gates")
-    assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
+    assert said[0].startswith("claim 4 of the ledger, gates: At equal parameters, gated MLPs beat")
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
     assert said[1] == "  predicted: swiglu better, geglu better, reglu better, bilinear better, glu better"
     assert said[2].startswith("  the ledger's run, at the studies' own scale: ")

@@ -28,16 +28,17 @@ def print_ledger(out: Console, entries: Sequence[LedgerEntry]) -> None:
 
 def print_entry(out: Console, entry: LedgerEntry) -> None:
     """Print everything about one claim."""
-    out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
-    for source in cited(entry.claim.sources):
+    claim = entry.claim
+    out.print(f"{claim.number}. {claim.name}\n{claim.statement}\n\nCommonly said: {claim.in_short}. Sources:")
+    for source in cited(claim.sources):
         out.print(f"  {words.citation(source)}")
-    if entry.claim.also_cited:
+    if claim.also_cited:
         out.print("\nAlso cited")
-    for source in cited(entry.claim.also_cited):
+    for source in cited(claim.also_cited):
         out.print(f"  {words.citation(source)}")
-    if entry.claim.published:
+    if claim.published:
         out.print("\nPublished")
-        print_columns(out, words.PUBLISHED, map(words.published, entry.claim.published))
+        print_columns(out, words.PUBLISHED, map(words.published, claim.published))
     for result in entry.found:
         out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict_here(entry, result)}")
         if summary := words.found_here(result):

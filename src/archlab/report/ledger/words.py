@@ -203,8 +203,8 @@ def counts(result: ClaimAtScale) -> str:
 
 
 def decisive(result: ClaimAtScale) -> str:
-    """Return the result of the primary prediction, and for a mixed claim the first instance against it. Return "" if it
-    was not run.
+    """Return the result of the primary prediction, and for a mixed claim the first instances that contradict it or each
+    other. Return "" if it was not run.
 
     For example `decided by SwiGLU vs ReLU, loss on held-out text, -0.004 [-0.010, 0.002] bits per byte (would have
     found 0.025 bits per byte with 80% probability)`.
@@ -213,12 +213,16 @@ def decisive(result: ClaimAtScale) -> str:
         return ""
     if primary.untested:
         return f"not decided: {primary.untested.rstrip('.')}"
-    wanted = "as claimed" if primary.found == "the opposite" else "the opposite"
-    against = next((one for one in result.judged if one.role == "instance" and one.found == wanted), None)
     found = _would_have_found(result)
-    texts = [f"decided by {_result(primary)}{f' ({found})' if found else ''}"]
-    if result.verdict == "mixed" and against:
-        texts.append(f"but {_SIDES[against.found]}: {_result(against)}")
+    is_open = result.verdict == "mixed" and primary.found == "undecided"
+    leading = "the deciding comparison is undecided: " if is_open else "decided by "
+    texts = [f"{leading}{_result(primary)}{f' ({found})' if found else ''}"]
+    if result.verdict == "mixed":
+        sides = [side for side in ("the opposite", "as claimed") if side != primary.found]
+        instances = {one.found: one for one in reversed(result.judged) if one.role == "instance"}
+        firsts = [f"{_SIDES[side]}: {_result(instances[side])}" for side in sides if side in instances]
+        if firsts:
+            texts.append(f"but {', and '.join(firsts)}")
     return "; ".join(texts)
 
 
