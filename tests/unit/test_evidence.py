@@ -291,6 +291,20 @@ def test_a_claim_that_is_not_found_names_a_difference_beyond_the_margin():
     assert named in words_of.decisive(found)
 
 
+def test_a_mixed_claim_names_the_instances_that_contradict_the_primary_prediction_or_each_other():
+    results = {"gates": planted({"ref": 0.0, "same": 0.0, "low": -0.1, "high": 0.1})}
+    undecided = judge(claiming(("same", "better"), ("high", "better"), ("low", "better")), results, "cpu")
+    assert undecided.verdict == "mixed"
+    texts = words_of.decisive(undecided)
+    assert re.findall(r"undecided: same|against the claim: high|as claimed: low", texts) == [
+        "undecided: same", "against the claim: high", "as claimed: low",
+    ]  # fmt: skip
+    decided = words_of.decisive(judge(claiming(("low", "better"), ("high", "better")), results, "cpu"))
+    assert decided.startswith("decided by low")
+    assert "but against the claim: high" in decided
+    assert "as claimed" not in decided
+
+
 @pytest.mark.parametrize("mean", [-0.05, -0.015, 0.0, 0.015, 0.05])
 def test_p_values_of_predictions_are_those_of_scipy(mean: float):
     """Each is a one-sample t-test against zero or against the margin."""
