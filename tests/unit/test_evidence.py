@@ -26,8 +26,8 @@ from archlab.evidence.claims import (
     PrimaryExpectation,
     Ranking,
     claims,
-    keys_in_use,
     margins,
+    mistakes,
     sources,
 )
 from archlab.evidence.compared import compared, level_in_words
@@ -120,7 +120,9 @@ def claiming(*expected: tuple[str, str], described: tuple[tuple[str, str], ...] 
 
 def test_every_cited_source_exists():
     """Claims, mistakes and topics cite sources; each source has a title and a place."""
-    assert {key for _, topic in topics() for key in topic.sources} <= set(keys_in_use()) <= set(sources())
+    of_claims = {key for claim in claims().values() for key in (*claim.sources, *claim.also_cited)}
+    of_others = {key for other in (*mistakes(), *(topic for _, topic in topics())) for key in other.sources}
+    assert of_claims | of_others <= set(sources())
     assert [key for key, source in sources().items() if not (source.title and source.where)] == []
 
 
@@ -297,7 +299,7 @@ def test_a_mixed_claim_names_the_instances_that_contradict_the_primary_predictio
     assert undecided.verdict == "mixed"
     texts = words_of.decisive(undecided)
     assert re.findall(r"undecided: same|against the claim: high|as claimed: low", texts) == [
-        "undecided: same", "against the claim: high", "as claimed: low",
+        "undecided: same", "as claimed: low", "against the claim: high",
     ]  # fmt: skip
     decided = words_of.decisive(judge(claiming(("low", "better"), ("high", "better")), results, "cpu"))
     assert decided.startswith("decided by low")

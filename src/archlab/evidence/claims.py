@@ -1,7 +1,7 @@
 """Claims, their sources, and common errors, all read from the YAML files in this folder."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,7 +14,6 @@ from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.evidence.topics import topics
 from archlab.study.outcomes.schema import Unit
 from archlab.study.record import Trend
 
@@ -271,18 +270,6 @@ def mistakes_about(topic: str) -> list[Mistake]:
 
 def cited(keys: Iterable[str]) -> list[Publication]:
     return [sources()[key] for key in keys]
-
-
-def keys_in_use() -> Iterator[str]:
-    """Yield the key of every publication that a claim, a mistake or a topic names."""
-    for claim in claims().values():
-        yield from claim.sources
-        yield from (effect.source for effect in claim.published)
-        yield from (ranking.source for ranking in claim.rankings)
-    for mistake in mistakes():
-        yield from mistake.sources
-    for _, topic in topics():
-        yield from topic.sources
 
 
 def claim_of(study: str) -> list[Claim]:

@@ -217,5 +217,5 @@ def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Ite
 
 def is_difference(found: Compared) -> bool:
     """Return whether the result is a difference. This is False for a contrast if any of its runs diverged."""
-    differences = ("better", "worse", "differs", "diverged", "reference diverged")
-    return found.has_sides and found.comparison is not None and found.comparison.verdict in differences
+    comparison = found.comparison if found.has_sides else None
+    return comparison is not None and (comparison.is_difference or "diverged" in comparison.verdict)

@@ -124,5 +124,5 @@ def _is_beyond_margin(comparison: Comparison) -> bool:
 
 
 def _differs(comparison: Comparison, sign: int) -> bool:
-    is_different = comparison.verdict in ("better", "worse", "differs") and is_large(comparison)
+    is_different = comparison.is_difference and is_large(comparison)
     return is_different and comparison.difference is not None and comparison.difference * sign > 0

@@ -45,7 +45,7 @@ def _in_words(name: PassName, texts: int) -> str:
     return f"{name}, {texts} text{'s' if texts > 1 else ''}"
 
 
-def attention_intensity(config: Config, name: PassName, texts: int, context: int = CONTEXT) -> float:
+def attention_intensity(config: Config, name: PassName, texts: int) -> float:
     """Return the FLOPs per byte of the projections and scores in one attention layer, in 16 bits and with a fused
     kernel.
 
@@ -54,7 +54,7 @@ def attention_intensity(config: Config, name: PassName, texts: int, context: int
     left out.
     """
     is_decoding = name == "decoding"
-    tokens, n_cached = (1, context - 1) if is_decoding else (context, 0)
+    tokens, n_cached = (1, CONTEXT - 1) if is_decoding else (CONTEXT, 0)
     layer = layer_configs(config.model)[0]
     work = layer.attention.work(layer.site_of("attention"), Pass(texts, tokens, n_cached, is_cached=is_decoding))
     counted = [operation for operation in work if operation.kind in OF_MATRICES]

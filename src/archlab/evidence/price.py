@@ -10,7 +10,7 @@ from archlab.config.schema import Config
 from archlab.evidence.topics import Topic
 from archlab.exchange.configs import read_config
 from archlab.pricing import units
-from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.memory import state_bytes
 from archlab.pricing.params import parameters
 from archlab.pricing.work import forward_flops
 
@@ -52,7 +52,7 @@ def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
     if any(price.parameters != price.active for price in models):
         rows.append(("used per token", *(units.count(price.active) for price in models)))
     rows.append(("forward FLOPs per token", *(units.si(price.flops) for price in models)))
-    rows.append(("KV cache and state", *(units.binary(price.state_bytes) for price in models)))
+    rows.append(("KV cache and states", *(units.binary(price.state_bytes) for price in models)))
     return rows if any(len(set(counted)) > 1 for _, *counted in rows) else []
 
 
@@ -72,11 +72,11 @@ def configured(change: dict[str, Any]) -> Config:
 
 
 def price(config: Config, context: int = CONTEXT) -> Price:
-    """Return the cost of a model in a sequence of `context` tokens.."""
+    """Return the cost of a model in a sequence of `context` tokens."""
     model, counted = config.model, parameters(config.model)
     return Price(
         parameters=counted.total,
         active=counted.active,
         flops=forward_flops(model, context).total,
-        state_bytes=kv_cache_bytes(model, context, 1, 2) + recurrent_bytes(model, 1, 2),
+        state_bytes=state_bytes(model, context),
     )

@@ -78,7 +78,7 @@ class JudgedExpectation(Compared):
             return f"{self.comparison.verdict} (counted, not measured)"
         if self.untested:
             return "not testable here"
-        is_small = self.comparison.verdict in ("better", "worse", "differs") and not is_large(self.comparison)
+        is_small = self.comparison.is_difference and not is_large(self.comparison)
         result = super().why + (" by less than the margin" if is_small else "")
         return f"{result}, {_relation(self.found, self.comparison, self.expected, self.role)}"
 
@@ -93,7 +93,7 @@ def _relation(verdict: ExpectationVerdict, comparison: Comparison, expected: Exp
             return "against the prediction" if role == "described" else "against the claim"
         case "as claimed" if role == "described":
             return "as predicted"
-        case "undecided" if comparison.verdict in ("better", "worse", "differs") and is_large(comparison):
+        case "undecided" if comparison.is_difference and is_large(comparison):
             may_be_small = expected.verdict in WITHIN_MARGIN
             return "but maybe within the margin, so undecided" if may_be_small else "but undecided after the correction"
         case "undecided":

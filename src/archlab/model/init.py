@@ -31,9 +31,13 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int, given: Containe
             parameter.fill_(constant)
 
 
+def seed_of(stream: str) -> int:
+    """Return the seed of the random stream with this name."""
+    return int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
+
+
 def normal(like: Tensor, deviation: float, stream: str) -> Tensor:
     """Return normally distributed float32 values of the shape of `like`, from the random stream with this name."""
-    seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed_of(stream))
     drawn = torch.empty(like.shape, dtype=torch.float32, device="cpu")  # a fixed dtype and device affect the values
     return drawn.normal_(0.0, deviation, generator=generator)

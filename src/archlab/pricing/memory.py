@@ -80,6 +80,11 @@ def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES[
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if not tensor.per_token)
 
 
+def state_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
+    """Return the bytes that decoding `batch` sequences keeps: caches of `context` tokens and recurrent states."""
+    return kv_cache_bytes(model, context, batch, bytes_each) + recurrent_bytes(model, batch, bytes_each)
+
+
 def _state(model: ModelConfig, length: int, *, of_source: bool = False) -> Iterator[tuple[StateTensor, int]]:
     """Yield each tensor that a layer keeps for one sequence during decoding, with the number of layers that keep such a
     tensor. The tensors are those of cross-attention over `length` source tokens, or those of all other components over

@@ -125,6 +125,11 @@ class Cost(Displayed, Base):
     """Number of tokens that each pass processes. Cached tokens do not count."""
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes that decoding keeps for all `batch` sequences: caches and recurrent states."""
+        return self.kv_cache_bytes + self.recurrent_bytes
+
+    @property
     def decodes(self) -> bool:
         """Whether the model can decode from a cache. An encoder cannot."""
         return "decoding" in self.work
@@ -266,7 +271,7 @@ class Room(Base):
 
 def room(costs: Cost, device: Hardware) -> Room:
     """Compare the memory needed for serving with the memory of one device."""
-    kept = costs.kv_cache_bytes + costs.recurrent_bytes
+    kept = costs.state_bytes
     left, needed = device.memory - costs.weight_bytes, costs.weight_bytes + kept
     texts = max(0, left * costs.batch // kept) if kept else None if left >= 0 else 0
     return Room(needed=needed, memory=device.memory, fits=needed <= device.memory, texts=texts)

@@ -18,15 +18,12 @@ from archlab.study.formatting import (
     with_unit,
 )
 from archlab.study.outcomes.schema import Unit
-from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
+from archlab.study.record import DIFFERENCES, ArmSummary, Comparison, Difference, Heading, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
 """Rule that picks the reference of each arm. `base`: the first arm, or the arm that the study's file names. `previous`:
 the arm before it."""
-
-_Difference = Literal["better", "worse", "differs"]
-_DIFFERENCES: tuple[_Difference, ...] = ("better", "worse", "differs")
 
 _MOST_NAMED = {"previous": 6, "base": 3}
 """Largest number of arms that one sentence names, for each rule of `Against`. A ladder (`previous`) usually has at most
@@ -76,7 +73,7 @@ def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text:
     if not pairs:
         return "There was nothing to compare: the study has a single arm."
     groups = _groups(pairs, against)
-    differing = [_differing(group, verdict, against) for group in groups for verdict in _DIFFERENCES]
+    differing = [_differing(group, verdict, against) for group in groups for verdict in DIFFERENCES]
     same = [describe(group, against) for group in groups for describe in (_equivalent, _not_distinguishable)]
     sentences = [
         "; ".join(filter(None, [*differing, _real_but_small(pairs)])),
@@ -113,7 +110,7 @@ def _tested_by(pairs: Sequence[_Pair]) -> str:
     return paired([pair.comparison for pair in pairs], pairs[0].outcome.source)
 
 
-def _differing(pairs: Sequence[_Pair], verdict: _Difference, against: Against) -> str:
+def _differing(pairs: Sequence[_Pair], verdict: Difference, against: Against) -> str:
     """Return a clause such as `RoPE lowered the loss by 0.730 bits per byte [0.690, 0.770] and SwiGLU by 0.090 [0.070,
     0.110] (3 paired seeds, each Holm p ≤ 0.01)`. The brackets contain confidence intervals."""
     differing = _with_verdict(pairs, verdict)
@@ -161,7 +158,7 @@ def _amount(pair: _Pair) -> tuple[str, str]:
 
 
 def _real_but_small(pairs: Sequence[_Pair]) -> str:
-    different = [pair for verdict in _DIFFERENCES for pair in _with_verdict(pairs, verdict)]
+    different = [pair for verdict in DIFFERENCES for pair in _with_verdict(pairs, verdict)]
     small = [pair for pair in different if (pair.comparison.p_equivalent or 1) < ALPHA]
     if not small:
         return ""

@@ -238,8 +238,8 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
         middle = fmean(independent(weighted(values, planned.middle), folds))
         line = (middle + slope * (x[0] - fmean(x)), middle + slope * (x[-1] - fmean(x)))
     ends = (comparisons[0], comparisons[-1])
-    verdicts = [comparison.verdict if comparison else "too few runs" for comparison in ends]
-    is_change = change is not None and change.verdict in ("better", "worse", "differs")
+    are_differences = [comparison is not None and comparison.is_difference for comparison in ends]
+    is_change = change is not None and change.is_difference
     return SizeTrend(
         **dict(tested[name]),
         name=name,
@@ -248,11 +248,11 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
         sizes=list(planned.sizes),
         arms=[arm.name for arm in planned.arms],
         line=line,
-        trend=_trend_word(line, verdicts) if is_change and line else "no trend found",
+        trend=_trend_word(line, *are_differences) if is_change and line else "no trend found",
     )
 
 
-def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
+def _trend_word(line: tuple[float, float], at_first: bool, at_last: bool) -> Trend:
     """Return the word for a significant change of a fitted line.
 
     If the line does not cross zero, the word is `grows` or `shrinks`. If it crosses zero, the word depends on whether
@@ -261,9 +261,8 @@ def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
     first, last = line
     if first * last >= 0:
         return "grows" if abs(last) > abs(first) else "shrinks"
-    is_difference = [verdict in ("better", "worse", "differs") for verdict in verdicts]
     by_ends: dict[tuple[bool, bool], Trend] = {(True, True): "flips", (False, True): "grows", (True, False): "shrinks"}
-    return by_ends.get((is_difference[0], is_difference[1]), "no trend found")
+    return by_ends.get((at_first, at_last), "no trend found")
 
 
 def heading(name: str, outcome: Outcome) -> Heading:

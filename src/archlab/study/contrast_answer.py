@@ -6,7 +6,7 @@ from typing import NamedTuple
 from archlab.pricing.units import count, plural
 from archlab.study.arm import setting_text, short_names
 from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, span, with_unit
-from archlab.study.record import Comparison, FactorContrast, Heading, SizeTrend, Verdict
+from archlab.study.record import DIFFERENCES, Comparison, FactorContrast, Heading, SizeTrend, Verdict
 
 _NAMED = 3
 """Largest number of interactions that get a sentence each. The largest interactions come first. The report's table
@@ -46,7 +46,7 @@ class _Interaction(NamedTuple):
 def contrast_answer(contrasts: Sequence[FactorContrast], outcome: Heading) -> list[str]:
     """Return sentences about the interactions. Empty if the study does not cross factors."""
     interactions = [_interaction(contrast, outcome) for contrast in contrasts if len(contrast.factors) > 1]
-    real = sorted(_with(interactions, "better", "worse", "differs"), key=lambda interaction: -interaction.size)
+    real = sorted(_with(interactions, *DIFFERENCES), key=lambda interaction: -interaction.size)
     same, unclear = _with(interactions, "equivalent"), _with(interactions, "not distinguishable")
     missing = _with(interactions, "diverged", "too few runs")
     sentences = [_difference_sentence(interaction) for interaction in real[:_NAMED]]

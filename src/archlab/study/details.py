@@ -24,22 +24,21 @@ def curve_of(seed: int, run: Ended) -> Curve:
     """Return the learning curve of a run: all its evaluations, and a summary of its updates in at most 100 parts."""
     measure = next((name for name in get_args(Measure) if any(name in m for m in run.metrics)), "accuracy")
     points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
-    parts = list(_parts(run))
+    logged = list(parts([m for m in run.metrics if "lr" in m], _PARTS))
     return Curve(
         seed=seed,
         tokens=[tokens for tokens, _ in points],
         values=[value for _, value in points],
-        trained=[part[-1]["tokens"] for part in parts],
-        losses=[four_digits(fmean(m["loss"] for m in part)) for part in parts],
-        gradients=[four_digits(max(m["grad_norm"] for m in part)) for part in parts],
+        trained=[part[-1]["tokens"] for part in logged],
+        losses=[four_digits(fmean(m["loss"] for m in part)) for part in logged],
+        gradients=[four_digits(max(m["grad_norm"] for m in part)) for part in logged],
     )
 
 
-def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
-    updates = [m for m in run.metrics if "lr" in m]
-    n = min(_PARTS, len(updates))
-    for i in range(n):
-        yield updates[i * len(updates) // n : (i + 1) * len(updates) // n]
+def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[str, Any]]]:
+    """Yield the lines of a log in parts of equal size, at most `most`."""
+    n = min(most, len(lines))
+    return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
 
 
 _FEWEST = 5

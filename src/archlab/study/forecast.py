@@ -130,10 +130,16 @@ def _runs(study: StudyConfig, arm: Arm) -> int:
     return n_seeds * at_once + len(grid(study)) * study.tune_seeds
 
 
+BYTES_PER_TOKEN = 2.57
+"""Mean number of bytes of Python source that a token of a vocabulary of 1,024 covers."""
+BYTES_PER_DOUBLING = 0.45
+"""Further bytes per token with each doubling of the vocabulary."""
+
+
 def bytes_per_token(vocab_size: int) -> float:
     """Estimate how many bytes of Python source a token covers on average.
 
     The estimate is within 4% of the measured values for five vocabularies of 512 to 8,192 tokens (results of the study
     `vocabulary`).
     """
-    return 2.57 + 0.45 * log2(vocab_size / 1024)
+    return BYTES_PER_TOKEN + BYTES_PER_DOUBLING * log2(vocab_size / 1024)

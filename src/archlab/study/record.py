@@ -21,6 +21,10 @@ Verdict = Literal[
 """Verdict of a comparison. "differs": the outcome has no better direction. "equal": identical values of an outcome that
 is computed from the config. "reference diverged", "too few runs": the arm could not be judged."""
 
+Difference = Literal["better", "worse", "differs"]
+DIFFERENCES: tuple[Difference, ...] = ("better", "worse", "differs")
+"""Verdicts of a difference that is distinguishable from zero."""
+
 
 class Comparison(Base):
     """Difference between an arm and its reference: arm minus reference, paired by seed, in the outcome's unit."""
@@ -62,6 +66,11 @@ class Comparison(Base):
     within_confidence: float | None = None
     """Confidence level of that interval: 1 - 2 x the level at which Holm's correction judges equivalence."""
     verdict: Verdict
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the difference is distinguishable from zero."""
+        return self.verdict in DIFFERENCES
 
 
 class Curve(Base):

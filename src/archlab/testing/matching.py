@@ -40,8 +40,6 @@ class Matches(NamedTuple):
 
     by_name: dict[str, Match]
     """Matches by the name of the hand-written parameter."""
-    is_tied: bool
-    """Whether the hand-written model has no head of its own, although archlab's has one."""
     unsure: tuple[str, ...]
     """Square matrices whose orientation neither their shape nor their module shows."""
 
@@ -73,10 +71,9 @@ def match(theirs: Shapes, ours: Mapping[str, Shape], part: Part, mapping: Mapped
         if name not in found and len(same) == 1 and len(rivals) == 1:
             found[name] = (same[0],)
     missing = [name for name in ours if name not in _used(found)]
-    is_tied = missing == ["head.weight"]
-    if (missing and not is_tied) or len(found) < len(theirs):
+    if missing not in ([], ["head.weight"]) or len(found) < len(theirs):  # a tied head has no weight of its own
         raise UserError(_unmatched(theirs, ours, found))
-    return _oriented(found, theirs, ours, is_tied, linear)
+    return _oriented(found, theirs, ours, linear)
 
 
 def _mapped(theirs: Shapes, ours: Mapping[str, Shape], mapping: Mapped) -> dict[str, tuple[str, ...]]:
@@ -117,11 +114,7 @@ def _fits(shape: Shape | None, right: Shape) -> bool:
 
 
 def _oriented(
-    found: Mapping[str, tuple[str, ...]],
-    theirs: Shapes,
-    ours: Mapping[str, Shape],
-    is_tied: bool,
-    linear: Collection[str],
+    found: Mapping[str, tuple[str, ...]], theirs: Shapes, ours: Mapping[str, Shape], linear: Collection[str]
 ) -> Matches:
     by_name, unsure = dict[str, Match](), list[str]()
     for name, names in found.items():
@@ -130,7 +123,7 @@ def _oriented(
         if is_matrix and name not in linear and (shape is None or right[0] == right[1]):
             unsure.append(name)
         by_name[name] = Match(names, shape, is_matrix and shape not in (None, right))
-    matches = Matches(by_name, is_tied, tuple(unsure))
+    matches = Matches(by_name, tuple(unsure))
     return matches.transposed() if any(m.is_transposed for m in by_name.values()) and unsure else matches
 
 

@@ -47,11 +47,11 @@ def products_up_to(device: Device) -> int:
     return SHORT if cached(key, [], lambda: _gain_of_products() > WORTHWHILE) else 0
 
 
-def _gain_of_products(repeats: int = 10) -> float:
+def _gain_of_products() -> float:
     own = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(4, n, 256, 64, generator=own, device="cpu").bfloat16().requires_grad_() for n in (4, 2, 2))
     shortest = {kernel: float("inf") for kernel in (sdpa, products)}
-    for _ in range(repeats):
+    for _ in range(10):
         for kernel in shortest:
             start = time.perf_counter()
             kernel(q, k, v, None, None, Softmax(0.125)).sum().backward()

@@ -1,6 +1,5 @@
 """One optimizer update: forward pass, backward pass and weight update."""
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from archlab.data.batch import Batch
 from archlab.model.context import Collected, SequenceShard
 from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
+from archlab.model.init import seed_of
 from archlab.model.inputs import Inputs
 from archlab.training.device import Device
 from archlab.training.loss import Routers, backward_through_head
@@ -86,7 +86,7 @@ def update(
     micro_batches = list(_micro_batches(batch, rows, world))
     for index, micro_batch, share in micro_batches:
         sum_over_replicas(model, world, is_last=index == micro_batches[-1][0])
-        _seed(_dropout_seed(train.seed, step, index), device)
+        _seed(seed_of(f"{train.seed}/dropout/{step}" + (f"/{index}" if index else "")), device)
         collected = routers.collector()
         part = world.context_group.shard(micro_batch.tokens.shape[1]) if world.context_group else None
         forward_pass = partial(hidden_and_targets, batch=micro_batch, device=device)
@@ -142,11 +142,6 @@ def _seed(seed: int, device: Device) -> None:
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
-    stream = f"{seed}/dropout/{step}" + (f"/{micro_batch}" if micro_batch else "")
-    return int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
 
 
 def hidden_and_targets(

@@ -1,12 +1,12 @@
 """Copies of the features of a tensor, in a wider model."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from archlab.model.init import seed_of
 from archlab.transplant.axes import Features
 from archlab.transplant.weights import LazyTensor
 
@@ -62,7 +62,6 @@ def _copied(x: Tensor, axis: int, parts: Sequence[Features]) -> Tensor:
 
 def _parts_of_one(x: Tensor, summed: Features, name: str) -> Tensor:
     """Return a factor for each element of `x`. The factors of the copies of one weight add up to 1."""
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
-    drawn = torch.empty(x.shape, device="cpu").normal_(generator=torch.Generator().manual_seed(seed))
+    drawn = torch.empty(x.shape, device="cpu").normal_(generator=torch.Generator().manual_seed(seed_of(name)))
     by_copy = drawn.to(x).unflatten(-1, (-1, summed.times, summed.block))
     return ((1 + _SPREAD * (by_copy - by_copy.mean(-2, keepdim=True))) / summed.times).flatten(-3)

@@ -61,7 +61,7 @@ def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) 
     return [first, *reversed(kept)]
 
 
-def both_sides(low: float, high: float, near: float, most: int = 4) -> list[float]:
+def both_sides(low: float, high: float, near: float) -> list[float]:
     """Return zero and a few ticks on either side of it. They are for an axis that is linear from about `-near` to
     `near`, and logarithmic outside this range."""
 
@@ -73,7 +73,7 @@ def both_sides(low: float, high: float, near: float, most: int = 4) -> list[floa
             [tick for power in powers for m in multiples if near <= (tick := float(f"{m * power:.3g}")) <= end]
             for multiples in ((1, 2, 5), (1,))
         )
-        return fine if len(fine) <= most else coarse
+        return fine if len(fine) <= 4 else coarse
 
     return [*(-tick for tick in reversed(side(-low))), 0.0, *side(high)]
 

@@ -78,7 +78,7 @@ def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
     palette = PALETTES[mode]
     if is_ladder or n > _MOST_DISTINCT:
         gray, *others = palette.ramp
-        return [gray, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
+        return [gray, *(between(others, i / max(1, n - 2)) for i in range(n - 1))]
     return list(palette.distinct[:n])
 
 
@@ -133,7 +133,8 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _between(ramp: Sequence[str], share: float) -> str:
+def between(ramp: Sequence[str], share: float) -> str:
+    """Return the color at this share of the way from the first color to the last one."""
     position = share * (len(ramp) - 1)
     left = min(int(position), len(ramp) - 2)
     ends = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in ramp[left : left + 2]]

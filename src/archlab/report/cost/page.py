@@ -112,7 +112,7 @@ def _contexts(requested: Sequence[int], limit: int) -> list[int]:
 
 
 def _kept(priced: Cost) -> int:
-    return priced.kv_cache_bytes + priced.recurrent_bytes
+    return priced.state_bytes
 
 
 def _speed(priced: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
@@ -272,7 +272,7 @@ def _on_two_lines(first: str, second: str) -> str:
 
 
 def _served(cost: Cost) -> int:
-    return cost.weight_bytes + cost.kv_cache_bytes + cost.recurrent_bytes
+    return cost.weight_bytes + cost.state_bytes
 
 
 def over_context(

@@ -268,7 +268,7 @@ WHOLE = (
 
 AT_A_POINT = (
     CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
-    CostQuantity("KV cache and states", lambda c: c.kv_cache_bytes + c.recurrent_bytes, binary),
+    CostQuantity("KV cache and states", lambda c: c.state_bytes, binary),
     CostQuantity(
         "bytes moved, decoding step",
         lambda c: _bytes(c.work.get("decoding", [])),

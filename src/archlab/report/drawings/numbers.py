@@ -95,10 +95,10 @@ def frequencies(rope: Rope, width: int, length: int) -> tuple[Array, float]:
             amplitude = 0.1 * math.log(s.factor) + 1 if s.factor > 1 else 1.0
             return plain / s.factor * (1 - kept) + plain * kept, s.attention_factor or amplitude
         case schema.Longrope() as s:
-            factors = s.long_factor if length > s.original_max_seq_len else s.short_factor
+            is_long = length > s.original_max_seq_len
+            factors = s.long_factor if is_long else s.short_factor
             amplitude = math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len))
             amplitude = s.attention_factor or amplitude
-            is_long = length > s.original_max_seq_len
             return plain / np.array(factors), s.long_attention_factor or amplitude if is_long else amplitude
         case schema.Proportional() as s:
             return np.where(pairs < s.rotated_pairs(n), plain, 0.0), 1.0

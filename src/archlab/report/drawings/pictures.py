@@ -209,11 +209,12 @@ _DEEP = {
 }
 
 
-def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
+def gradient_points() -> list[dict[str, float | str]]:
     """Return the norm of the gradient of each layer's weights, with one line per placement of the normalization
     layers."""
     from archlab.infer.probe import probe  # loads torch
 
+    placements = ("pre", "post")
     base = {"model": _DEEP, "train": {"device": "cpu"}}
     configs = [build_config(base, (f"model.norm.placement={placement}",)) for placement in placements]
     return [

@@ -13,7 +13,7 @@ from zlib import crc32
 from archlab.config.core.text import visible
 from archlab.displayed import FigureFormat
 from archlab.files import make_folder, write_atomic
-from archlab.report.charts.palette import MODES, PALETTES, Mode
+from archlab.report.charts.palette import MODES, PALETTES, Mode, between
 
 Svg = NewType("Svg", str)
 """Complete `<svg>` element as text."""
@@ -279,7 +279,10 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
         yield f"{own} .{circle} path", f"stroke: {palette.text}; stroke-width: 1.5; fill: none"
     for role, place in ROLES.items():
         color = palette.distinct[place]
-        yield f"{own} .{role} rect", f"fill: {_mixed(color, palette.paper)}; stroke: {color}; stroke-width: 1.5"
+        yield (
+            f"{own} .{role} rect",
+            f"fill: {between((palette.paper, color), 0.15)}; stroke: {color}; stroke-width: 1.5",
+        )
     yield f"{own} .inside rect", "fill: none; stroke-dasharray: 5 4"
     for kind, place in enumerate(_KIND_COLORS):
         yield f"{own} .cell.kind-{kind}", f"fill: {palette.ramp[place]}"
@@ -288,11 +291,6 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
     yield f"{own} .blank", f"fill: {palette.line}"
     yield f"{own} .differs rect", f"stroke: {palette.verdicts[2]}; stroke-width: 3"
     yield f"{own} text.differs", f"fill: {palette.verdicts[2]}"
-
-
-def _mixed(color: str, paper: str) -> str:
-    parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, paper))
-    return "#" + "".join(f"{round(0.15 * a + 0.85 * b):02x}" for a, b in zip(*parts, strict=True))
 
 
 _EM = {

@@ -218,11 +218,11 @@ def decisive(result: ClaimAtScale) -> str:
     leading = "the deciding comparison is undecided: " if is_open else "decided by "
     texts = [f"{leading}{_result(primary)}{f' ({found})' if found else ''}"]
     if result.verdict == "mixed":
-        sides = [side for side in ("the opposite", "as claimed") if side != primary.found]
-        instances = {one.found: one for one in reversed(result.judged) if one.role == "instance"}
-        firsts = [f"{_SIDES[side]}: {_result(instances[side])}" for side in sides if side in instances]
+        sides = {"the opposite", "as claimed"} - {primary.found}
+        firsts = {one.found: one for one in reversed(result.judged) if one.role == "instance" and one.found in sides}
         if firsts:
-            texts.append(f"but {', and '.join(firsts)}")
+            contradicting = [f"{_SIDES[side]}: {_result(firsts[side])}" for side in _SIDES if side in firsts]
+            texts.append(f"but {', and '.join(contradicting)}")
     return "; ".join(texts)
 
 

@@ -1,6 +1,6 @@
 """State of a run, during training or afterwards."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -128,12 +128,6 @@ def describe_spike(line: dict[str, Any]) -> str:
     return (
         f"step {line.get(REWOUND, line['step']):,}: {line[SPIKE]:.1f} standard deviations above the recent mean{action}"
     )
-
-
-def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[str, Any]]]:
-    """Yield the lines of a log in parts of equal size, at most `most`."""
-    n = min(most, len(lines))
-    return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
 
 
 def load_run(folder: str | Path) -> Watched:

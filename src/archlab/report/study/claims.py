@@ -18,7 +18,7 @@ from archlab.pricing.units import plural, seconds, si
 from archlab.report.ledger import words_over_sizes
 from archlab.report.ledger.words import at_scale, found_here
 from archlab.report.text_table import FIXED
-from archlab.study.forecast import Forecast
+from archlab.study.forecast import BYTES_PER_DOUBLING, BYTES_PER_TOKEN, Forecast
 from archlab.study.formatting import contrast_text, listed
 from archlab.study.record import StudySummary
 
@@ -98,8 +98,8 @@ def basis(pace: Pace | None) -> str:
     return (
         f"The default scale is cpu. Times at smoke and cpu are {times} Times at gpu assume the limits of one "
         "H100, which no training reaches. All times cover training only, not start-up, evaluation or timed outcomes. "
-        "A budget in bytes is converted at 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
-        "each doubling of the vocabulary. For results, see `archlab ledger`."
+        f"A budget in bytes is converted at {BYTES_PER_TOKEN:.1f} bytes per token for a vocabulary of 1,024, and "
+        f"{BYTES_PER_DOUBLING} more for each doubling of the vocabulary. For results, see `archlab ledger`."
     )
 
 

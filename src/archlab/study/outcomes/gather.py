@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from archlab.config.core.registry import implements, make
 from archlab.config.schema import Config
-from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.memory import state_bytes
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
 from archlab.study.arm import Arm
@@ -62,7 +62,7 @@ def _values_of_runs(study_runs: StudyRuns, value_of: Callable[[Ended], float | N
 
 @implements(StateBytes)
 def _state_bytes(outcome: StateBytes, config: Config) -> float:
-    return float(kv_cache_bytes(config.model, outcome.context or 1) + recurrent_bytes(config.model))
+    return float(state_bytes(config.model, outcome.context or 1))
 
 
 @implements(Intensity)

@@ -56,7 +56,7 @@ def part_facts(config: Config, costs: Cost) -> list[PartFacts]:
     )
     operations = list(forward(model, model_pass))
     flops = sum(operation.flops for operation in operations)
-    memory = costs.weight_bytes + costs.kv_cache_bytes + costs.recurrent_bytes
+    memory = costs.weight_bytes + costs.state_bytes
 
     def facts(key: str, name: str, shape: str, n: int, own_flops: float | None, state: int = 0) -> PartFacts:
         flops_share = "" if own_flops is None else _share(own_flops / flops)

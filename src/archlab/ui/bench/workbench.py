@@ -286,9 +286,8 @@ def _quantities(costs: Cost, device: Hardware) -> list[Quantity]:
     counts, tokens = costs.parameters, f"{costs.batch} × {length(costs.context)} tokens"
     active = f"{count(counts.active)} per token" if counts.active != counts.total else "all of them for each token"
     rows = [Quantity("Parameters", count(counts.total), active)]
-    cached = costs.kv_cache_bytes + costs.recurrent_bytes
     if costs.decodes:
-        rows.append(Quantity("KV cache and states", binary(cached), f"{tokens}, {costs.dtype}"))
+        rows.append(Quantity("KV cache and states", binary(costs.state_bytes), f"{tokens}, {costs.dtype}"))
     rows.append(Quantity("FLOPs per token", si(costs.forward_flops.total), "of a forward pass"))
     for name, label in _SPEEDS.items():
         if work := costs.work.get(name):

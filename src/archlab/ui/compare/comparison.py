@@ -14,12 +14,10 @@ from archlab.config.identity import differences, flatten, resolved
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.look_up import topic_of
+from archlab.evidence.price import Price, price
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.usage import users
-from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
-from archlab.pricing.params import parameters
 from archlab.pricing.units import binary, count, plural, si
-from archlab.pricing.work import forward_flops
 from archlab.report.drawings.block import side_by_side
 from archlab.report.ledger.forest import Forest
 from archlab.report.ledger.words import numbered
@@ -34,8 +32,6 @@ _LONGEST = 8192
 
 _LAYERS = "model.layers"
 """Section that is priced as a whole, because its parts refer to each other."""
-
-_Costs = tuple[float, float, float]
 
 
 class Row(NamedTuple):
@@ -101,7 +97,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
     differing = dict.fromkeys(path for other in others for path in differences(first, other, model_only=True))
     fields = {path: None for path in differing if any(path in values for values in to_read)}
     context = compared_context(configs)
-    costs = [_costs(config, context) for config in configs]
+    costs = [price(config, context) for config in configs]
     groups: dict[str, list[Row]] = {}
     for path in fields:
         section = path.split(".")[1] if path.count(".") > 1 else "size"
@@ -110,7 +106,7 @@ def compare(compared: ComparedConfigs, root: Path) -> Comparison:
         compared,
         compared.titles,
         _diagrams(compared.titles, configs),
-        _numbers(configs, costs, context),
+        _numbers(costs, context),
         groups,
         _known([row for rows in groups.values() for row in rows]),
         _commands(variants, context),
@@ -122,7 +118,7 @@ def _row(
     flat: Sequence[Mapping[str, Any]],
     to_read: Sequence[Mapping[str, str]],
     compared: ComparedConfigs,
-    before: _Costs,
+    before: Price,
     context: int,
     root: Path,
 ) -> Row:
@@ -176,16 +172,18 @@ def _choice(path: str, config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]
     return tuple((field, to_yaml_line(config[field])) for field in fields)
 
 
-def _effect(variant: Variant, choice: Mapping[str, str], before: _Costs, context: int, root: Path) -> str | None:
+def _effect(variant: Variant, choice: Mapping[str, str], before: Price, context: int, root: Path) -> str | None:
     """Return the change of parameters, cache and FLOPs in words. It is empty if nothing changes. Return None if the
     config cannot make the choice alone."""
     try:
         overrides = {**variant.overrides, **choice}
-        after = _costs(load(variant._replace(overrides=overrides), root).config, context)
+        after = price(load(variant._replace(overrides=overrides), root).config, context)
     except UserError:
         return None
-    labels = ("parameters", "cache", "FLOPs")
-    ratios = {label: new / old - 1 for label, old, new in zip(labels, before, after, strict=True) if old}
+    numbers = {"parameters": "parameters", "cache": "state_bytes", "FLOPs": "flops"}
+    ratios = {
+        label: getattr(after, name) / old - 1 for label, name in numbers.items() if (old := getattr(before, name))
+    }
     changed = ", ".join(f"{label} {ratio:+.1%}" for label, ratio in ratios.items() if abs(ratio) >= 0.0005)
     field = next(iter(choice))
     section = "layers" if _is_of_layers(field) else field.split(".")[-2]
@@ -197,13 +195,6 @@ def compared_context(configs: Sequence[Config]) -> int:
     return min(_LONGEST, *(config.model.max_seq_len for config in configs))
 
 
-def _costs(config: Config, context: int) -> _Costs:
-    """Return the parameters, the bytes of cache and states, and the forward FLOPs per token."""
-    model = config.model
-    state = kv_cache_bytes(model, context) + recurrent_bytes(model)
-    return parameters(model).total, state, forward_flops(model, context, source=context * bool(model.encoder)).total
-
-
 def _known(rows: Sequence[Row]) -> list[Known]:
     """Return the topics of the rows."""
     by_name = dict(topics())
@@ -212,13 +203,12 @@ def _known(rows: Sequence[Row]) -> list[Known]:
     return [Known(name, by_name[name], numbered(known.claims), known.forests) for name, known in found.items()]
 
 
-def _numbers(configs: Sequence[Config], costs: Sequence[_Costs], context: int) -> list[tuple[str, list[str]]]:
-    active = [count(parameters(config.model).active) for config in configs]
+def _numbers(costs: Sequence[Price], context: int) -> list[tuple[str, list[str]]]:
     return [
-        ("Parameters", [count(total) for total, *_ in costs]),
-        ("Active parameters", active),
-        (f"KV cache and states at {context:,} tokens", [binary(state) for _, state, _ in costs]),
-        ("Forward FLOPs per token", [si(flops) for *_, flops in costs]),
+        ("Parameters", [count(cost.parameters) for cost in costs]),
+        ("Active parameters", [count(cost.active) for cost in costs]),
+        (f"KV cache and states at {context:,} tokens", [binary(cost.state_bytes) for cost in costs]),
+        ("Forward FLOPs per token", [si(cost.flops) for cost in costs]),
     ]
 
 
