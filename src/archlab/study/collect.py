@@ -31,7 +31,7 @@ from archlab.study.formatting import listed
 from archlab.study.manipulation import unmet
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
-from archlab.study.outcomes.schema import BY_SEED, Outcome
+from archlab.study.outcomes.schema import BY_SEED
 from archlab.study.plan import StudyPlan, fold_warnings
 from archlab.study.record import ArmSummary, Heading, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
@@ -57,53 +57,14 @@ def summarize_study(
     those of tuning and of the sweep.
     """
     study, arms = plan.config, study_runs.arms
-    references = {arm.name: arm.reference for arm in arms if arm.reference}
-    first_seeds = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
-    (primary_name, outcome), *others = plan.outcomes.items()
-    planned = factor_contrasts(arms)
-    trends = planned_trends(arms)
-    contrasts = {name: contrast.sum for name, contrast in planned.items()}
-    contrasts |= {name: trend.change for name, trend in trends.items()}
     seeds = list(runs[arms[0].name])
     folds = plan.shared_folds(seeds)
-
-    def judge(name: str, outcome: Outcome, margin: float | None = None) -> OutcomeSummary:
-        values = gather(outcome, study_runs)
-        by_seed = outcome.source in BY_SEED
-        shared = folds if by_seed else None
-        first = first_seeds if by_seed else None
-        tested = outcome_statistics(outcome, values, references, margin, first, contrasts, shared)
-        return OutcomeSummary(
-            outcome=heading(name, outcome),
-            arms={arm: tested[arm] for arm in values},
-            contrasts=contrast_summaries(planned, values, tested, shared),
-            sizes=size_trends(trends, tested, shared),
-        )
-
-    primary = judge(primary_name, outcome, study.margin)
-    judged_others = [judge(name, other) for name, other in others]
-
-    def measured(name: str | None, arm: str) -> tuple[Heading, float | None] | None:
-        judged = next(one for one in (primary, *judged_others) if name in (None, one.outcome.name))
-        return (judged.outcome, judged.arms[arm].mean) if arm in judged.arms else None
-
-    against = "previous" if study.against == "previous" else "base"
+    judged = list(_judged(plan, study_runs, folds))
+    primary = judged[0]
     context = min(arm.config.model.max_seq_len for arm in arms)
-    ended = study_runs.ended
-    named = {arm.name: arm for arm in arms}
-    documents = {
-        arm: compare_documents(ended[arm], ended[other])
-        for arm, other in references.items()
-        if scores_mean_the_same([named[arm], named[other]])
-    }
-    table = [
-        _arm(arm, ended[arm.name], runs[arm.name], primary.arms[arm.name], context).model_copy(
-            update={"documents": documents.get(arm.name)}
-        )
-        for arm in arms
-    ]
+    table = list(_table(study_runs, runs, primary, context))
+    against = "previous" if study.against == "previous" else "base"
     text = plan.corpora[arms[0].name].about
-    missing = sum(len(runs[arm]) - len(ended[arm]) for arm in runs)
     return StudySummary(
         name=name,
         question=study.question,
@@ -116,25 +77,17 @@ def summarize_study(
             ]
         ),
         warnings=[
-            *([f"{plural(missing, 'run')} not finished and left out"] if missing else []),
-            *(f"{label} failed: {why}" for label, why in failed.items()),
-            *(
-                f"the study cannot answer its question: {check.text}"
-                for check in unmet(study.checks, study.labels, measured)
-            ),
+            *_warnings_about_runs(runs, study_runs, failed),
+            *_unmet_checks(study, judged),
             *warnings,
             *fold_warnings(plan, seeds),
             *untrained_notes(plan.outcomes.values(), arms),
-            *(
-                warning
-                for name, other in plan.outcomes.items()
-                for warning in _missing_value_warnings(name, other, study_runs)
-            ),
+            *_missing_value_warnings(plan, study_runs),
             *environment_warnings(run.environment for run in all_ended),
         ],
         failed=dict(failed),
         outcome=primary.outcome,
-        others=judged_others,
+        others=judged[1:],
         evaluated=default.unit if (default := default_outcome(arms)) else None,
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
@@ -154,19 +107,73 @@ def summarize_study(
     )
 
 
-def _missing_value_warnings(name: str, outcome: Outcome, study_runs: StudyRuns) -> Iterator[str]:
-    if outcome.source not in ("log", "weights"):
-        return
+def _judged(plan: StudyPlan, study_runs: StudyRuns, folds: Mapping[int, int] | None) -> Iterator[OutcomeSummary]:
+    """Yield the comparisons of each outcome. The primary outcome is the first one; the study's margin is its alone."""
+    study, arms = plan.config, study_runs.arms
+    references = {arm.name: arm.reference for arm in arms if arm.reference}
+    planned, trends = factor_contrasts(arms), planned_trends(arms)
+    contrasts = {name: contrast.sum for name, contrast in planned.items()}
+    contrasts |= {name: trend.change for name, trend in trends.items()}
+    first_seeds = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
+    primary = next(iter(plan.outcomes))
+    for name, outcome in plan.outcomes.items():
+        values = gather(outcome, study_runs)
+        margin = study.margin if name == primary else None
+        first, shared = (first_seeds, folds) if outcome.source in BY_SEED else (None, None)
+        tested = outcome_statistics(outcome, values, references, margin, first, contrasts, shared)
+        yield OutcomeSummary(
+            outcome=heading(name, outcome),
+            arms={arm: tested[arm] for arm in values},
+            contrasts=contrast_summaries(planned, values, tested, shared),
+            sizes=size_trends(trends, tested, shared),
+        )
+
+
+def _table(
+    study_runs: StudyRuns, runs: Mapping[str, Mapping[int, Run]], primary: OutcomeSummary, context: int
+) -> Iterator[ArmSummary]:
+    """Yield the summary of each arm. Documents are compared with those of the reference, if their scores are alike."""
+    ended, named = study_runs.ended, {arm.name: arm for arm in study_runs.arms}
+    for name, arm in named.items():
+        other = arm.reference
+        comparable = other is not None and scores_mean_the_same([arm, named[other]])
+        documents = compare_documents(ended[name], ended[other]) if other and comparable else None
+        summary = _arm(arm, ended[name], runs[name], primary.arms[name], context)
+        yield summary.model_copy(update={"documents": documents})
+
+
+def _warnings_about_runs(
+    runs: Mapping[str, Mapping[int, Run]], study_runs: StudyRuns, failed: Mapping[str, str]
+) -> Iterator[str]:
+    if missing := sum(len(runs[arm]) - len(study_runs.ended[arm]) for arm in runs):
+        yield f"{plural(missing, 'run')} not finished and left out"
+    yield from (f"{label} failed: {why}" for label, why in failed.items())
+
+
+def _unmet_checks(study: StudyConfig, judged: Sequence[OutcomeSummary]) -> Iterator[str]:
+    by_name = {one.outcome.name: one for one in judged}
+
+    def measured(name: str | None, arm: str) -> tuple[Heading, float | None] | None:
+        one = judged[0] if name is None else by_name[name]
+        return (one.outcome, one.arms[arm].mean) if arm in one.arms else None
+
+    for check in unmet(study.checks, study.labels, measured):
+        yield f"the study cannot answer its question: {check.text}"
+
+
+def _missing_value_warnings(plan: StudyPlan, study_runs: StudyRuns) -> Iterator[str]:
     labels = {arm.name: arm.label for arm in study_runs.arms}
-    gathered = gather(outcome, study_runs)
-    if without := [labels[arm] for arm, values in gathered.items() if study_runs.ended[arm] and not values]:
-        yield f"{name}: not compared, because these arms have no value on any seed: {listed(without)}"
-    for arm, values in gathered.items():
-        ended = len(study_runs.ended[arm])
-        if values and (missing := ended - len(values)):
-            seeds = f"{missing} of {plural(ended, 'seed')}"
-            used = "it is compared on the other seeds, which may be a biased selection"
-            yield f"{name}: {labels[arm]} has no value on {seeds}; {used}"
+    of_runs = {name: outcome for name, outcome in plan.outcomes.items() if outcome.source in ("log", "weights")}
+    for name, outcome in of_runs.items():
+        gathered = gather(outcome, study_runs)
+        if without := [labels[arm] for arm, values in gathered.items() if study_runs.ended[arm] and not values]:
+            yield f"{name}: not compared, because these arms have no value on any seed: {listed(without)}"
+        for arm, values in gathered.items():
+            ended = len(study_runs.ended[arm])
+            if values and (missing := ended - len(values)):
+                seeds = f"{missing} of {plural(ended, 'seed')}"
+                used = "it is compared on the other seeds, which may be a biased selection"
+                yield f"{name}: {labels[arm]} has no value on {seeds}; {used}"
 
 
 def _comes_with_archlab(name: str, study: StudyConfig) -> bool:

@@ -267,8 +267,16 @@ class MoE(MLP):
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations of the router, the chosen experts, the shared expert and its gate, and of their norms.
         Sorting the rows before and after the chosen experts is included."""
+        yield from self._router_work(site, model_pass)
+        yield from self._routed_work(site, model_pass)
+        if self.shared_mlp is not None:
+            yield from self._shared_work(self.shared_mlp, site, model_pass)
+        if self.shared and self.shared.gate:
+            yield model_pass.product("mlp", site.d_model, 1, shares_input=True)
+            yield model_pass.element_wise("element-wise", "mlp", site.d_model, flops=1, saved=1)
+
+    def _router_work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         d, E, K = site.d_model, self.experts, self.active
-        W = self.expert_width(d)
         matrix = model_pass.product("mlp", d, E, bias=E * self.router.bias)
         if self.router.norm:
             yield from model_pass.norm(site.norm, d)
@@ -282,6 +290,10 @@ class MoE(MLP):
         if self.router.expert_scale:
             scaled = model_pass.element_wise("element-wise", "mlp", K, flops=1, read=2, weights=E)
             yield scaled._replace(saved=2 * model_pass.rows * K * FLOAT32_BYTES)
+
+    def _routed_work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        d, E, K = site.d_model, self.experts, self.active
+        W = self.expert_width(d)
         if self.own_norms:  # the norm of the router stores the stream
             yield from model_pass.norm(site.norm, d, shares_input=True)
         if self.latent:  # without norms, the router already stores this input
@@ -305,16 +317,14 @@ class MoE(MLP):
             yield model_pass.product("mlp", W, d, bias=d * self.latent.bias)
         if self.own_norms:
             yield from model_pass.norm(site.norm, d)
-        if self.shared_mlp is not None:
-            shared_work = self.shared_mlp.work(site, model_pass)
-            if self.own_norms:
-                yield from model_pass.norm(site.norm, d, shares_input=True)
-            else:
-                yield next(shared_work)._replace(saved=0.0)  # the router already stores this input
-            yield from shared_work
-            if self.own_norms:
-                yield from model_pass.norm(site.norm, d)
-            yield model_pass.element_wise("element-wise", "mlp", d, flops=1, read=2)
-        if self.shared and self.shared.gate:
-            yield model_pass.product("mlp", d, 1, shares_input=True)
-            yield model_pass.element_wise("element-wise", "mlp", d, flops=1, saved=1)
+
+    def _shared_work(self, shared_mlp: Dense, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        d, work = site.d_model, shared_mlp.work(site, model_pass)
+        if self.own_norms:
+            yield from model_pass.norm(site.norm, d, shares_input=True)
+        else:
+            yield next(work)._replace(saved=0.0)  # the router already stores this input
+        yield from work
+        if self.own_norms:
+            yield from model_pass.norm(site.norm, d)
+        yield model_pass.element_wise("element-wise", "mlp", d, flops=1, read=2)
