@@ -312,7 +312,7 @@ def test_the_cost_is_that_of_the_two_configs(client: TestClient, path: str, firs
     costs = [price(load_config("llama-3-8b", *overrides), context) for overrides in (first, second)]
     assert rows["parameters"] == [count(cost.parameters) for cost in costs]
     assert rows["forward FLOPs per token"] == [si(cost.flops) for cost in costs]
-    assert rows["KV cache and state"] == [binary(cost.state_bytes) for cost in costs]
+    assert rows["KV cache and states"] == [binary(cost.state_bytes) for cost in costs]
     assert costs[0] != costs[1]
 
 
