@@ -1,6 +1,6 @@
 """Details of an arm's runs beyond its outcomes: learning curves, probes, and differences per document."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean
 from typing import Any, NamedTuple, get_args
@@ -15,6 +15,7 @@ from archlab.study.runs import Ended
 from archlab.study.stats import ALPHA
 from archlab.training.measures import OF_LAYERS as MEASURES
 from archlab.training.probes import Number
+from archlab.training.run_files import parts
 from archlab.training.summary import PROBES
 
 _PARTS = 100
@@ -33,12 +34,6 @@ def curve_of(seed: int, run: Ended) -> Curve:
         losses=[four_digits(fmean(m["loss"] for m in part)) for part in logged],
         gradients=[four_digits(max(m["grad_norm"] for m in part)) for part in logged],
     )
-
-
-def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[str, Any]]]:
-    """Yield the lines of a log in parts of equal size, at most `most`."""
-    n = min(most, len(lines))
-    return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
 
 
 _FEWEST = 5

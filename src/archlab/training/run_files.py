@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ ENVIRONMENT = "env.json"
 DOCUMENTS = "documents.json"
 LOCK = ".lock"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
+
+
+def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[str, Any]]]:
+    """Yield the lines of a log in parts of equal size, at most `most`."""
+    n = min(most, len(lines))
+    return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
 
 
 class RunFiles:

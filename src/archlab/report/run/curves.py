@@ -10,8 +10,8 @@ from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import ChartRow
 from archlab.report.run.watched import Watched, describe_spike
-from archlab.study.details import parts
 from archlab.study.formatting import four_digits, span
+from archlab.training.run_files import parts
 from archlab.training.spikes import REWOUND
 
 _POINTS = 6000

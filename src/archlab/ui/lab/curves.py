@@ -8,7 +8,7 @@ from archlab.pricing.units import count
 from archlab.report.charts.axes import plain
 from archlab.report.charts.palette import MODES, colors
 from archlab.report.run.watched import Watched
-from archlab.study.details import parts
+from archlab.training.run_files import parts
 
 TRAINING_LOSS = "Training loss in nats per token"
 """Title of a chart of training losses."""
