@@ -2,14 +2,13 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from recipe import ROOT, Recipe, check, copy_of_repository, run
+from recipe import Recipe, check, check_forgotten, copy_of_repository
 
 RECIPE = Recipe("adding_a_family.md")
 
@@ -41,9 +40,10 @@ def test_the_checks_of_the_page_pass(command: str, copy: Path) -> None:
 
 def test_a_forgotten_step_is_noticed(copy: Path, tmp_path: Path) -> None:
     """The check of the reasons fails if the list of refused families still contains the family."""
-    forgotten = tmp_path / "forgotten"
-    shutil.copytree(copy, forgotten)
-    shutil.copy(ROOT / "src/archlab/families/refused.yaml", forgotten / "src/archlab/families/refused.yaml")
-    done = run("pytest tests/unit/test_causal_classes.py", forgotten)
-    assert done.returncode == 1
-    assert "test_every_class_has_one_answer" in done.stdout
+    check_forgotten(
+        "src/archlab/families/refused.yaml",
+        "pytest tests/unit/test_causal_classes.py",
+        "test_every_class_has_one_answer",
+        copy,
+        tmp_path,
+    )

@@ -743,6 +743,32 @@ def test_differences_in_caveats_are_those_of_the_runs(number, study, outcome, ar
     assert text in claims()[number].caveat
 
 
+@pytest.mark.parametrize(
+    ("arm", "text"), [("qk", "falls by 0.012 [0.002, 0.022]"), ("all", "falls by 0.030 [0.013, 0.046]")]
+)
+def test_the_mean_loss_over_rates_in_a_caveat_is_that_of_the_runs(arm: str, text: str):
+    """Sensitivity is the mean loss over the rates minus the loss at the best rate."""
+    values = committed()["stability"].values
+    mean = {
+        name: np.add(*([*values[of][name].values()] for of in ("sensitivity", "best_loss"))) for name in ("plain", arm)
+    }
+    falls = mean["plain"] - mean[arm]
+    low, high = stats.t.interval(0.95, len(falls) - 1, falls.mean(), stats.sem(falls))
+    assert text == f"falls by {falls.mean():.3f} [{low:.3f}, {high:.3f}]"
+    assert text in claims()[12].caveat
+
+
+@pytest.mark.parametrize(
+    ("length", "text"), [(2, "0.006 [-0.011, 0.023]"), (4, "-0.009 [-0.046, 0.028]"), (8, "-0.006 [-0.034, 0.022]")]
+)
+def test_the_change_of_a_loss_beyond_the_training_length_is_that_of_the_runs(length: int, text: str):
+    values = committed()["positions"].values
+    rises = np.subtract(*([*values[of]["alibi"].values()] for of in (f"{length} times the length", "bits_per_byte")))
+    low, high = stats.t.interval(0.95, len(rises) - 1, rises.mean(), stats.sem(rises))
+    assert text == f"{rises.mean():.3f} [{low:.3f}, {high:.3f}]"
+    assert text in claims()[6].caveat
+
+
 def test_seeds_that_share_a_part_of_the_text_count_once():
     results = planted(FOUND, seeds=9).model_copy(update={"folds": {seed: seed % 3 for seed in range(9)}})
     values = {name: np.array(list(by_seed.values())) for name, by_seed in results.values["bits_per_byte"].items()}

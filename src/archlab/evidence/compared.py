@@ -215,7 +215,7 @@ def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Ite
                         yield comparison
 
 
-def is_difference(found: Compared) -> bool:
-    """Return whether the result is a difference. This is False for a contrast if any of its runs diverged."""
+def differs_or_diverged(found: Compared) -> bool:
+    """Return whether the sides differ or one has diverged. This is False for a contrast if any of its runs diverged."""
     comparison = found.comparison if found.has_sides else None
     return comparison is not None and (comparison.is_difference or "diverged" in comparison.verdict)

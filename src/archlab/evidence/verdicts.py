@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, claims, margins
-from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
+from archlab.evidence.compared import Compared, compared, differs_or_diverged, unpredicted
 from archlab.evidence.findings import (
     CLEAR_RESULTS,
     WITHIN_MARGIN,
@@ -181,7 +181,7 @@ def judge(
         at_half=_verdict(_judged_at(claim, primaries.at_half, results, scale, 0.5)),
         at_double=_verdict(_judged_at(claim, primaries.at_double, results, scale, 2.0)),
         judged=judged,
-        unpredicted=[result for result in unpredicted(claim, results, scale) if is_difference(result)],
+        unpredicted=[result for result in unpredicted(claim, results, scale) if differs_or_diverged(result)],
         rankings=rankings,
         over_sizes=over_sizes,
     )

@@ -2,23 +2,21 @@
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module, resources
-from pkgutil import iter_modules
+from importlib import resources
 
-import archlab.families
+import archlab.families as families
+from archlab.config.core.registry import import_all
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import choose
 from archlab.displayed import Families
 from archlab.errors import UserError
 from archlab.hf.family import Family
 
-_modules = (
-    import_module(f"archlab.families.{module.name}")
-    for module in iter_modules(archlab.families.__path__)
-    if module.name != "registry"
-)
-
-FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _modules}
+FAMILIES: Mapping[str, Family] = {
+    module.FAMILY.model_type: module.FAMILY
+    for module in import_all("archlab.families", families.__path__)
+    if module.__name__ != __name__
+}
 """Mapping from `model_type`, the key of config.json that names the family, to the family. Sorted by the names of the
 family modules."""
 

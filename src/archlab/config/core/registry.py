@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -182,10 +183,9 @@ class Registered(Settings):
         return config
 
 
-def import_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, which registers the kinds that the modules define."""
-    for module in iter_modules(path):
-        import_module(f"{package}.{module.name}")
+def import_all(package: str, path: Iterable[str]) -> list[ModuleType]:
+    """Import every module of a package, which registers the kinds that the modules define. Return the modules."""
+    return [import_module(f"{package}.{module.name}") for module in iter_modules(path)]
 
 
 def implements(*configs: type[Base]) -> Callable[[_T], _T]:
