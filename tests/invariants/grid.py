@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from archlab.config.check import broken_rules
 from archlab.config.components.activation import Activation
-from archlab.config.components.position import DynamicNTK, Longrope
+from archlab.config.components.rope_scaling import DynamicNTK, Longrope
 from archlab.config.core.merge import Raw
 from archlab.config.core.registry import kinds
 from archlab.config.io import build_config, overlay, parse_overrides

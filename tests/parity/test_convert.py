@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from archlab.cli import app
-from archlab.config.components.position import NoScaling
+from archlab.config.components.rope_scaling import NoScaling
 from archlab.config.layers import layer_configs
 from archlab.hf.rope import without_idle_scalings
 from tiny import config

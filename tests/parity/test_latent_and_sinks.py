@@ -14,7 +14,8 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Rotar
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.position import Rope, Yarn
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import Yarn
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError

@@ -10,7 +10,8 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import archlab
-from archlab.config.components.position import DynamicNTK, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import DynamicNTK
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.registry import find_family

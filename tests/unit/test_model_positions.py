@@ -12,6 +12,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 from archlab.config.components import position as position_schema
+from archlab.config.components import rope_scaling as scaling_schema
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import Alibi, Rope
 from archlab.config.io import build_config
@@ -267,26 +268,26 @@ def test_rope_is_a_complex_rotation(pairing: Any, fraction: float) -> None:
 
 SHORT, LONG = tuple(1 + 0.1 * i for i in range(16)), tuple(2 + 0.5 * i for i in range(16))
 SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "linear": (position_schema.LinearScaling(factor=4.0), {"factor": 4.0}),
-    "dynamic": (position_schema.DynamicNTK(factor=2.0, original_max_seq_len=256), {"factor": 2.0}),
+    "linear": (scaling_schema.LinearScaling(factor=4.0), {"factor": 4.0}),
+    "dynamic": (scaling_schema.DynamicNTK(factor=2.0, original_max_seq_len=256), {"factor": 2.0}),
     "llama3": (
-        position_schema.Llama3Scaling(factor=8.0, original_max_seq_len=256),
+        scaling_schema.Llama3Scaling(factor=8.0, original_max_seq_len=256),
         {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256},
     ),
     "llama3, other bands": (
-        position_schema.Llama3Scaling(factor=32.0, low_freq_factor=2.0, high_freq_factor=7.0, original_max_seq_len=256),
+        scaling_schema.Llama3Scaling(factor=32.0, low_freq_factor=2.0, high_freq_factor=7.0, original_max_seq_len=256),
         {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 7.0, "original_max_position_embeddings": 256},
     ),
     "yarn": (
-        position_schema.Yarn(factor=4.0, original_max_seq_len=256),
+        scaling_schema.Yarn(factor=4.0, original_max_seq_len=256),
         {"factor": 4.0, "original_max_position_embeddings": 256},
     ),
     "yarn, beyond the last pair": (
-        position_schema.Yarn(factor=4.0, original_max_seq_len=256, beta_slow=0.001),
+        scaling_schema.Yarn(factor=4.0, original_max_seq_len=256, beta_slow=0.001),
         {"factor": 4.0, "original_max_position_embeddings": 256, "beta_slow": 0.001},
     ),
     "yarn, all given": (
-        position_schema.Yarn(
+        scaling_schema.Yarn(
             factor=4.0, original_max_seq_len=256, beta_fast=9.0, beta_slow=2.0, truncate=False, attention_factor=1.3
         ),
         {
@@ -299,11 +300,11 @@ SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
     "longrope": (
-        position_schema.Longrope(original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0),
+        scaling_schema.Longrope(original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0),
         {"original_max_position_embeddings": 256, "short_factor": SHORT, "long_factor": LONG, "factor": 4.0},
     ),
     "longrope, attention factor": (
-        position_schema.Longrope(
+        scaling_schema.Longrope(
             original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0, attention_factor=0.9
         ),
         {
@@ -314,7 +315,7 @@ SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
             "attention_factor": 0.9,
         },
     ),
-    "proportional": (position_schema.Proportional(turning=0.3), {"partial_rotary_factor": 0.3}),
+    "proportional": (scaling_schema.Proportional(turning=0.3), {"partial_rotary_factor": 0.3}),
 }
 
 
@@ -342,11 +343,11 @@ def test_scaling_as_transformers_computes_it(name: str, length: int) -> None:
 
 
 IDLE: dict[str, Any] = {
-    "linear": position_schema.LinearScaling(factor=1.0),
-    "llama3": position_schema.Llama3Scaling(factor=1.0, original_max_seq_len=256),
-    "yarn": position_schema.Yarn(factor=1.0, original_max_seq_len=256),
-    "yarn, factor 1": position_schema.Yarn(factor=1.0, original_max_seq_len=256, attention_factor=1.0),
-    "proportional": position_schema.Proportional(turning=1.0),
+    "linear": scaling_schema.LinearScaling(factor=1.0),
+    "llama3": scaling_schema.Llama3Scaling(factor=1.0, original_max_seq_len=256),
+    "yarn": scaling_schema.Yarn(factor=1.0, original_max_seq_len=256),
+    "yarn, factor 1": scaling_schema.Yarn(factor=1.0, original_max_seq_len=256, attention_factor=1.0),
+    "proportional": scaling_schema.Proportional(turning=1.0),
 }
 
 
@@ -355,7 +356,7 @@ IDLE: dict[str, Any] = {
 def test_a_scaling_by_1_equals_no_scaling_bit_for_bit(name: str, length: int) -> None:
     """transformers agrees up to rounding in float32."""
     scaling = IDLE[name]
-    (expected, _), (found, amplitude) = ours(position_schema.NoScaling(), length), ours(scaling, length)
+    (expected, _), (found, amplitude) = ours(scaling_schema.NoScaling(), length), ours(scaling, length)
     assert np.array_equal(found, expected)
     assert amplitude == 1
     config = LlamaConfig(
@@ -378,11 +379,11 @@ def test_a_scaling_by_1_equals_no_scaling_bit_for_bit(name: str, length: int) ->
 @pytest.mark.parametrize(
     "scaling",
     [
-        position_schema.NoScaling(),
+        scaling_schema.NoScaling(),
         *IDLE.values(),
         *(scaling for scaling, _ in SCALINGS.values()),
-        position_schema.DynamicNTK(factor=1.0, original_max_seq_len=256),
-        position_schema.Yarn(factor=1.0, original_max_seq_len=256, attention_factor=1.2),
+        scaling_schema.DynamicNTK(factor=1.0, original_max_seq_len=256),
+        scaling_schema.Yarn(factor=1.0, original_max_seq_len=256, attention_factor=1.2),
     ],
     ids=repr,
 )
@@ -451,11 +452,9 @@ def test_scaling_by_hand(length: int) -> None:
 
 
 def test_the_amplitude_multiplies_cos_and_sin() -> None:
-    scaling = position_schema.Yarn(factor=1.0, original_max_seq_len=8, attention_factor=1.5)
+    scaling = scaling_schema.Yarn(factor=1.0, original_max_seq_len=8, attention_factor=1.5)
     where = torch.tensor([[3, 4]]), torch.tensor([[5]])
-    plain, louder = (
-        rotation(Rope(scaling=s), 8, *where, torch.float64) for s in (position_schema.NoScaling(), scaling)
-    )
+    plain, louder = (rotation(Rope(scaling=s), 8, *where, torch.float64) for s in (scaling_schema.NoScaling(), scaling))
     torch.testing.assert_close(louder.cos, 1.5 * plain.cos)
     torch.testing.assert_close(louder.sin, 1.5 * plain.sin)
 

@@ -24,7 +24,8 @@ from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import LayerNorm, NoNorm, WeightedNorm
-from archlab.config.components.position import NoScaling, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import NoScaling
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.schema import Config
 

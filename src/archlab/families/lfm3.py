@@ -5,7 +5,8 @@ without a window.
 from dataclasses import dataclass
 
 from archlab.config.components.component import Absent
-from archlab.config.components.position import Proportional, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import Proportional
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig

@@ -4,7 +4,8 @@ experts whose router is SparseMixer.
 
 from dataclasses import dataclass
 
-from archlab.config.components.position import Longrope, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import Longrope
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads

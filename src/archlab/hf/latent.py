@@ -4,12 +4,13 @@ import math
 from dataclasses import dataclass
 
 from archlab.config.components.latent_attention import Latent
-from archlab.config.components.position import Rope, Yarn
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import Yarn, yarn_amplitude
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import Always, ConfigReader, Field, Key
-from archlab.hf.rope import RopeKeys, amplitude, scaling_kind
+from archlab.hf.rope import RopeKeys, scaling_kind
 from archlab.hf.weight_map import Row, linear
 
 LATENT: tuple[Field, ...] = (
@@ -113,4 +114,4 @@ class LatentRope(RopeKeys):
 
 
 def _scale(width: int, factor: float, mscale: float) -> float:
-    return 1 / math.sqrt(width) * amplitude(factor, mscale) ** 2
+    return 1 / math.sqrt(width) * yarn_amplitude(factor, mscale) ** 2

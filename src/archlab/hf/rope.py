@@ -1,12 +1,12 @@
 """Translation of RoPE keys: `rope_parameters` in files from transformers 5, `rope_theta` and `rope_scaling` in older
 files."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archlab.config.components.position import Longrope, NoScaling, Position, Rope
+from archlab.config.components.position import Position, Rope
+from archlab.config.components.rope_scaling import Longrope, NoScaling, yarn_amplitude
 from archlab.config.core.merge import Raw, expand
 from archlab.config.layers import layer_configs, with_overrides
 from archlab.config.model_schema import Layers, ModelConfig
@@ -161,16 +161,11 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
         return {"kind": kind, "original_max_seq_len": longest, **rest}
     mscale, everywhere = rest.pop("mscale", None), rest.pop("mscale_all_dim", None)
     if mscale and everywhere:
-        rest.setdefault("attention_factor", amplitude(rest["factor"], mscale) / amplitude(rest["factor"], everywhere))
+        factor = rest["factor"]
+        rest.setdefault("attention_factor", yarn_amplitude(factor, mscale) / yarn_amplitude(factor, everywhere))
     if kind == "longrope" and rest.get("attention_factor") is not None:
         rest["factor"] = 1.0  # the factor would only affect the attention factor, which is known
     return {"kind": kind, "original_max_seq_len": original, **rest}
-
-
-def amplitude(factor: float, mscale: float) -> float:
-    """Return the factor by which YaRN multiplies cos and sin. `mscale` is DeepSeek's key of this name; 1 gives the
-    usual factor of YaRN."""
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def parameters(rope: Rope, longest: int) -> Raw:

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from archlab.config.components.position import DynamicNTK, Longrope, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import DynamicNTK, Longrope
 from archlab.config.layers import sees_as
 from archlab.config.pieces import rows_at_once
 from archlab.config.problems import nearest

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.calls import checked
-from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
+from archlab.config.components.position import Learned, Rope
+from archlab.config.components.rope_scaling import DynamicNTK, Longrope
 from archlab.config.layers import sees_as
 from archlab.errors import UserError, check_at_least
 from archlab.infer.sampling import Sampling, excluded_tokens, forced_tokens, sample

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from archlab.config.components import position as schema
+from archlab.config.components import rope_scaling as schema
 from archlab.config.components.position import Rope
 
 
@@ -42,17 +42,17 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
         case schema.Llama3Scaling() as s:
             return Frequencies(_llama3(s, plain))
         case schema.Yarn() as s:
-            return Frequencies(_yarn(s, config.theta, n, pairs), s.attention_factor or _yarn_amplitude(s.factor))
+            return Frequencies(_yarn(s, config.theta, n, pairs), s.amplitude)
         case schema.Longrope() as s:
             long, short = plain.new_tensor(s.long_factor), plain.new_tensor(s.short_factor)
             is_long = lengths_BT1 > s.original_max_seq_len
             if s.long_attention_factor is not None:
-                own = plain.new_tensor(s.attention_factor or _longrope_amplitude(s))
+                own = plain.new_tensor(s.amplitude)
                 longer = plain.new_tensor(s.long_attention_factor)
                 return Frequencies(
                     plain / torch.where(is_long, long, short), torch.where(is_long, longer, own)[:, None]
                 )
-            return Frequencies(plain / torch.where(is_long, long, short), s.attention_factor or _longrope_amplitude(s))
+            return Frequencies(plain / torch.where(is_long, long, short), s.amplitude)
         case schema.Proportional() as s:
             return Frequencies(torch.where(pairs < s.rotated_pairs(n), plain, 0.0))
 
@@ -82,11 +82,3 @@ def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
     waves = theta ** (2 * pairs / n)
     # The same operations as in published code, because the last bit matters in long texts.
     return 1 / (s.factor * waves) * (1 - kept) + 1 / waves * kept
-
-
-def _yarn_amplitude(factor: float) -> float:
-    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-
-
-def _longrope_amplitude(s: schema.Longrope) -> float:
-    return math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len))

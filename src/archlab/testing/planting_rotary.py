@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archlab.config.components.position import NoScaling, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import NoScaling
 from archlab.config.core.registry import make
 from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import Context

@@ -13,7 +13,8 @@ import torch
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.position import DynamicNTK, Longrope, Rope
+from archlab.config.components.position import Rope
+from archlab.config.components.rope_scaling import DynamicNTK, Longrope
 from archlab.config.core.base import LONGEST
 from archlab.config.layers import LayerConfig
 from archlab.model.rope_scaling import Frequencies, frequencies

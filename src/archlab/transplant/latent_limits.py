@@ -8,7 +8,8 @@ from typing import NamedTuple
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import DynamicNTK, Longrope, NoScaling, Position, Rope
+from archlab.config.components.position import Position, Rope
+from archlab.config.components.rope_scaling import DynamicNTK, Longrope, NoScaling
 from archlab.config.core.text import exact
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError

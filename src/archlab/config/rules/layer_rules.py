@@ -10,15 +10,8 @@ from typing import Any
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.norm import Norm
-from archlab.config.components.position import (
-    T5,
-    DynamicNTK,
-    Llama3Scaling,
-    Longrope,
-    Proportional,
-    Rope,
-    Yarn,
-)
+from archlab.config.components.position import T5, Rope
+from archlab.config.components.rope_scaling import DynamicNTK, Llama3Scaling, Longrope, Proportional, Yarn
 from archlab.config.layers import COMPONENTS
 from archlab.config.model_schema import ModelConfig
 from archlab.config.rules.component_rules import COMPONENT_RULES, HEAD_WIDTH, qk_norm

@@ -6,12 +6,13 @@ key that would not be written, or would have another value, is an error: the fil
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isclose, log
+from math import isclose
 from typing import Any
 
 import numpy as np
 import torch
 
+from archlab.config.components.rope_scaling import yarn_amplitude
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError, at
@@ -128,7 +129,7 @@ def _rope(header: Header, where: str) -> Raw:
     if kind == "yarn":
         rope["original_max_position_embeddings"] = keys.get("rope.scaling.original_context_length")
         if "rope.scaling.attn_factor" in keys:  # llama.cpp multiplies its usual factor by this one
-            rope["attention_factor"] = keys["rope.scaling.attn_factor"] * _usual_amplitude(factor)
+            rope["attention_factor"] = keys["rope.scaling.attn_factor"] * yarn_amplitude(factor)
     return {**rope, "partial_rotary_factor": keys.get("rope.dimension_count", header.head_dim) / header.head_dim}
 
 
@@ -204,13 +205,8 @@ def _is_idle(key: str, keys: Raw) -> bool:
     if key == "rope.scaling.original_context_length":
         return kind != "yarn"
     if key == "rope.scaling.yarn_attn_factor":  # llama.cpp always computes the usual factor
-        return kind == "yarn" and isclose(keys[key], _usual_amplitude(factor), rel_tol=1e-5)
+        return kind == "yarn" and isclose(keys[key], yarn_amplitude(factor), rel_tol=1e-5)
     return key in _IDLE and _IDLE[key] in (None, keys[key])
-
-
-def _usual_amplitude(factor: float) -> float:
-    """Return the factor of cos and sin in YaRN."""
-    return 1 + 0.1 * log(factor)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from archlab.config.components.position import Proportional
+from archlab.config.components.rope_scaling import Proportional
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig

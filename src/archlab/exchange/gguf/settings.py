@@ -14,7 +14,15 @@ from archlab.config.components.mamba import Mamba
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.norm import LayerNorm, RMSNorm
-from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Proportional, Rope, Yarn
+from archlab.config.components.position import Alibi, Rope
+from archlab.config.components.rope_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    NoScaling,
+    Proportional,
+    Yarn,
+    yarn_amplitude,
+)
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
@@ -176,9 +184,7 @@ def _add_position(
         if log_multiplier is not None:
             writer.add_rope_scaling_yarn_log_mul(log_multiplier)
         elif rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
-            usual = rope.scaling.model_copy(update={"attention_factor": None})
-            amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
-            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / float(amplitude))
+            writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / yarn_amplitude(rope.scaling.factor))
 
 
 def rope_factors(config: ModelConfig) -> Tensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # loads its parts on first use
 
 from archlab.config.components import norm as norms
-from archlab.config.components import position as schema
+from archlab.config.components import rope_scaling as schema
 from archlab.config.components.position import Alibi, Rope
 
 Array = np.ndarray
@@ -92,14 +92,12 @@ def frequencies(rope: Rope, width: int, length: int) -> tuple[Array, float]:
             return kept * plain + (1 - kept) * plain / s.factor, 1.0
         case schema.Yarn() as s:
             kept = _kept_by_yarn(s, rope.theta, n, pairs)
-            amplitude = 0.1 * math.log(s.factor) + 1 if s.factor > 1 else 1.0
-            return plain / s.factor * (1 - kept) + plain * kept, s.attention_factor or amplitude
+            return plain / s.factor * (1 - kept) + plain * kept, s.amplitude
         case schema.Longrope() as s:
             is_long = length > s.original_max_seq_len
             factors = s.long_factor if is_long else s.short_factor
-            amplitude = math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len))
-            amplitude = s.attention_factor or amplitude
-            return plain / np.array(factors), s.long_attention_factor or amplitude if is_long else amplitude
+            longer = s.long_attention_factor if is_long else None
+            return plain / np.array(factors), longer or s.amplitude
         case schema.Proportional() as s:
             return np.where(pairs < s.rotated_pairs(n), plain, 0.0), 1.0
 
