@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 from archlab.cli.app import main
 from archlab.evidence.claims import claims
 from archlab.evidence.ledger import about
-from archlab.evidence.price import price
 from archlab.evidence.topics import topics
 from archlab.exchange.configs import load_config
+from archlab.pricing.price import price
 from archlab.pricing.units import binary, count, si
 from archlab.report.drawings.pictures import pictures, pictures_of
 from archlab.report.ledger.forest import forests

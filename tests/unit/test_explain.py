@@ -23,7 +23,7 @@ from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.ledger import about, measured_over_sizes
 from archlab.evidence.look_up import look_up, plain, topic_of
-from archlab.evidence.price import configured, prices
+from archlab.evidence.prices import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import in_words, usage, values
 from archlab.exchange.configs import read_config

@@ -13,9 +13,10 @@ from archlab.evidence.claims import cited, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.intensity import intensities, intensity_table
 from archlab.evidence.look_up import Named, UsersKinds, look_up
-from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
+from archlab.evidence.prices import BASE, CONTEXT, equal_size, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
+from archlab.pricing.price import Price, price_rows
 from archlab.report.text_table import labeled
 
 _INDENT = " " * 9

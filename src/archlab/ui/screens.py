@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from archlab.atlas.table import SORTED_BY
 from archlab.config.vocabulary import meant
-from archlab.evidence.price import BASE, CONTEXT
+from archlab.evidence.prices import BASE, CONTEXT
 from archlab.evidence.topics import chapters
 from archlab.pricing.units import plural
 from archlab.report.atlas import linked, table_parts

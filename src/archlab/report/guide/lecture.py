@@ -12,9 +12,10 @@ from archlab.evidence.claims import Mistake, cited, mistakes_about
 from archlab.evidence.intensity import intensity_table
 from archlab.evidence.ledger import about, measured, measured_over_sizes, published
 from archlab.evidence.look_up import explaining
-from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
+from archlab.evidence.prices import BASE, CONTEXT, configured, equal_size, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
+from archlab.pricing.price import price_rows
 from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger import words_over_sizes
 from archlab.report.ledger.words import measured_lines, numbered, published_line

@@ -18,7 +18,7 @@ from archlab.config.identity import resolved, resolved_model
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.displayed import Evaluations
-from archlab.evidence.price import BASE, CONTEXT
+from archlab.evidence.prices import BASE, CONTEXT
 from archlab.evidence.study_plan import PlannedStudy
 from archlab.exchange.diff import Differences
 from archlab.pricing.summary import Cost

@@ -10,9 +10,10 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.evidence.price import configured, price, price_rows
+from archlab.evidence.prices import configured
 from archlab.evidence.topics import Topic
 from archlab.evidence.usage import makes_choice
+from archlab.pricing.price import price, price_rows
 from archlab.pricing.units import length
 from archlab.ui.bench.workbench import View
 from archlab.ui.compare.small import SIZES

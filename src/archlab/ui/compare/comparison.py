@@ -14,9 +14,9 @@ from archlab.config.identity import differences, flatten, resolved
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.evidence.look_up import topic_of
-from archlab.evidence.price import Price, price
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.usage import users
+from archlab.pricing.price import Price, price
 from archlab.pricing.units import binary, count, plural, si
 from archlab.report.drawings.block import side_by_side
 from archlab.report.ledger.forest import Forest

@@ -1,34 +1,17 @@
 """Cost of an architectural choice. Two small models are compared: one with the choice, and one without it."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from archlab.config.core.base import Base
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
 from archlab.evidence.topics import Topic
 from archlab.exchange.configs import read_config
-from archlab.pricing import units
-from archlab.pricing.memory import state_bytes
-from archlab.pricing.params import parameters
-from archlab.pricing.work import forward_flops
+from archlab.pricing.price import Price, price
 
 BASE = "tiny-llama"
 CONTEXT = 4096
 """Maximum sequence length of the base model, in tokens. A table of position embeddings has one row per position."""
-
-
-class Price(Base):
-    """Cost of one model."""
-
-    parameters: int
-    active: int
-    """Number of parameters that are used for one token."""
-    flops: float
-    """FLOPs of the forward pass per token."""
-    state_bytes: int
-    """Bytes of the KV cache and of recurrent states in bfloat16, for decoding one sequence."""
 
 
 def prices(topic: Topic) -> dict[str, Price]:
@@ -42,18 +25,7 @@ def prices(topic: Topic) -> dict[str, Price]:
     compared = {"with it": topic.fields, "without": topic.against}
     if topic.resized:
         compared["equal size"] = topic.resized
-    return {name: price(configured(change)) for name, change in compared.items()}
-
-
-def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
-    """Return the rows of a cost table. The result is empty if all models have the same cost."""
-    models = by_heading.values()
-    rows = [("parameters", *(units.count(price.parameters) for price in models))]
-    if any(price.parameters != price.active for price in models):
-        rows.append(("used per token", *(units.count(price.active) for price in models)))
-    rows.append(("forward FLOPs per token", *(units.si(price.flops) for price in models)))
-    rows.append(("KV cache and states", *(units.binary(price.state_bytes) for price in models)))
-    return rows if any(len(set(counted)) > 1 for _, *counted in rows) else []
+    return {name: price(configured(change), CONTEXT) for name, change in compared.items()}
 
 
 def equal_size(topic: Topic) -> str:
@@ -69,14 +41,3 @@ def equal_size(topic: Topic) -> str:
 def configured(change: dict[str, Any]) -> Config:
     raw = overlay(read_config(BASE), {"model.max_seq_len": CONTEXT}, Config)
     return build_config(overlay(raw, change, Config) if change else raw, (), f"{BASE} with {change}")
-
-
-def price(config: Config, context: int = CONTEXT) -> Price:
-    """Return the cost of a model in a sequence of `context` tokens."""
-    model, counted = config.model, parameters(config.model)
-    return Price(
-        parameters=counted.total,
-        active=counted.active,
-        flops=forward_flops(model, context).total,
-        state_bytes=state_bytes(model, context),
-    )
