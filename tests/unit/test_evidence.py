@@ -654,6 +654,13 @@ NUMBERS_IN_CAVEATS = [
     (4, "gates", "bits_per_byte", "swiglu", "gelu", "0.009 [0.003, 0.015]"),
     (4, "gates", "bits_per_byte", "glu", "gelu", "0.038 [0.029, 0.047]"),
     (13, "kv-heads", "bits_per_byte", "narrow", "mha", "0.047 [0.038, 0.055]"),
+    (13, "kv-heads", "bits_per_byte", "latent", "mha", "0.057 [0.051, 0.062]"),
+    (12, "stability", "sensitivity", "qk", "plain", "-0.027 [-0.043, -0.010]"),
+    (14, "window-time", "training_speed", "three-2k", "three-512", "-18.3% [-24.2, -12.5]"),
+    (14, "window-time", "training_speed", "three-8k", "three-2k", "-43.2% [-47.0, -39.3]"),
+    (16, "ladder-further", "bits_per_byte", "moe", "qk", "-1.3% [-1.6, -0.9]"),
+    (21, "encoder-decoder", "continuation", "mixture", "causal", "0.533 [0.468, 0.597]"),
+    (21, "encoder-decoder-halves", "continuation", "mixture", "causal", "0.351 [0.301, 0.400]"),
     (15, "ladder-further", "bits_per_byte", "qk", "moe", "0.025 [0.018, 0.032]"),
     (21, "encoder-decoder", "continuation", "encoder", "prefix", "0.072 [0.051, 0.094]"),
     (6, "positions", "2 times the length", "sinusoidal", "nope", "0.048 [0.037, 0.059]"),
@@ -759,11 +766,18 @@ def test_the_mean_loss_over_rates_in_a_caveat_is_that_of_the_runs(arm: str, text
 
 
 @pytest.mark.parametrize(
-    ("length", "text"), [(2, "0.006 [-0.011, 0.023]"), (4, "-0.009 [-0.046, 0.028]"), (8, "-0.006 [-0.034, 0.022]")]
+    ("arm", "length", "text"),
+    [
+        ("alibi", 2, "0.006 [-0.011, 0.023]"),
+        ("alibi", 4, "-0.009 [-0.046, 0.028]"),
+        ("alibi", 8, "-0.006 [-0.034, 0.022]"),
+        ("nope", 2, "0.044 [0.030, 0.057]"),
+        ("nope", 8, "0.061 [0.027, 0.096]"),
+    ],
 )
-def test_the_change_of_a_loss_beyond_the_training_length_is_that_of_the_runs(length: int, text: str):
+def test_the_change_of_a_loss_beyond_the_training_length_is_that_of_the_runs(arm: str, length: int, text: str):
     values = committed()["positions"].values
-    rises = np.subtract(*([*values[of]["alibi"].values()] for of in (f"{length} times the length", "bits_per_byte")))
+    rises = np.subtract(*([*values[of][arm].values()] for of in (f"{length} times the length", "bits_per_byte")))
     low, high = stats.t.interval(0.95, len(rises) - 1, rises.mean(), stats.sem(rises))
     assert text == f"{rises.mean():.3f} [{low:.3f}, {high:.3f}]"
     assert text in claims()[6].caveat
@@ -945,8 +959,8 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
     assert main(["explain", "rmsnorm"]) == 0
     printed = capsys.readouterr().out
     assert re.search(
-        r"2. norm kind: .*as claimed here \(267K parameters, python-stdlib 3.11.7; 1 of 1 comparison\).*a fact of",
-        printed,
+        r"2. norm kind: .*as claimed here \(267K to 1.45M parameters, python-stdlib 3.11.7; 3 of 3 comparisons\).*a fact of",
+        " ".join(printed.split()),
     )
     assert 'contradicted">the opposite found here' in page
 
