@@ -248,7 +248,9 @@ def beside(result: ClaimAtScale) -> str:
 
 def _trends(results: Sequence[SizedResult]) -> str:
     found = [f"{one.expected.of} on {one.text} {one.trend}" for one in results if one.trend != "no trend found"]
-    return f"over sizes, {', '.join(found)}" if found else "no trend over sizes found" if results else ""
+    none = len(results) - len(found)
+    others = f" (no trend found in {none} of {len(results)} comparisons)" if none else ""
+    return f"over sizes, {', '.join(found)}{others}" if found else "no trend over sizes found" if results else ""
 
 
 def published(effect: Effect) -> tuple[str, str, str, str]:
@@ -355,8 +357,9 @@ def where(ran: RunInfo) -> str:
 
 
 def scale(entries: Sequence[LedgerEntry]) -> str:
-    """Return a sentence that says for which scale all verdicts hold."""
-    runs = [ran for entry in entries for ran in entry.runs]
+    """Return a sentence that says for which scale all verdicts hold. Comparisons over sizes decide none."""
+    deciding = {one.study for entry in entries for found in entry.found for one in found.deciding}
+    runs = [ran for entry in entries for ran in entry.runs if ran.about.study in deciding]
     sentence = "Each verdict holds only at the scale that was run"
     if not runs:
         return f"{sentence}."
