@@ -640,8 +640,8 @@ def test_gradients_in_the_caveat_of_norm_placement_are_those_of_the_runs():
 
 
 NUMBERS_IN_CAVEATS = [
-    (3, "biases", "best_loss", "all", "without", "0.007"),
-    (3, "biases", "best_loss", "qkv", "without", "0.009"),
+    (3, "biases", "best_loss", "without", "all", "0.007 bits per byte [0.004, 0.009]"),
+    (3, "biases", "best_loss", "without", "qkv", "0.009 [0.006, 0.012]"),
     (3, "biases", "sensitivity", "all", "without", "0.013"),
     (
         1,
@@ -692,7 +692,7 @@ NUMBERS_IN_CAVEATS = [
     (13, "steps", "bits_per_byte", "gqa at 1M", "llama at 1M", "0.002 [-0.007, 0.010]"),
     (13, "steps", "bits_per_byte", "gqa at 3M", "llama at 3M", "0.018 [-0.009, 0.045]"),
     (9, "depth", "bits_per_byte", "one", "two", "0.022 bits per byte [0.011, 0.034]"),
-    (9, "depth", "bits_per_byte", "two", "four", "0.023"),
+    (9, "depth", "bits_per_byte", "four", "two", "0.023 [0.017, 0.030]"),
     (9, "depth", "bits_per_byte", "eight", "four", "0.053 [0.038, 0.069]"),
     (9, "depth", "bits_per_byte", "sixteen", "four", "0.143 [0.125, 0.161]"),
     (10, "vocabulary", "bits_per_byte", "k4", "k2", "-0.010 bits per byte [-0.044, 0.025]"),
@@ -734,7 +734,7 @@ NUMBERS_IN_CAVEATS = [
     (17, "balance", "bits_per_byte", "bias", "nothing", "0.002 bits per byte [-0.004, 0.008]"),
     (19, "hybrid", "bits_per_byte", "delta", "delta3", "0.003 [-0.008, 0.013]"),
     (19, "hybrid-recall", "accuracy", "mamba3", "full", "18.3 percentage points"),
-    (20, "batch-norm", "bits_per_byte", "own", "batch", "0.034"),
+    (20, "batch-norm", "bits_per_byte", "own", "batch", "0.034 bits per byte [0.014, 0.055]"),
     (21, "encoder-decoder", "continuation", "prefix", "causal", "0.106 [0.086, 0.125]"),
     (21, "sorting", "accuracy", "prefix", "causal", "0.9 percentage points [-0.1, 1.9]"),
     (23, "upcycling", "bits_per_byte", "dense", "experts", "0.006 [0.004, 0.008]"),
