@@ -19,6 +19,7 @@ from archlab.cli.app import main
 from archlab.config.io import studies
 from archlab.errors import UserError
 from archlab.evidence import results as results_module
+from archlab.evidence import verdicts as verdicts_module
 from archlab.evidence.claims import (
     Claim,
     Expectation,
@@ -747,7 +748,7 @@ def test_differences_in_caveats_are_those_of_the_runs(number, study, outcome, ar
     values = committed()[study].values[outcome]
     differences = np.array([value - values[other][seed] for seed, value in values[arm].items()])
     differences *= 100 if "points" in text else 100 / np.mean([*values[other].values()]) if "%" in text else 1
-    low, high = stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
+    low, high = interval(differences)
     shown = [float(part) for part in re.findall(r"-?\d+\.\d+", text)]
     digits = len(re.findall(r"\.(\d+)", text)[0])
     assert [round(abs(differences.mean()), digits), *np.round([low, high], digits)][: len(shown)] == [
@@ -766,10 +767,22 @@ def test_the_mean_loss_over_rates_in_a_caveat_is_that_of_the_runs(arm: str, text
     mean = {
         name: np.add(*([*values[of][name].values()] for of in ("sensitivity", "best_loss"))) for name in ("plain", arm)
     }
-    falls = mean["plain"] - mean[arm]
-    low, high = stats.t.interval(0.95, len(falls) - 1, falls.mean(), stats.sem(falls))
-    assert text == f"falls by {falls.mean():.3f} [{low:.3f}, {high:.3f}]"
+    assert text == f"falls by {with_interval(mean['plain'] - mean[arm])}"
     assert text in claims()[12].caveat
+
+
+def test_the_share_of_a_gain_in_a_caveat_has_the_interval_of_fieller():
+    """Its ends are the shares r for which the mean of (loss at the best rate) - r (gain) is just not zero."""
+    values = committed()["stability"].values
+    rise, fall = (
+        np.subtract(*([*values[of][arm].values()] for arm in arms))
+        for of, arms in (("best_loss", ("qk", "plain")), ("sensitivity", ("plain", "qk")))
+    )
+    (rr, rf), (_, ff) = np.cov(rise, fall) * stats.t.ppf(0.975, len(rise) - 1) ** 2 / len(rise)
+    means = rise.mean(), fall.mean()
+    low, high = sorted(np.roots([means[1] ** 2 - ff, -2 * (means[0] * means[1] - rf), means[0] ** 2 - rr]))
+    share = means[0] / means[1]
+    assert f"{share:.2f} of it, with a 95% interval from {low:.2f} to {high:.2f}" in claims()[12].caveat
 
 
 @pytest.mark.parametrize(
@@ -785,9 +798,29 @@ def test_the_mean_loss_over_rates_in_a_caveat_is_that_of_the_runs(arm: str, text
 def test_the_change_of_a_loss_beyond_the_training_length_is_that_of_the_runs(arm: str, length: int, text: str):
     values = committed()["positions"].values
     rises = np.subtract(*([*values[of][arm].values()] for of in (f"{length} times the length", "bits_per_byte")))
-    low, high = stats.t.interval(0.95, len(rises) - 1, rises.mean(), stats.sem(rises))
-    assert text == f"{rises.mean():.3f} [{low:.3f}, {high:.3f}]"
+    assert text == with_interval(rises)
     assert text in claims()[6].caveat
+
+
+def with_interval(differences: np.ndarray) -> str:
+    low, high = interval(differences)
+    return f"{differences.mean():.3f} [{low:.3f}, {high:.3f}]"
+
+
+def interval(differences: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of the mean, without a correction."""
+    return stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
+
+
+def test_claims_that_are_not_testable_do_not_change_the_verdicts_of_others(monkeypatch: pytest.MonkeyPatch):
+    """They are not counted in Holm's correction. With them in it, the verdicts are the same (docs/claims.md)."""
+    tested = primary_findings(claims().values(), committed(), "cpu").at_margin
+    monkeypatch.setattr(verdicts_module, "why_untested", lambda *_: "")
+    counted = primary_findings(claims().values(), committed(), "cpu").at_margin
+    others = [number for number, finding in tested.items() if finding.found != "not testable"]
+    assert "not testable" not in {finding.found for finding in counted.values()}
+    assert 0 < len(others) < len(tested)
+    assert [tested[number].found for number in others] == [counted[number].found for number in others]
 
 
 def test_seeds_that_share_a_part_of_the_text_count_once():

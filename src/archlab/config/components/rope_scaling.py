@@ -99,7 +99,7 @@ class Yarn(Scaling):
 
     @property
     def is_idle(self) -> bool:
-        return self.factor == 1 and self.attention_factor in (None, 1)
+        return self.factor == 1 and self.amplitude == 1
 
     @property
     def amplitude(self) -> float:
