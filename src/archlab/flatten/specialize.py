@@ -81,12 +81,19 @@ class Specializer(Statements):
         for name in KEPT & set(bound):
             if isinstance(value := plain(bound[name]), int | tuple):
                 record.arguments[name], bound[name] = lift(bound[name]), Known(value, named(name))
-        outer, self.body = self.body, Body(is_init=True)
+        self.call_without_variables(function, bound)
+        return record
+
+    def call_without_variables(self, function: Function, arguments: dict[str, Value]) -> Value:
+        """Run an `__init__` or a property of a config, neither of which becomes a function in the flattened file.
+
+        Variables of such a function would be undefined in the file, so its result contains their values instead.
+        """
+        outer, self.body = self.body, Body(has_variables=False)
         try:
-            self.run_function(function, bound)
+            return self.run_function(function, arguments)
         finally:
             self.body = outer
-        return record
 
     def bind(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
         signature = function.node.args
@@ -117,7 +124,7 @@ class Specializer(Statements):
     def _inlined(self, function: Function, bound: dict[str, Value]) -> Value:
         """Inline a call into its caller. An argument that is a longer expression becomes a variable."""
         for name, value in bound.items():
-            if isinstance(value, Code) and not is_simple(value.expr) and not self.body.is_init:
+            if isinstance(value, Code) and not is_simple(value.expr) and self.body.has_variables:
                 variable = self.variable(name)
                 self.body.steps.append(assign([variable], value.expr, is_argument=True))
                 bound = {**bound, name: Code(named(variable))}
@@ -129,7 +136,7 @@ class Specializer(Statements):
         Return None if the function is too short for that or cannot be in the file.
         """
         owner = function.owner
-        if self.body.is_init or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
+        if not self.body.has_variables or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
             return None
         leaves: dict[str, ast.expr] = {}
         inner = {name: opened(name, value, leaves) for name, value in bound.items()}

@@ -32,8 +32,9 @@ class Body:
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     """Calls that are being inlined into this function, from the outermost to the innermost."""
-    is_init: bool = False
-    """Whether the function is an `__init__`. An `__init__` only creates attributes and has no variables."""
+    has_variables: bool = True
+    """Whether assignments to variables are written. False for an `__init__`, which only creates attributes, and for a
+    property of a config, of which only the result is written."""
 
 
 class Statements(Evaluator):
@@ -163,7 +164,7 @@ class Statements(Evaluator):
 
         If it is code, or a number that is computed from several constants, write the assignment to the flattened file.
         """
-        if self.body.is_init:
+        if not self.body.has_variables:
             return value
         carried = self.body.frames[-1].carried.get(name)
         match value:
