@@ -17,7 +17,7 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.report.study.page import drawn, render
-from archlab.study.checks import named_outcomes, untrained_notes
+from archlab.study.checks import arm_notes, named_outcomes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
 from archlab.study.outcomes.final_weights import measure, read_measured
@@ -216,12 +216,12 @@ def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: p
     assert list(named_outcomes(mixed, arms(mixed))) == ["continuation", "state_bytes", "training_speed"]
     alike = study(text, measure=["continuation"], arms={"a": {}, "b": {"train.lr": 1}})
     assert list(named_outcomes(alike, arms(alike))) == ["bits_per_byte", "continuation"]
-    assert untrained_notes([Continuation()], arms(alike)) == []
+    assert arm_notes([Continuation()], arms(alike)) == []
     parts = {name: {"objective.kind": name} for name in ("span_corruption", "prefix")}
     for kind, continues in (("prefix", True), ("span_corruption", False)):
         objective = {"train.objective": {"kind": "mixture", "parts": {"only": parts[kind]}}}
         arm = study(text, measure=["continuation"], arms={"a": {**objective, "model.encoder.n_layers": 1}})
-        assert (untrained_notes([Continuation()], arms(arm)) == []) is continues
+        assert (arm_notes([Continuation()], arms(arm)) == []) is continues
     fast = study(text, measure=["training_speed"], arms={**ARMS, "masked": MASKED})
     assert list(named_outcomes(fast, arms(fast))) == ["training_speed"]
 
@@ -256,3 +256,14 @@ def test_a_study_of_objectives_ends_in_a_report_without_their_own_scores(
     assert all(f'"{chart}"' not in page for chart in ("curves", "curves-end", "losses", "gradients", "tuning-0"))
     assert "Whole training" not in str(drawn(summary)[0])
     assert "by loss of the text after the first 50% of each window" in summary.answer
+
+
+def test_a_router_that_the_loss_does_not_train_is_named(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = {"model.mlp": {"kind": "moe", "experts": 4, "active": 1, "d_ff": 16}}
+    scaled = {"model.mlp": {**one["model.mlp"], "router": {"normalise": False}}}
+    notes = arm_notes([], arms(study(text, arms={"dense": {}, "one": one, "scaled": scaled})))
+    assert [note.split(":")[0] for note in notes] == ["one"]
+    assert "does not train the router" in notes[0]

@@ -12,7 +12,7 @@ from archlab.evidence.claims import Claim, claim_of
 from archlab.evidence.pace import TrainingPace, training_pace
 from archlab.review.findings import in_one_line, warnings
 from archlab.study.arm import Arm
-from archlab.study.checks import untrained_notes
+from archlab.study.checks import arm_notes
 from archlab.study.design import arms, single_arm_note
 from archlab.study.forecast import Forecast, forecast
 from archlab.study.schema import StudyConfig
@@ -101,7 +101,7 @@ def plan_study(study: str | Path | Mapping[str, Any] | StudyConfig, scale: str |
         default_workers(each.cores, visible_gpus() if each.gpus else []),
         [
             *single_arm_note(designed),
-            *untrained_notes(config.measure.values(), designed),
+            *arm_notes(config.measure.values(), designed),
             *([in_one_line(of_shapes)] if of_shapes else []),
         ],
     )

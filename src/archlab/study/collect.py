@@ -14,7 +14,7 @@ from archlab.pricing.units import plural
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.arm import Arm
-from archlab.study.checks import default_outcome, scores_mean_the_same, untrained_notes
+from archlab.study.checks import arm_notes, default_outcome, scores_mean_the_same
 from archlab.study.comparisons import (
     contrast_summaries,
     factor_contrasts,
@@ -81,7 +81,7 @@ def summarize_study(
             *_unmet_checks(study, judged),
             *warnings,
             *fold_warnings(plan, seeds),
-            *untrained_notes(plan.outcomes.values(), arms),
+            *arm_notes(plan.outcomes.values(), arms),
             *_missing_value_warnings(plan, study_runs),
             *environment_warnings(run.environment for run in all_ended),
         ],

@@ -11,7 +11,7 @@ from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.files import RUNS, STUDY
 from archlab.study.arm import Arm
-from archlab.study.checks import named_outcomes, untrained_notes
+from archlab.study.checks import arm_notes, named_outcomes
 from archlab.study.collect import summarize_study
 from archlab.study.comparisons import comparisons
 from archlab.study.design import arms, single_arm_note
@@ -86,7 +86,7 @@ class Study:
         runs go on, and the summary names the failed run. Raise UserError if no run has finished.
         """
         print_to_stderr(describe_text(self.config, self.arms))
-        for text in (*single_arm_note(self.arms), *untrained_notes(self.outcomes.values(), self.arms)):
+        for text in (*single_arm_note(self.arms), *arm_notes(self.outcomes.values(), self.arms)):
             note(text)
         self.corpora = open_corpora(self.arms)  # it may have changed since
         if not renew:
