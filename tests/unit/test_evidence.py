@@ -66,7 +66,7 @@ from archlab.study.forecast import bytes_per_token, pace_clock
 from archlab.study.power import POWER, smallest_found
 from archlab.study.record import Heading
 from archlab.study.stats import estimate
-from archlab.study.study_file import library_study, read_study
+from archlab.study.study_file import AS_IT_STANDS, library_study, library_values, read_study
 
 HOME = Path(__file__).parents[2]
 OLDER_FORM = HOME / "tests/older_studies/normed-mlp.yaml"
@@ -429,21 +429,34 @@ def test_claims_that_share_runs_are_named():
     assert sentence in (HOME / "docs/claims.md").read_text()
 
 
-def test_the_commits_of_the_table_of_reruns_exist():
+def test_the_commits_of_the_table_of_reruns_added_the_results():
     table = (HOME / "docs/claims.md").read_text().partition("**Reruns.**")[2].partition("**Not predicted.**")[0]
-    commits = re.findall(r"\b[0-9a-f]{8}\b", "\n".join(line for line in table.splitlines() if line.startswith("| `")))
-    assert len(commits) == 23
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    commits = [(commit, row) for row in rows for commit in re.findall(r"\b[0-9a-f]{8}\b", row)]
+    assert len(commits) == 25
     git = shutil.which("git")
     if git is None or not (HOME / ".git").exists() or (HOME / ".git/shallow").exists():
         pytest.skip("the history is not here")
-    for commit in commits:
+    for commit, row in commits:
         found = subprocess.run([git, "merge-base", "--is-ancestor", commit, "HEAD"], cwd=HOME, check=False)
         assert found.returncode == 0, commit
+        listing = [git, "diff-tree", "--no-commit-id", "--name-only", "-r", commit]
+        changed = subprocess.run(listing, cwd=HOME, check=True, capture_output=True, text=True).stdout
+        assert any(f"results/{study}.jsonl" in changed for study in re.findall(r"`([\w-]+)`", row)), (commit, row)
+
+
+def test_every_study_has_a_manipulation_check_unless_it_measures_time_alone():
+    unchecked = {name for name in studies() if not library_values(name, AS_IT_STANDS).get("checks")}
+    assert unchecked == {"kv-decoding", "window-time"}
 
 
 def test_the_size_beside_a_verdict_covers_the_instances():
     (ladder_entry,) = ledger(15)
     assert words_of.place(ladder_entry, ladder_entry.found[0]) == "250K to 1.45M parameters, python-stdlib 3.11.7"
+    (mixed,) = ledger(21)  # the encoder-decoder at equal FLOPs has 509K parameters; four of its studies are tasks
+    assert words_of.place(mixed, mixed.found[0]) == "206K to 509K parameters, python-stdlib 3.11.7 and tasks"
+    (experts,) = ledger(16)
+    assert words_of.place(experts, experts.found[0]).startswith("251K to 1.22M parameters")
 
 
 def test_a_difference_that_is_undecided_has_a_reason():
@@ -643,7 +656,23 @@ def test_gradients_in_the_caveat_of_norm_placement_are_those_of_the_runs():
 NUMBERS_IN_CAVEATS = [
     (3, "biases", "best_loss", "without", "all", "0.007 bits per byte [0.004, 0.009]"),
     (3, "biases", "best_loss", "without", "qkv", "0.009 [0.006, 0.012]"),
-    (3, "biases", "sensitivity", "all", "without", "0.013"),
+    (3, "biases", "sensitivity", "without", "all", "0.013 [0.010, 0.016]"),
+    (
+        1,
+        "norm-placement",
+        "bits_per_byte",
+        "norm.placement=double warmup=0.1",
+        "norm.placement=pre warmup=0.1",
+        "0.031 [0.019, 0.043]",
+    ),
+    (
+        1,
+        "norm-placement",
+        "bits_per_byte",
+        "norm.placement=pre warmup=0",
+        "norm.placement=double warmup=0",
+        "0.072 [0.035, 0.108]",
+    ),
     (
         1,
         "norm-placement",
@@ -654,7 +683,11 @@ NUMBERS_IN_CAVEATS = [
     ),
     (4, "gates", "bits_per_byte", "swiglu", "gelu", "0.009 [0.003, 0.015]"),
     (4, "gates", "bits_per_byte", "glu", "gelu", "0.038 [0.029, 0.047]"),
+    (4, "gates", "bits_per_byte", "reglu", "swiglu", "0.009 [0.004, 0.014]"),
+    (12, "stability", "best_loss", "qk", "plain", "0.015 [0.002, 0.027]"),
     (13, "kv-heads", "bits_per_byte", "narrow", "mha", "0.047 [0.038, 0.055]"),
+    (15, "stability", "bits_per_byte", "qk", "plain", "0.019 bits per byte [0.014, 0.025]"),
+    (19, "late-hybrids", "bits_per_byte", "delta", "full", "0.130 bits per byte [0.104, 0.155]"),
     (13, "kv-heads", "bits_per_byte", "latent", "mha", "0.057 [0.051, 0.062]"),
     (12, "stability", "sensitivity", "qk", "plain", "-0.027 [-0.043, -0.010]"),
     (14, "window-time", "training_speed", "three-2k", "three-512", "-18.3% [-24.2, -12.5]"),
@@ -666,8 +699,8 @@ NUMBERS_IN_CAVEATS = [
     (21, "encoder-decoder", "continuation", "encoder", "prefix", "0.072 [0.051, 0.094]"),
     (6, "positions", "2 times the length", "sinusoidal", "nope", "0.048 [0.037, 0.059]"),
     (6, "positions", "2 times the length", "nope", "rope", "0.046 [0.030, 0.061]"),
-    (6, "positions", "4 times the length", "learned", "rope", "-0.005"),
-    (6, "positions", "8 times the length", "learned", "rope", "-0.051"),
+    (6, "positions", "4 times the length", "learned", "rope", "-0.005 [-0.032, 0.021]"),
+    (6, "positions", "8 times the length", "learned", "rope", "-0.051 [-0.091, -0.012]"),
     (1, "shapes", "bits_per_byte", "post at 300K", "llama at 300K", "0.072 bits per byte [0.066, 0.078]"),
     (1, "shapes", "bits_per_byte", "post at 1M", "llama at 1M", "0.103 [0.089, 0.116]"),
     (2, "shapes", "bits_per_byte", "llama at 1M", "layer at 1M", "0.005 bits per byte [-0.019, 0.029]"),
@@ -769,6 +802,22 @@ def test_the_mean_loss_over_rates_in_a_caveat_is_that_of_the_runs(arm: str, text
     }
     assert text == f"falls by {with_interval(mean['plain'] - mean[arm])}"
     assert text in claims()[12].caveat
+
+
+def test_the_gain_of_rope_over_sizes_in_a_caveat_is_that_of_the_seeds_of_all_sizes():
+    values = committed()["steps"].values["bits_per_byte"]
+    seeds = sorted(values["llama at 3M"])
+    rope, learned = (
+        np.array([[values[f"{arm} at {size}"][seed] for seed in seeds] for size in ("300K", "1M", "3M")])
+        for arm in ("llama", "learned")
+    )
+    shares = 100 * (1 - rope / learned)
+    gains = [f"{gain:.1f}%" for gain in 100 * (1 - rope.mean(1) / learned.mean(1))]
+    fall = shares[1] - shares[2]
+    low, high = interval(fall)
+    caveat = claims()[6].caveat
+    assert f"RoPE's gain is {gains[0]}, {gains[1]} and {gains[2]} of the loss" in caveat
+    assert f"From 1M to 3M it falls by {fall.mean():.1f} points [{low:.1f}, {high:.1f}]" in caveat
 
 
 def test_the_share_of_a_gain_in_a_caveat_has_the_interval_of_fieller():

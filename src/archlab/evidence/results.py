@@ -84,6 +84,14 @@ class ResultsHeader(Base):
         name, colon, _ = self.corpus.partition(":")
         return name if colon else "a task"
 
+    def compared_by(self, name: str) -> list[ArmOfResults]:
+        """Return the arm with this name and the one that it is compared with; all arms if `name` is a contrast."""
+        arms = {arm.name: arm for arm in self.arms}
+        arm = arms.get(name)
+        if arm is None:
+            return self.arms
+        return [arm] if arm.reference is None else [arms[arm.reference], arm]
+
 
 class RunInfo(Base):
     """Description of a study that was run, without the measured values."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
@@ -11,12 +10,7 @@ from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.over_sizes import SizedResult
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.results import RunInfo
-from archlab.evidence.verdicts import (
-    ClaimAtScale,
-    ClaimVerdict,
-    JudgedExpectation,
-    Role,
-)
+from archlab.evidence.verdicts import ClaimAtScale, ClaimVerdict, JudgedExpectation, Role
 from archlab.pricing.units import count, plural
 from archlab.study.formatting import margin_of, span
 from archlab.study.power import POWER
@@ -113,14 +107,19 @@ def verdict_here(entry: LedgerEntry, result: ClaimAtScale) -> str:
 
 
 def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
-    """Return the size of the models that decide, instances included, and the text of the primary prediction. Return ""
-    if it was not run."""
+    """Return the sizes of the models that decide, instances included, and the texts on which they were trained, the
+    primary prediction's first. Return "" if that was not run."""
     primary = result.primary
     about = {ran.about.study: ran.about for ran in entry.runs if ran.about.scale == result.scale}
     if primary is None or primary.study not in about:
         return ""
-    sizes = [about[one.study].arms[0].parameters for one in result.deciding if one.study in about]
-    return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {about[primary.study].text}"
+    ran = {one.study: about[one.study] for one in (primary, *result.deciding) if one.study in about}
+    sizes = [
+        arm.parameters for one in result.deciding if one.study in ran for arm in ran[one.study].compared_by(one.arm)
+    ]
+    texts = Counter(study.text for study in ran.values())
+    named = ["tasks" if text == "a task" and n > 1 else text for text, n in texts.items()]
+    return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {' and '.join(named)}"
 
 
 def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
@@ -155,9 +154,9 @@ def in_a_line(entry: LedgerEntry) -> str:
 
 def in_short(entry: LedgerEntry) -> str:
     """Return the verdict with its caveat, such as `Verdict: as claimed here (267K parameters, python-stdlib 3.11.7; 5
-    of 6 comparisons). But: ...`."""
+    of 6 comparisons; with half the margin: mixed). But: ...`."""
     first, *others = entry.found
-    here = "; ".join(filter(None, (place(entry, first), _in_numbers(first))))
+    here = "; ".join(filter(None, (place(entry, first), _in_numbers(first), other_margins(first))))
     verdict = f"{first.verdict} ({here})" if here else first.verdict
     texts = [verdict, *(f"{one.scale}: {verdict_here(entry, one)}" for one in others)]
     return f"Verdict: {', '.join(texts)}. But: {entry.claim.caveat_in_short}."
@@ -305,9 +304,11 @@ def _pair(compared: Compared) -> str:
 
 def measured_lines(found: Iterable[Compared]) -> Iterator[str]:
     """Yield lines such as `gates: SwiGLU vs ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
-    better, as claimed`. Results of the same two arms that follow each other share a line. A line also names predictions
-    that do not count."""
-    for pair, outcomes in groupby(found, key=_pair):
+    better, as claimed`. Results of the same two arms share a line. A line also names predictions that do not count."""
+    by_pair = dict[str, list[Compared]]()
+    for compared in found:
+        by_pair.setdefault(_pair(compared), []).append(compared)
+    for pair, outcomes in by_pair.items():
         yield f"{pair}, {'; '.join(map(_outcome_and_result, outcomes))}"
 
 
