@@ -1,7 +1,9 @@
 """Common errors: every command runs and shows what is said of it, and the numbers that decide are computed here."""
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,7 @@ from answers import false_sentences
 from archlab.cli.app import main
 from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
 from archlab.evidence.claims import mistakes, mistakes_about
 from archlab.evidence.intensity import attention_intensity, intensities, intensity_table
 from archlab.evidence.topics import topics
@@ -204,20 +207,58 @@ def test_centering_can_be_moved_into_the_matrices():
     assert (rmsnorm(TOKENS) - expected).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("heads", [32, 8, 1])
-@pytest.mark.parametrize("texts", [1, 64])
-def test_intensities_of_attention_are_those_of_the_formulas(heads: int, texts: int):
-    """The formulas are those of `archlab explain arithmetic-intensity`, with the widths of Llama 3 8B."""
-    config = load_config("llama-3-8b", f"model.attention.n_kv_heads={heads}")
-    b, n, d, r = texts, 8192, 32 * 128, heads / 32
+def printed(topic: str, left: str, remark: str = "", **values: float) -> float:
+    """Return the right side of `left = …` in the formula of a topic. With `remark`, the line has this remark after it.
 
-    def share(c: int) -> float:
-        return 2 * d * (1 + r) / (2 * d * (1 + r) + c)
+    `values` are those of names. Other names have their own line in the formula.
+    """
+    parts = [part for line in TOPICS[topic].formula.splitlines() for part in re.split(r"\s{2,}", f"{line}  ")]
+    right = next(
+        part.removeprefix(f"{left} = ")
+        for part, after in itertools.pairwise(parts)
+        if part.startswith(f"{left} = ") and after.startswith(remark)
+    )
+    code = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", right.replace("−", "-").replace("·", "*"))
+    names = set(re.findall(r"[a-z_]+", code)) - values.keys()
+    return eval(code, {}, {**values, **{name: printed(topic, name, **values) for name in names}})
 
-    decoding = 1 / (share(2 * n) / b + (1 - share(2 * n)) * r)
-    training = 1 / (share(n) / (b * n) + (6 + 4 * r) / (2 * d * (1 + r) + n))
-    assert attention_intensity(config, "decoding", b) == pytest.approx(decoding)
-    assert attention_intensity(config, "training", b) == pytest.approx(training, rel=1e-3)  # n tokens see (n + 1) / 2
+
+WIDTHS = {
+    "llama-3-8b": "n_heads * head_dim == d_model",
+    "qwen3-0.6b": "n_heads * head_dim == 2 * d_model",
+    "palm-540b": "n_heads * head_dim == d_model * 2 / 3",
+    "gemma-7b": "n_heads * head_dim == d_model * 4 / 3",
+}
+
+
+@pytest.mark.parametrize("preset", WIDTHS)
+@pytest.mark.parametrize("kv_heads", [None, 8, 1])
+@pytest.mark.parametrize("b", [1, 64])
+def test_intensities_of_attention_are_those_of_the_printed_formulas(preset: str, kv_heads: int | None, b: int):
+    """The formula once held only if n_heads · head_dim is d_model."""
+    config = load_config(preset, f"model.attention.n_kv_heads={kv_heads or 'null'}")
+    attention = layer_configs(config.model)[0].attention
+    widths = {name: getattr(attention, name) for name in ("n_heads", "n_kv_heads", "head_dim")}
+    widths |= {"d_model": config.model.d_model, "n": 8192, "b": b}
+    assert eval(WIDTHS[preset], {}, widths)
+    decoding = attention_intensity(config, "decoding", b)
+    share = printed("arithmetic-intensity", "w", c=2 * 8192, **widths)
+    assert 1 / decoding == pytest.approx(
+        printed("arithmetic-intensity", "1 / intensity", "decoding", w=share, **widths)
+    )
+    share_of_training = printed("arithmetic-intensity", "w", c=8192, **widths)
+    training = printed("arithmetic-intensity", "1 / intensity", "training", w=share_of_training, **widths)
+    expected = 1 / attention_intensity(config, "training", b)
+    assert training == pytest.approx(expected, rel=1e-3), "n tokens see (n + 1) / 2 on average"
+    kind = "mqa" if kv_heads == 1 else "gqa" if kv_heads else "mha"
+    left = "1 / FLOPs per byte in decoding"
+    assert 1 / decoding == pytest.approx(printed(kind, left, w=share, batch=b, **widths))
+
+
+def test_intensities_of_a_model_with_two_widths():
+    config = load_config("qwen3-0.6b")
+    found = [attention_intensity(config, *which) for which in (("decoding", 1), ("decoding", 64), ("training", 1))]
+    assert found == pytest.approx([1.727, 2.361, 1527], rel=1e-3)
 
 
 def test_intensities_of_the_whole_model_are_those_that_cost_prints(capsys: pytest.CaptureFixture[str]):
