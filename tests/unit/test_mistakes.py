@@ -73,6 +73,17 @@ def test_a_topic_shows_its_errors_on_every_page(name: str, capsys: pytest.Captur
     assert said.count("In fact: ") == len(own)
 
 
+def test_a_disputed_explanation_of_the_warm_up_is_no_fact():
+    """Xiong 2020 explains the warm-up of post-norm by large gradients, and Liu 2020 denies it."""
+    texts = [text for mistake in mistakes() for text in (mistake.fact, *mistake.shows)]
+    texts += [text for topic in TOPICS.values() for text in (topic.does, topic.why, topic.costs, *topic.shows)]
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.;]) ", text) if "warm-up" in sentence]
+    assert [sentence for sentence in sentences if re.search(r"\b(so|why|because|therefore)\b", sentence)] == []
+    naming = [text for text in texts if "warm-up" in text and "Xiong explains" in text]
+    assert len(naming) == 3
+    assert all("Liu" in text for text in naming)
+
+
 def decoder(*overrides: str, d_model: int = 16, n_layers: int = 3) -> Decoder:
     """Return a float64 decoder with random parameters."""
     model = {"vocab_size": 17, "d_model": d_model, "n_layers": n_layers, "max_seq_len": 16}
