@@ -15,7 +15,7 @@ from archlab.cli.app import main
 from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
-from archlab.evidence.claims import mistakes, mistakes_about
+from archlab.evidence.claims import mistakes, mistakes_about, sources
 from archlab.evidence.intensity import attention_intensity, intensities, intensity_table
 from archlab.evidence.topics import topics
 from archlab.exchange.configs import load_config
@@ -60,6 +60,32 @@ def test_the_ledger_lists_all_errors_and_nothing_else(capsys: pytest.CaptureFixt
     assert f"{len(mistakes())} common errors, each with the correct fact: archlab ledger mistakes" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+def test_a_comparison_names_both_commands(capsys: pytest.CaptureFixture[str], monkeypatch):
+    """A probe of LayerNorm alone once had to show that its gradients are like those of RMSNorm."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["ledger", "mistakes"]) == 0
+    printed = capsys.readouterr().out
+    for mistake in mistakes():
+        compares = any("without." in expression for expression in mistake.shows.values())
+        assert len(mistake.commands) == 1 + compares
+        assert "see   " + "\n      ".join(mistake.commands) + "\n" in printed
+    command = "archlab probe tiny-llama model.norm.kind=layernorm"
+    assert f"see   {command}\n      archlab probe tiny-llama\n" in printed
+    assert main(["explain", "centering"]) == 0
+    assert f"try      {command}\n         archlab probe tiny-llama\nshows " in capsys.readouterr().out
+
+
+def test_an_explained_topic_cites_the_publications_that_an_error_names():
+    """`archlab explain batch-norm` once had to show something about Bjorck 2018, which it did not cite."""
+    commands = {said: mistake.try_it.split() for said, mistake in ENTRIES.items()}
+    explained = [(ENTRIES[said], words[2]) for said, words in commands.items() if words[1] == "explain"]
+    assert ("bjorck2018", "batch-norm") in [(key, name) for mistake, name in explained for key in mistake.sources]
+    for mistake, name in explained:
+        text = f"{mistake.said} {mistake.fact}"
+        named = {key for key in mistake.sources if sources()[key].cited in text}
+        assert named <= {*TOPICS[name].sources}
 
 
 @pytest.mark.parametrize("name", sorted({name for mistake in mistakes() for name in mistake.topics}))
@@ -147,6 +173,15 @@ def test_z_loss_adds_the_square_of_log_z_and_makes_it_0():
     at_minimum = torch.full((1, 4, 50), -math.log(50), dtype=torch.float64)
     assert penalty(at_minimum).item() == pytest.approx(0, abs=1e-12)
     assert penalty(torch.zeros(1, 4, 50, dtype=torch.float64)).item() == pytest.approx(math.log(50) ** 2)
+
+
+def test_every_logit_is_negative_if_log_z_is_0():
+    """Whatever the logits are: each is the logarithm of a probability."""
+    for seed in range(20):
+        logits = 3 * torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        logits -= logits.logsumexp(0)
+        assert (logits < 0).all()
+        assert logits.exp().tolist() == pytest.approx(logits.softmax(0).tolist())
 
 
 def test_a_causal_window_of_w_sees_w_keys():

@@ -164,7 +164,8 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     yield from _labeled("sources", "; ".join(source.located for source in cited(topic.sources)), width)
     if topic.fields:
         yield from _labeled("type", topic.typed, width)
-    yield from _labeled("try", topic.try_it, width)
+    for n, command in enumerate(topic.commands):
+        yield from _labeled("" if n else "try", command, width)
     for n, sentence in enumerate(topic.shows):
         yield from _labeled("" if n else "shows", sentence, width)
     for n, mistake in enumerate(mistakes_about(name)):
