@@ -45,6 +45,19 @@ def test_the_topics_of_errors_exist():
     assert {name for mistake in mistakes() for name in mistake.topics} <= TOPICS.keys()
 
 
+def test_an_error_is_about_the_topics_that_it_names():
+    """Exceptions: what is said of attention in general, and the LayerNorm in a wrong formula of a block."""
+    for mistake in mistakes():
+        named = {name for name, topic in TOPICS.items() if mentions(mistake.said, topic.title)}
+        assert named - {*mistake.topics} <= {"attention", *(["layernorm"] if "parallel block" in mistake.said else [])}
+    (history,) = (mistake for mistake in mistakes() if "history of attention" in mistake.said)
+    assert history.topics == ("mha", "mqa", "gqa", "mla")
+
+
+def mentions(text: str, title: str) -> bool:
+    return bool(re.search(rf"(?<!\w){re.escape(title)}s?(?!\w)", text, re.IGNORECASE))
+
+
 def test_the_ledger_lists_all_errors_and_nothing_else(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["ledger", "mistakes"]) == 0
