@@ -237,15 +237,18 @@ def test_a_soft_cap_approaches_its_limit_and_never_reaches_it():
 
 
 def test_an_offset_of_the_stream_passes_through_layernorm_models():
-    """Centering acts on the inputs of branches. An offset of the embedding reaches the end of the stream as it is."""
-    model = decoder("model.norm={kind: layernorm, placement: pre}")
-    ends = list[Tensor]()
-    model.norm.register_forward_pre_hook(lambda _, inputs: ends.append(inputs[0]))
-    logits = model(TOKENS)
-    with torch.no_grad():
-        model.embedding.weight.add_(2.5)
-    assert (model(TOKENS) - logits).abs().max() < 1e-9
-    assert (ends[1] - ends[0] - 2.5).abs().max() < 1e-9
+    """Centering acts on the inputs of branches. An offset of the embedding reaches the end of the stream as it is.
+    RMSNorm does not remove the offset, so it changes the branches."""
+    assert "pre-norm with LayerNorm as n, and not with RMSNorm" in TOPICS["centering"].formula
+    for kind, is_centered in (("layernorm", True), ("rmsnorm", False)):
+        model = decoder(f"model.norm={{kind: {kind}, placement: pre}}")
+        ends = list[Tensor]()
+        model.norm.register_forward_pre_hook(lambda _, inputs, ends=ends: ends.append(inputs[0]))
+        logits = model(TOKENS)
+        with torch.no_grad():
+            model.embedding.weight.add_(2.5)
+        assert ((model(TOKENS) - logits).abs().max() < 1e-9) == is_centered
+        assert ((ends[1] - ends[0] - 2.5).abs().max() < 1e-9) == is_centered
 
 
 def test_centering_can_be_moved_into_the_matrices():
