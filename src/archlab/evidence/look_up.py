@@ -30,10 +30,12 @@ often short and similar, such as NSA and SWA."""
 _SIMPLIFIED = str.maketrans(
     "專丟個習僅優體餘減則動單參雙變後塊頭學實寬對層張歸徑態擴擬損據數斷無顯暫術"
     "機權構標橫殘匯彙潛點熱狀積穩線練組經綁絡絕維綴緩編縮網純縱範規計訓證識詞詢"
-    "語誤調負軟載輸過運連適錯鍵長門間隨隱頂項預頸頻饋餾驗棄強並併碼測躍轉準佈",
+    "語誤調負軟載輸過運連適錯鍵長門間隨隱頂項預頸頻饋餾驗棄強並併碼測躍轉準佈"
+    "內務疊啟師帶應掃擇撈檔檢溫監細繼續節譯試輔遲選針階佔捲",
     "专丢个习仅优体余减则动单参双变后块头学实宽对层张归径态扩拟损据数断无显暂术"
     "机权构标横残汇汇潜点热状积稳线练组经绑络绝维缀缓编缩网纯纵范规计训证识词询"
-    "语误调负软载输过运连适错键长门间随隐顶项预颈频馈馏验弃强并并码测跃转准布",
+    "语误调负软载输过运连适错键长门间随隐顶项预颈频馈馏验弃强并并码测跃转准布"
+    "内务叠启师带应扫择捞档检温监细继续节译试辅迟选针阶占卷",
 )  # fmt: skip
 """Simplified character of each traditional character in the Chinese words for topics and chapters."""
 
@@ -46,10 +48,8 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
     """
     if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
         return UsersKinds(own)
-    if found := by_name().get(plain(text)) or _chapters_by_name().get(plain(text)):
+    if found := _named(plain(text)):
         return found
-    if name := _topics_by_word().get(plain(text)):
-        return by_name()[plain(name)]
     if "=" in text:
         return _of_setting(text.replace(" ", "")) or _unknown(text)
     if fields := _fields_named(text) or _fields_with(text):
@@ -57,7 +57,21 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
     written = meant(text)
     if written.startswith("archlab has"):
         raise UserError(f"{text}: {written}")
-    return _of_settings(re.findall(r"(?:model|train|data)\.[\w.]+(?:=[^\s(]+)?", written)) or _unknown(text)
+    if fields := _of_settings(re.findall(r"(?:model|train|data)\.[\w.]+(?:=[^\s(]+)?", written)):
+        return fields
+    return next(filter(None, map(_named, _in_other_number(plain(text)))), None) or _unknown(text)
+
+
+def _named(spelling: str) -> Named | Chapter | None:
+    """Return the topic or chapter that has this normalized name, or the topic that has it as one of its words."""
+    word = _topics_by_word().get(spelling)
+    return by_name().get(spelling) or _chapters_by_name().get(spelling) or (by_name()[plain(word)] if word else None)
+
+
+def _in_other_number(noun: str) -> Iterator[str]:
+    """Yield the possible plurals of a noun, and the nouns whose plural it can be."""
+    yield from (f"{noun}s", f"{noun}es", f"{noun.removesuffix('y')}ies")
+    yield from (noun.removesuffix("s"), noun.removesuffix("es"), re.sub("ies$", "y", noun))
 
 
 def _every_field() -> dict[str, FieldHelp]:
