@@ -1,7 +1,8 @@
 """Find the topics or config fields that a word refers to, and the topics that explain what an arm changes."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -79,8 +80,10 @@ def _every_field() -> dict[str, FieldHelp]:
 
 
 def plain(text: str) -> str:
-    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters."""
-    return "".join(character for character in text.lower() if character.isalnum()).translate(_SIMPLIFIED)
+    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters. The ending
+    `++` becomes a word, because Transformer++ is not the Transformer."""
+    text = text.lower().replace("++", "plusplus")
+    return "".join(character for character in text if character.isalnum()).translate(_SIMPLIFIED)
 
 
 @cache
@@ -135,7 +138,7 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
 
 
 def _unknown(text: str) -> list[FieldHelp]:
-    if commands := list(_showing_models(text)):
+    if commands := [f"`{command}`" for command in showing_models(text)]:
         raise UserError(f"{text!r} is a name of models, not of a topic; type {' or '.join(commands)}")
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
@@ -144,17 +147,39 @@ def _unknown(text: str) -> list[FieldHelp]:
     )
 
 
-def _showing_models(text: str) -> Iterator[str]:
+def showing_models(text: str, *, is_whole: bool = False) -> Iterator[str]:
     """Yield the command that shows the preset of this name, and the one that lists the models of its family. Yield only
-    the second one if families begin with the name, as with `llama` or `gemma 2`."""
-    name = next((name for name in (*presets(), *facts()) if plain(name) == plain(text)), None)
+    the second one if families have the name.
+
+    The name may be the beginning of the names of families, as with `llama` or `gemma 2`. With `is_whole`, it must be
+    the whole name. The number of a version may be missing, and the first version may have the number 1.
+    """
+    typed = plain(text)
+    if not any(plain(name).startswith(typed.removesuffix("1")) for name in (*presets(), *facts())):
+        return
+    name = next((name for name in (*presets(), *facts()) if plain(name) == typed), None)
     if name:
-        yield f"`archlab show {name}`"
-    typed = re.sub(r"\s+", "-", text.strip().lower())
+        yield f"archlab show {name}"
     families = {entry.preset: entry.family for entry in entries()}
-    is_beginning = any(begins(family, text) for family in families.values())
-    if family := families.get(name or "") or (typed if is_beginning else None):
-        yield f"`archlab list presets --filter family={family}`"
+    if family := families.get(name or ""):
+        yield f"archlab list presets --filter family={family}"
+    elif condition := _families_named(text, dict.fromkeys(families.values()), is_whole=is_whole):
+        yield f"archlab list presets --filter {shlex.quote(condition)}"
+
+
+def _families_named(text: str, families: Iterable[str], *, is_whole: bool) -> str:
+    """Return the condition that the models of the families with this name meet, or an empty string."""
+    typed = plain(text)
+    if any(plain(family) == typed or (begins(family, text) and not is_whole) for family in families):
+        return "family=" + re.sub(r"\s+", "-", text.strip().lower())
+    if first := next((family for family in families if f"{plain(family)}1" == typed), ""):
+        return f"family=={first}"
+    versions = [family for family in families if re.sub(r"\d+$", "", plain(family)) == typed]
+    return f"family={'|'.join(versions)}" if versions and len(typed) > _SHORT else ""
+
+
+_SHORT = 2
+"""Number of letters of a word that could be the name of many things, such as `t`."""
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
