@@ -269,7 +269,7 @@ def test_centering_can_be_moved_into_the_matrices():
     assert (rmsnorm(TOKENS) - expected).abs().max() < 1e-9
 
 
-def printed(topic: str, left: str, remark: str = "", **values: float) -> float:
+def printed(topic: str, left: str, remark: str = "", /, **values: float) -> float:
     """Return the right side of `left = …` in the formula of a topic. With `remark`, the line has this remark after it.
 
     `values` are those of names. Other names have their own line in the formula.
