@@ -407,7 +407,7 @@ def test_no_family_of_models_is_unknown():
 
 
 @pytest.mark.parametrize("typed", ["seed", "k", "t", "block", "transformer++", "moe", "linear"])
-def test_a_word_that_only_begins_the_name_of_a_family_is_no_name_of_models(typed: str):
+def test_the_beginning_of_a_family_is_not_the_name_of_its_models(typed: str):
     assert [*showing_models(typed, is_whole=True)] == []
 
 

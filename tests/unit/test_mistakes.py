@@ -112,7 +112,7 @@ def test_a_topic_shows_its_errors_on_every_page(name: str, capsys: pytest.Captur
     assert said.count("In fact: ") == len(own)
 
 
-def test_a_disputed_explanation_of_the_warm_up_is_no_fact():
+def test_a_disputed_explanation_of_the_warm_up_names_both_sides():
     """Xiong 2020 explains the warm-up of post-norm by large gradients, and Liu 2020 denies it."""
     texts = [text for mistake in mistakes() for text in (mistake.fact, *mistake.shows)]
     texts += [text for topic in TOPICS.values() for text in (topic.does, topic.why, topic.costs, *topic.shows)]
