@@ -136,7 +136,11 @@ class Specializer(Statements):
         Return None if the function is too short for that or cannot be in the file.
         """
         owner = function.owner
-        if not self.body.has_variables or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
+        if (
+            not self.body.has_variables
+            or function.names
+            or any(map(has_module, (*bound.values(), *([owner] if owner else []))))
+        ):
             return None
         leaves: dict[str, ast.expr] = {}
         inner = {name: opened(name, value, leaves) for name, value in bound.items()}
