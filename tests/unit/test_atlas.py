@@ -1,5 +1,6 @@
 """The atlas: every published model loads, has its published size, and fits into the table."""
 
+import itertools
 import json
 import re
 import statistics
@@ -15,7 +16,7 @@ from archlab.atlas import select as select_module
 from archlab.atlas.adoption import CHOICES, counted, kinds
 from archlab.atlas.inspect import choices
 from archlab.atlas.models import AtlasRow
-from archlab.atlas.select import select
+from archlab.atlas.select import fields_of, select
 from archlab.atlas.table import FIGURES, HEADINGS, MORE, cells, count, evolution, more, remarks, without_architecture
 from archlab.cli import app
 from archlab.config.about import About, Certainty
@@ -427,6 +428,25 @@ def test_the_table_fits(width):
         assert all(cell in line for cell in (*cells(row), *(more(row) if width == 200 else ())))
     assert (MORE[-1] in lines[0]) == (width == 200)
     assert max(map(len, lines)) > 0.9 * width, "and uses the width"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize(("condition", "n_wide"), [("dropout>0", 0), ("tied=true", 1)])
+def test_a_row_says_nothing_twice(width: int, condition: str, n_wide: int):
+    """Every row of the models with dropout once had `dropout 0.1` twice. In wide tables, dropout has a column."""
+    rows = select([*ROWS.values()], [condition], None)
+    (field,) = fields_of([condition], None)
+    lines = [line for line, _ in evolution(rows, width, [field])]
+    said = [re.split(r"; |  +", " ".join(block)) for block in blocks(lines, {row.preset for row in rows})]
+    assert len(said) == len(rows) > 10
+    n = n_wide if width == 200 else 1
+    assert [parts for parts in said if sum(part.startswith(field) for part in parts) != n] == []
+
+
+def blocks(lines: list[str], presets: set[str]) -> list[list[str]]:
+    """Return the lines of each model."""
+    starts = [n for n, line in enumerate(lines) if line.split()[0] in presets]
+    return [lines[start:end] for start, end in itertools.pairwise([*starts, len(lines)])]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from archlab.config.vocabulary import WRITE
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.ledger import about, measured_over_sizes
-from archlab.evidence.look_up import look_up, plain, topic_of
+from archlab.evidence.look_up import look_up, plain, showing_models, topic_of
 from archlab.evidence.prices import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import in_words, usage, values
@@ -358,6 +358,9 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
         ("llama2", ["archlab list presets --filter family=llama2"]),
         ("deepseek", ["archlab list presets --filter family=deepseek"]),
         ("grok", ["archlab list presets --filter family=grok"]),
+        ("LLaMA 1", ["archlab list presets --filter family==llama"]),
+        ("OLMo 1", ["archlab list presets --filter family==olmo"]),
+        ("SmolLM", ["archlab list presets --filter 'family=smollm2|smollm3'"]),
     ],
 )
 def test_names_of_models_lead_to_the_commands_that_show_them(typed: str, commands: list[str]):
@@ -366,7 +369,46 @@ def test_names_of_models_lead_to_the_commands_that_show_them(typed: str, command
     assert re.findall("`(.*?)`", str(error.value)) == commands
     assert str(error.value).startswith(f"{typed!r} is a name of models, not of a topic; type `archlab ")
     for command in commands:
-        assert main(command.split()[1:]) == 0
+        assert main(shlex.split(command)[1:]) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "title", "family"),
+    [
+        ("Llama 3.1", "Llama 3's scaling", "llama-3.1"),
+        ("Llama 3", "Llama 3's scaling", "llama-3"),
+        ("llama3", "Llama 3's scaling", "llama3"),
+        ("Transformer", "The block of 2017", "transformer"),
+        ("Falcon", "model.position.form", "falcon"),
+        ("T5", "T5's bias", "t5"),
+        ("Chinchilla", "Tokens per parameter", "chinchilla"),
+        ("mamba", "Mamba 1", "mamba"),
+        ("Mamba 1", "Mamba 1", "=mamba"),
+        ("Mamba 2", "Mamba 2", "mamba-2"),
+        ("Kimi Linear", "Kimi delta attention", "kimi-linear"),
+        ("LFM", "Short convolution", "lfm2"),
+    ],
+)
+def test_a_name_of_models_and_of_a_topic_leads_to_both(typed: str, title: str, family: str, capsys):
+    assert main(["explain", *typed.split()]) == 0
+    first, empty, second, *_ = capsys.readouterr().out.splitlines()
+    command = f"archlab list presets --filter family={family}"
+    assert (first, empty, second) == (f"also the name of models: {command}", "", title)
+    assert main(shlex.split(command)[1:]) == 0
+
+
+def test_no_family_of_models_is_unknown():
+    """Each leads to its models, whether or not a topic has its name."""
+    for family in {row.family for row in rows()}:
+        for typed in (family, family.replace("-", " ").title()):
+            assert any(f"family={typed.lower().replace(' ', '-')}" in command for command in showing_models(typed)) or (
+                f"archlab show {family}" in showing_models(typed)
+            )
+
+
+@pytest.mark.parametrize("typed", ["seed", "k", "t", "block", "transformer++", "moe", "linear"])
+def test_the_beginning_of_a_family_is_not_the_name_of_its_models(typed: str):
+    assert [*showing_models(typed, is_whole=True)] == []
 
 
 @pytest.mark.parametrize(

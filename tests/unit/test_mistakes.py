@@ -1,7 +1,9 @@
 """Common errors: every command runs and shows what is said of it, and the numbers that decide are computed here."""
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +14,8 @@ from answers import false_sentences
 from archlab.cli.app import main
 from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.io import build_config
-from archlab.evidence.claims import mistakes, mistakes_about
+from archlab.config.layers import layer_configs
+from archlab.evidence.claims import mistakes, mistakes_about, sources
 from archlab.evidence.intensity import attention_intensity, intensities, intensity_table
 from archlab.evidence.topics import topics
 from archlab.exchange.configs import load_config
@@ -42,6 +45,19 @@ def test_the_topics_of_errors_exist():
     assert {name for mistake in mistakes() for name in mistake.topics} <= TOPICS.keys()
 
 
+def test_an_error_is_about_the_topics_that_it_names():
+    """Exceptions: what is said of attention in general, and the LayerNorm in a wrong formula of a block."""
+    for mistake in mistakes():
+        named = {name for name, topic in TOPICS.items() if mentions(mistake.said, topic.title)}
+        assert named - {*mistake.topics} <= {"attention", *(["layernorm"] if "parallel block" in mistake.said else [])}
+    (history,) = (mistake for mistake in mistakes() if "history of attention" in mistake.said)
+    assert history.topics == ("mha", "mqa", "gqa", "mla")
+
+
+def mentions(text: str, title: str) -> bool:
+    return bool(re.search(rf"(?<!\w){re.escape(title)}s?(?!\w)", text, re.IGNORECASE))
+
+
 def test_the_ledger_lists_all_errors_and_nothing_else(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["ledger", "mistakes"]) == 0
@@ -59,6 +75,32 @@ def test_the_ledger_lists_all_errors_and_nothing_else(capsys: pytest.CaptureFixt
     )
 
 
+def test_a_comparison_names_both_commands(capsys: pytest.CaptureFixture[str], monkeypatch):
+    """A probe of LayerNorm alone once had to show that its gradients are like those of RMSNorm."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["ledger", "mistakes"]) == 0
+    printed = capsys.readouterr().out
+    for mistake in mistakes():
+        compares = any("without." in expression for expression in mistake.shows.values())
+        assert len(mistake.commands) == 1 + compares
+        assert "see   " + "\n      ".join(mistake.commands) + "\n" in printed
+    command = "archlab probe tiny-llama model.norm.kind=layernorm"
+    assert f"see   {command}\n      archlab probe tiny-llama\n" in printed
+    assert main(["explain", "centering"]) == 0
+    assert f"try      {command}\n         archlab probe tiny-llama\nshows " in capsys.readouterr().out
+
+
+def test_an_explained_topic_cites_the_publications_that_an_error_names():
+    """`archlab explain batch-norm` once had to show something about Bjorck 2018, which it did not cite."""
+    commands = {said: mistake.try_it.split() for said, mistake in ENTRIES.items()}
+    explained = [(ENTRIES[said], words[2]) for said, words in commands.items() if words[1] == "explain"]
+    assert ("bjorck2018", "batch-norm") in [(key, name) for mistake, name in explained for key in mistake.sources]
+    for mistake, name in explained:
+        text = f"{mistake.said} {mistake.fact}"
+        named = {key for key in mistake.sources if sources()[key].cited in text}
+        assert named <= {*TOPICS[name].sources}
+
+
 @pytest.mark.parametrize("name", sorted({name for mistake in mistakes() for name in mistake.topics}))
 def test_a_topic_shows_its_errors_on_every_page(name: str, capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -68,6 +110,17 @@ def test_a_topic_shows_its_errors_on_every_page(name: str, capsys: pytest.Captur
     said = " ".join(capsys.readouterr().out.split())
     assert all(f"“{mistake.said}” In fact: {mistake.fact}" in said for mistake in own)
     assert said.count("In fact: ") == len(own)
+
+
+def test_a_disputed_explanation_of_the_warm_up_names_both_sides():
+    """Xiong 2020 explains the warm-up of post-norm by large gradients, and Liu 2020 denies it."""
+    texts = [text for mistake in mistakes() for text in (mistake.fact, *mistake.shows)]
+    texts += [text for topic in TOPICS.values() for text in (topic.does, topic.why, topic.costs, *topic.shows)]
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.;]) ", text) if "warm-up" in sentence]
+    assert [sentence for sentence in sentences if re.search(r"\b(so|why|because|therefore)\b", sentence)] == []
+    naming = [text for text in texts if "warm-up" in text and "Xiong explains" in text]
+    assert len(naming) == 3
+    assert all("Liu" in text for text in naming)
 
 
 def decoder(*overrides: str, d_model: int = 16, n_layers: int = 3) -> Decoder:
@@ -135,6 +188,15 @@ def test_z_loss_adds_the_square_of_log_z_and_makes_it_0():
     assert penalty(torch.zeros(1, 4, 50, dtype=torch.float64)).item() == pytest.approx(math.log(50) ** 2)
 
 
+def test_every_logit_is_negative_if_log_z_is_0():
+    """Whatever the logits are: each is the logarithm of a probability."""
+    for seed in range(20):
+        logits = 3 * torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        logits -= logits.logsumexp(0)
+        assert (logits < 0).all()
+        assert logits.exp().tolist() == pytest.approx(logits.softmax(0).tolist())
+
+
 def test_a_causal_window_of_w_sees_w_keys():
     """The stream at a position depends on the last w tokens in a model of one layer."""
     model, w, last = decoder("model.attention.window=5", n_layers=1), 5, 11
@@ -175,15 +237,18 @@ def test_a_soft_cap_approaches_its_limit_and_never_reaches_it():
 
 
 def test_an_offset_of_the_stream_passes_through_layernorm_models():
-    """Centering acts on the inputs of branches. An offset of the embedding reaches the end of the stream as it is."""
-    model = decoder("model.norm={kind: layernorm, placement: pre}")
-    ends = list[Tensor]()
-    model.norm.register_forward_pre_hook(lambda _, inputs: ends.append(inputs[0]))
-    logits = model(TOKENS)
-    with torch.no_grad():
-        model.embedding.weight.add_(2.5)
-    assert (model(TOKENS) - logits).abs().max() < 1e-9
-    assert (ends[1] - ends[0] - 2.5).abs().max() < 1e-9
+    """Centering acts on the inputs of branches. An offset of the embedding reaches the end of the stream as it is.
+    RMSNorm does not remove the offset, so it changes the branches."""
+    assert "pre-norm with LayerNorm as n, and not with RMSNorm" in TOPICS["centering"].formula
+    for kind, is_centered in (("layernorm", True), ("rmsnorm", False)):
+        model = decoder(f"model.norm={{kind: {kind}, placement: pre}}")
+        ends = list[Tensor]()
+        model.norm.register_forward_pre_hook(lambda _, inputs, ends=ends: ends.append(inputs[0]))
+        logits = model(TOKENS)
+        with torch.no_grad():
+            model.embedding.weight.add_(2.5)
+        assert ((model(TOKENS) - logits).abs().max() < 1e-9) == is_centered
+        assert ((ends[1] - ends[0] - 2.5).abs().max() < 1e-9) == is_centered
 
 
 def test_centering_can_be_moved_into_the_matrices():
@@ -204,20 +269,58 @@ def test_centering_can_be_moved_into_the_matrices():
     assert (rmsnorm(TOKENS) - expected).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("heads", [32, 8, 1])
-@pytest.mark.parametrize("texts", [1, 64])
-def test_intensities_of_attention_are_those_of_the_formulas(heads: int, texts: int):
-    """The formulas are those of `archlab explain arithmetic-intensity`, with the widths of Llama 3 8B."""
-    config = load_config("llama-3-8b", f"model.attention.n_kv_heads={heads}")
-    b, n, d, r = texts, 8192, 32 * 128, heads / 32
+def printed(topic: str, left: str, remark: str = "", /, **values: float) -> float:
+    """Return the right side of `left = …` in the formula of a topic. With `remark`, the line has this remark after it.
 
-    def share(c: int) -> float:
-        return 2 * d * (1 + r) / (2 * d * (1 + r) + c)
+    `values` are those of names. Other names have their own line in the formula.
+    """
+    parts = [part for line in TOPICS[topic].formula.splitlines() for part in re.split(r"\s{2,}", f"{line}  ")]
+    right = next(
+        part.removeprefix(f"{left} = ")
+        for part, after in itertools.pairwise(parts)
+        if part.startswith(f"{left} = ") and after.startswith(remark)
+    )
+    code = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", right.replace("−", "-").replace("·", "*"))
+    names = set(re.findall(r"[a-z_]+", code)) - values.keys()
+    return eval(code, {}, {**values, **{name: printed(topic, name, **values) for name in names}})
 
-    decoding = 1 / (share(2 * n) / b + (1 - share(2 * n)) * r)
-    training = 1 / (share(n) / (b * n) + (6 + 4 * r) / (2 * d * (1 + r) + n))
-    assert attention_intensity(config, "decoding", b) == pytest.approx(decoding)
-    assert attention_intensity(config, "training", b) == pytest.approx(training, rel=1e-3)  # n tokens see (n + 1) / 2
+
+WIDTHS = {
+    "llama-3-8b": "n_heads * head_dim == d_model",
+    "qwen3-0.6b": "n_heads * head_dim == 2 * d_model",
+    "palm-540b": "n_heads * head_dim == d_model * 2 / 3",
+    "gemma-7b": "n_heads * head_dim == d_model * 4 / 3",
+}
+
+
+@pytest.mark.parametrize("preset", WIDTHS)
+@pytest.mark.parametrize("kv_heads", [None, 8, 1])
+@pytest.mark.parametrize("b", [1, 64])
+def test_intensities_of_attention_are_those_of_the_printed_formulas(preset: str, kv_heads: int | None, b: int):
+    """The formula once held only if n_heads · head_dim is d_model."""
+    config = load_config(preset, f"model.attention.n_kv_heads={kv_heads or 'null'}")
+    attention = layer_configs(config.model)[0].attention
+    widths = {name: getattr(attention, name) for name in ("n_heads", "n_kv_heads", "head_dim")}
+    widths |= {"d_model": config.model.d_model, "n": 8192, "b": b}
+    assert eval(WIDTHS[preset], {}, widths)
+    decoding = attention_intensity(config, "decoding", b)
+    share = printed("arithmetic-intensity", "w", c=2 * 8192, **widths)
+    assert 1 / decoding == pytest.approx(
+        printed("arithmetic-intensity", "1 / intensity", "decoding", w=share, **widths)
+    )
+    share_of_training = printed("arithmetic-intensity", "w", c=8192, **widths)
+    training = printed("arithmetic-intensity", "1 / intensity", "training", w=share_of_training, **widths)
+    expected = 1 / attention_intensity(config, "training", b)
+    assert training == pytest.approx(expected, rel=1e-3), "n tokens see (n + 1) / 2 on average"
+    kind = "mqa" if kv_heads == 1 else "gqa" if kv_heads else "mha"
+    left = "1 / FLOPs per byte in decoding"
+    assert 1 / decoding == pytest.approx(printed(kind, left, w=share, batch=b, **widths))
+
+
+def test_intensities_of_a_model_with_two_widths():
+    config = load_config("qwen3-0.6b")
+    found = [attention_intensity(config, *which) for which in (("decoding", 1), ("decoding", 64), ("training", 1))]
+    assert found == pytest.approx([1.727, 2.361, 1527], rel=1e-3)
 
 
 def test_intensities_of_the_whole_model_are_those_that_cost_prints(capsys: pytest.CaptureFixture[str]):

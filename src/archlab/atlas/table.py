@@ -169,7 +169,7 @@ _NARROW = _Form(
 _WIDE = _Form(
     (*HEADINGS, *MORE),
     lambda row: (*cells(row), *more(row)),
-    remarks,
+    lambda row: [remark for remark in remarks(row) if remark != f"dropout {_known(row.about.dropout)}"],
     (*LEGEND, *LEGEND_OF_MORE, *LEGEND_OF_MARKS),
     FIELDS | MORE_FIELDS,
 )
@@ -195,7 +195,7 @@ def evolution(
             yield str(year), "bold cyan"
         for row in group:
             figures = _line(form.cells(row), widths)
-            special = "; ".join([*(_value(row, field) for field in extra_fields), *form.remarks(row)])
+            special = "; ".join(_without_repetition([_value(row, field) for field in extra_fields], form.remarks(row)))
             if is_wide:
                 lines = _wrapped(special, width, indent) or [indent]
                 yield (figures.ljust(len(indent)) + lines[0].removeprefix(indent)).rstrip(), ""
@@ -205,6 +205,13 @@ def evolution(
                 yield from ((line, "dim") for line in _wrapped(special, width, _INDENT))
     for line in form.legend:
         yield from ((part, "dim") for part in _wrapped(line, width, ""))
+
+
+def _without_repetition(values: Sequence[str], remarks: Sequence[str]) -> Sequence[str]:
+    """Return the values and then the remarks. A remark that says the same as a value takes its place, possibly with the
+    question mark of an unverified value."""
+    said = {remark.removesuffix("?"): remark for remark in remarks}
+    return list(dict.fromkeys([*(said.get(value.removesuffix(" True"), value) for value in values), *remarks]))
 
 
 def _widths(form: _Form, rows: Sequence[AtlasRow]) -> list[int]:

@@ -67,7 +67,8 @@ def _print_mistakes() -> None:
         cited_by = ", ".join(dict.fromkeys(source.cited for source in cited(mistake.sources)))
         texts = {"said": mistake.said, "but": f"{mistake.fact}{f' ({cited_by})' if cited_by else ''}"}
         lines = [line for label, text in texts.items() for line in labeled(label, text, _LABEL, out.width)]
-        lines.append(f"{'see':<{_LABEL}}{mistake.try_it}")  # never wrapped, so that it can be copied
+        for n, command in enumerate(mistake.commands):  # never wrapped, so that they can be copied
+            lines.append(f"{'' if n else 'see':<{_LABEL}}{command}")
         for sentence in mistake.shows:
             lines += labeled("", sentence, _LABEL, out.width)
         for line in (*lines, ""):

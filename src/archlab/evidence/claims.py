@@ -14,6 +14,7 @@ from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
+from archlab.evidence.topics import commands_of
 from archlab.study.outcomes.schema import Unit
 from archlab.study.record import Trend
 
@@ -233,6 +234,11 @@ class Mistake(Base):
     shows: Annotated[dict[Line, Line], Field(min_length=1)]
     """Sentences about the output of the command, each mapped to a Python expression for the same statement, as in
     `Topic.shows`. For `python -c`, the name `printed` is the printed text."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands to print for `try_it`, as in `commands_of`."""
+        return commands_of(self.try_it, self.shows)
 
 
 _Read = TypeVar("_Read")

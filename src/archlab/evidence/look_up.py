@@ -1,7 +1,8 @@
 """Find the topics or config fields that a word refers to, and the topics that explain what an arm changes."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -30,10 +31,12 @@ often short and similar, such as NSA and SWA."""
 _SIMPLIFIED = str.maketrans(
     "專丟個習僅優體餘減則動單參雙變後塊頭學實寬對層張歸徑態擴擬損據數斷無顯暫術"
     "機權構標橫殘匯彙潛點熱狀積穩線練組經綁絡絕維綴緩編縮網純縱範規計訓證識詞詢"
-    "語誤調負軟載輸過運連適錯鍵長門間隨隱頂項預頸頻饋餾驗棄強並併碼測躍轉準佈",
+    "語誤調負軟載輸過運連適錯鍵長門間隨隱頂項預頸頻饋餾驗棄強並併碼測躍轉準佈"
+    "內務疊啟師帶應掃擇撈檔檢溫監細繼續節譯試輔遲選針階佔捲",
     "专丢个习仅优体余减则动单参双变后块头学实宽对层张归径态扩拟损据数断无显暂术"
     "机权构标横残汇汇潜点热状积稳线练组经绑络绝维缀缓编缩网纯纵范规计训证识词询"
-    "语误调负软载输过运连适错键长门间随隐顶项预颈频馈馏验弃强并并码测跃转准布",
+    "语误调负软载输过运连适错键长门间随隐顶项预颈频馈馏验弃强并并码测跃转准布"
+    "内务叠启师带应扫择捞档检温监细继续节译试辅迟选针阶占卷",
 )  # fmt: skip
 """Simplified character of each traditional character in the Chinese words for topics and chapters."""
 
@@ -46,10 +49,8 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
     """
     if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
         return UsersKinds(own)
-    if found := by_name().get(plain(text)) or _chapters_by_name().get(plain(text)):
+    if found := _named(plain(text)):
         return found
-    if name := _topics_by_word().get(plain(text)):
-        return by_name()[plain(name)]
     if "=" in text:
         return _of_setting(text.replace(" ", "")) or _unknown(text)
     if fields := _fields_named(text) or _fields_with(text):
@@ -57,7 +58,21 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
     written = meant(text)
     if written.startswith("archlab has"):
         raise UserError(f"{text}: {written}")
-    return _of_settings(re.findall(r"(?:model|train|data)\.[\w.]+(?:=[^\s(]+)?", written)) or _unknown(text)
+    if fields := _of_settings(re.findall(r"(?:model|train|data)\.[\w.]+(?:=[^\s(]+)?", written)):
+        return fields
+    return next(filter(None, map(_named, _in_other_number(plain(text)))), None) or _unknown(text)
+
+
+def _named(spelling: str) -> Named | Chapter | None:
+    """Return the topic or chapter that has this normalized name, or the topic that has it as one of its words."""
+    word = _topics_by_word().get(spelling)
+    return by_name().get(spelling) or _chapters_by_name().get(spelling) or (by_name()[plain(word)] if word else None)
+
+
+def _in_other_number(noun: str) -> Iterator[str]:
+    """Yield the possible plurals of a noun, and the nouns whose plural it can be."""
+    yield from (f"{noun}s", f"{noun}es", f"{noun.removesuffix('y')}ies")
+    yield from (noun.removesuffix("s"), noun.removesuffix("es"), re.sub("ies$", "y", noun))
 
 
 def _every_field() -> dict[str, FieldHelp]:
@@ -65,8 +80,10 @@ def _every_field() -> dict[str, FieldHelp]:
 
 
 def plain(text: str) -> str:
-    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters."""
-    return "".join(character for character in text.lower() if character.isalnum()).translate(_SIMPLIFIED)
+    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters. The ending
+    `++` becomes a word, because Transformer++ is not the Transformer."""
+    text = text.lower().replace("++", "plusplus")
+    return "".join(character for character in text if character.isalnum()).translate(_SIMPLIFIED)
 
 
 @cache
@@ -121,7 +138,7 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
 
 
 def _unknown(text: str) -> list[FieldHelp]:
-    if commands := list(_showing_models(text)):
+    if commands := [f"`{command}`" for command in showing_models(text)]:
         raise UserError(f"{text!r} is a name of models, not of a topic; type {' or '.join(commands)}")
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
@@ -130,17 +147,39 @@ def _unknown(text: str) -> list[FieldHelp]:
     )
 
 
-def _showing_models(text: str) -> Iterator[str]:
+def showing_models(text: str, *, is_whole: bool = False) -> Iterator[str]:
     """Yield the command that shows the preset of this name, and the one that lists the models of its family. Yield only
-    the second one if families begin with the name, as with `llama` or `gemma 2`."""
-    name = next((name for name in (*presets(), *facts()) if plain(name) == plain(text)), None)
+    the second one if families have the name.
+
+    The name may be the beginning of the names of families, as with `llama` or `gemma 2`. With `is_whole`, it must be
+    the whole name. The number of a version may be missing, and the first version may have the number 1.
+    """
+    typed = plain(text)
+    if not any(plain(name).startswith(typed.removesuffix("1")) for name in (*presets(), *facts())):
+        return
+    name = next((name for name in (*presets(), *facts()) if plain(name) == typed), None)
     if name:
-        yield f"`archlab show {name}`"
-    typed = re.sub(r"\s+", "-", text.strip().lower())
+        yield f"archlab show {name}"
     families = {entry.preset: entry.family for entry in entries()}
-    is_beginning = any(begins(family, text) for family in families.values())
-    if family := families.get(name or "") or (typed if is_beginning else None):
-        yield f"`archlab list presets --filter family={family}`"
+    if family := families.get(name or ""):
+        yield f"archlab list presets --filter family={family}"
+    elif condition := _families_named(text, dict.fromkeys(families.values()), is_whole=is_whole):
+        yield f"archlab list presets --filter {shlex.quote(condition)}"
+
+
+def _families_named(text: str, families: Iterable[str], *, is_whole: bool) -> str:
+    """Return the condition that the models of the families with this name meet, or an empty string."""
+    typed = plain(text)
+    if any(plain(family) == typed or (begins(family, text) and not is_whole) for family in families):
+        return "family=" + re.sub(r"\s+", "-", text.strip().lower())
+    if first := next((family for family in families if f"{plain(family)}1" == typed), ""):
+        return f"family=={first}"
+    versions = [family for family in families if re.sub(r"\d+$", "", plain(family)) == typed]
+    return f"family={'|'.join(versions)}" if versions and len(typed) > _SHORT else ""
+
+
+_SHORT = 2
+"""Number of letters of a word that could be the name of many things, such as `t`."""
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:

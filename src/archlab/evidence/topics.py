@@ -6,7 +6,7 @@ a lecture.
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any
@@ -70,6 +70,11 @@ class Topic(Base):
     """Tests that compare the formula with the code."""
 
     @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands to print for `try_it`, as in `commands_of`."""
+        return commands_of(self.try_it, self.shows)
+
+    @property
     def typed(self) -> str:
         """`fields` as arguments for the command line."""
         return shlex.join(self.settings)
@@ -98,6 +103,14 @@ class Topic(Base):
         if is_named or value in _ANY or path not in self.fields or len(self.conditions) > _FEW_CONDITIONS:
             return ""
         return re.sub(r"(model|train|about)\.(\w+\.)*", "", last)
+
+
+def commands_of(command: str, shows: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command. If a sentence about its output compares this output with that of the config without the
+    overrides, return the command for this config as well."""
+    if not any(re.search(r"\bwithout\.", expression) for expression in shows.values()):
+        return (command,)
+    return command, " ".join(word for word in command.split() if "=" not in word)
 
 
 _ANY = ("0", "true", "false", "none", "null")

@@ -12,7 +12,7 @@ from archlab.displayed import Displayed
 from archlab.evidence.claims import cited, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.intensity import intensities, intensity_table
-from archlab.evidence.look_up import Named, UsersKinds, look_up
+from archlab.evidence.look_up import Named, UsersKinds, look_up, showing_models
 from archlab.evidence.prices import BASE, CONTEXT, equal_size, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
@@ -40,6 +40,8 @@ class Explanation(Displayed):
 
     match: UsersKinds | Named | Chapter | list[FieldHelp] | None
     """Topic with its name, chapter, fields, or kinds of plug-ins that the word names. None means all topics."""
+    word: str = ""
+    """Word that was looked up."""
 
     @property
     def data(self) -> Any:
@@ -59,6 +61,12 @@ class Explanation(Displayed):
     def lines(self, width: int) -> Iterator[str]:
         """Yield the explanation in lines of at most `width` columns, or 40 if that is more."""
         width = max(width, _NARROWEST)
+        for command in showing_models(self.word, is_whole=True) if self.word else ():
+            yield f"also the name of models: {command}"
+            yield ""
+        yield from self._lines(width)
+
+    def _lines(self, width: int) -> Iterator[str]:
         match self.match:
             case None:
                 return _contents(width)
@@ -84,7 +92,7 @@ def explain(word: str = "", *, plugins: Sequence[str] = ()) -> Explanation:
     """
     trust.accept(*plugins)
     resolve_and_import(tuple(plugins))
-    return Explanation(look_up(word) if word else None)
+    return Explanation(look_up(word) if word else None, word)
 
 
 def _contents(width: int) -> Iterator[str]:
@@ -164,7 +172,8 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     yield from _labeled("sources", "; ".join(source.located for source in cited(topic.sources)), width)
     if topic.fields:
         yield from _labeled("type", topic.typed, width)
-    yield from _labeled("try", topic.try_it, width)
+    for n, command in enumerate(topic.commands):
+        yield from _labeled("" if n else "try", command, width)
     for n, sentence in enumerate(topic.shows):
         yield from _labeled("" if n else "shows", sentence, width)
     for n, mistake in enumerate(mistakes_about(name)):
