@@ -509,7 +509,7 @@ HERE = {
     "sliding-window": "windows of 16 vs full attention, right answers: -46.5 [",
     "mamba2": "3 in 4 layers Mamba-2 vs attention, right answers: -18.3 [-27.6, -8.9] percentage points, 96.7% interval, not testable here",
     "gated-delta": "gated delta vs attention, loss on held-out text: -0.033",
-    "shared-expert": "8 experts, 1 active and 1 shared vs dense, loss on held-out text: 0.024",
+    "shared-expert": "8 experts, 1 active and 1 shared vs dense, loss on held-out text: -0.005",
     "heads": "1 head of 64 vs 4 heads of 16, loss on held-out text: 0.010",
     "depth": "8 layers of 48 vs 4 layers of 64, loss on held-out text: 0.053",
     "vocabulary-size": "8,192 vs 1,024, loss on held-out text: -0.137",

@@ -49,7 +49,7 @@ LIMITS = (
     "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Statements were "
     "narrowed on 29 and 30 November 2026, also with known results: those of claims 2 to 4, 7 to 13, 15 to 17, 19 to 22 "
     "and 24. The caveats say what is left out. Claims 2, 3, 4, 5, 6, 8, 9, 18 and 19 share five runs of one model, and "
-    "claim 11 repeats these. Claims 13 and 16 share ten, which claim 20 repeats. Claims 2, 3, 4, 6, 13 and 15 share "
+    "claim 11 repeats these. Claims 13, 16 and 20 repeat ten others. Claims 2, 3, 4, 6, 13 and 15 share "
     "runs of the ladder, and claims 15, 16 and 19 those of its further steps. Claims 16 and 17 repeat five, and claim "
     "11 repeats fifteen. So they are not independent evidence. Claims 23 and 24 begin with models that were trained on "
     "2M tokens before."
