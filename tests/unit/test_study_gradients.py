@@ -1,9 +1,10 @@
-"""The loss trains every part of the models that the studies of archlab compare."""
+"""The next-token loss has a gradient for every parameter of the models of archlab's studies, at their own scale."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from archlab import load_config
 from archlab.config.io import studies
 from archlab.config.schema import ModelConfig
 from archlab.model.decoder import Decoder
@@ -20,6 +21,20 @@ def test_the_loss_reaches_every_parameter(name, monkeypatch):
     assert untrained == {}
 
 
+def test_a_router_whose_only_weight_is_always_1_has_no_gradient():
+    mixture = [
+        "model.n_layers=1",
+        "model.mlp.kind=moe",
+        "model.mlp.experts=4",
+        "model.mlp.active=1",
+        "model.mlp.d_ff=16",
+    ]
+    one = load_config("tiny-llama", *mixture).model
+    scaled = load_config("tiny-llama", *mixture, "model.mlp.router.normalise=false").model
+    assert untrained_parameters(one) == ["layers.0.mlp.router.weight"]
+    assert untrained_parameters(scaled) == []
+
+
 def untrained_parameters(config: ModelConfig) -> list[str]:
     model, generator = Decoder(config, seed=0), torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -29,9 +44,11 @@ def untrained_parameters(config: ModelConfig) -> list[str]:
     source = torch.randint(config.vocab_size, (2, 40), generator=generator) if config.encoder else None
     logits = model(tokens[:, :-1], source=source)
     F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    # Without rotation, a bias of the keys adds the same number to all scores of a query.
+    changes_nothing = config.position.kind != "rope"
     return [
         name
         for name, parameter in model.named_parameters()
-        # Without rotation, a bias of the keys adds the same number to all scores of a query, which changes nothing.
-        if not name.endswith(".k.bias") and (parameter.grad is None or parameter.grad.norm() < 1e-6)
+        if not (name.endswith(".k.bias") and changes_nothing)
+        and (parameter.grad is None or parameter.grad.norm() < 1e-6)
     ]

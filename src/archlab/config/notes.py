@@ -12,11 +12,11 @@ from archlab.config.schema import Config
 
 def notes(raw: Raw, overrides: Sequence[str], config: Config) -> list[str]:
     """Return the notes on raw values and their overrides. `config` is the valid config that results from both."""
-    return [*_kept_width(raw, overrides, config.model.mlp.kind), *untrained_parts(config)]
+    return [*_kept_width(raw, overrides, config.model.mlp.kind), *untrained_router(config)]
 
 
-def untrained_parts(config: Config) -> list[str]:
-    """Return a note for each part of the model that the loss does not train."""
+def untrained_router(config: Config) -> list[str]:
+    """Return a note if the cross-entropy does not train a router, because its only active expert has the weight 1."""
     mixtures = [layer.mlp for layer in layer_configs(config.model) if isinstance(layer.mlp, MoE)]
     if not any(mlp.active == 1 and mlp.router.normalise for mlp in mixtures):
         return []

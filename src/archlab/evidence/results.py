@@ -84,7 +84,7 @@ class ResultsHeader(Base):
         name, colon, _ = self.corpus.partition(":")
         return name if colon else "a task"
 
-    def compared_by(self, name: str) -> list[ArmOfResults]:
+    def arms_compared(self, name: str) -> list[ArmOfResults]:
         """Return the arm with this name and the one that it is compared with; all arms if `name` is a contrast."""
         arms = {arm.name: arm for arm in self.arms}
         arm = arms.get(name)

@@ -66,7 +66,7 @@ class Evaluator:
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
         raise NotImplementedError
 
-    def call_without_variables(self, function: Function, arguments: dict[str, Value]) -> Value:
+    def run_unwritten(self, function: Function, bound: dict[str, Value]) -> Value:
         raise NotImplementedError
 
     def read(self, name: str, names: dict[str, Value], home: Module) -> Value:
@@ -179,7 +179,7 @@ class Evaluator:
             getter = getattr(getattr(type(config), name, None), "fget", None)
             if isinstance(value, int | float) and isinstance(getter, FunctionType):
                 home, node = definition(getter)
-                computed = self.call_without_variables(Function(node, home), {"self": Known(config)})
+                computed = self.run_unwritten(Function(node, home), {"self": Known(config)})
                 return computed if isinstance(computed, Known) and computed.value == value else Known(value)
             return Known(value)
         return Known(value, self.constant(config, name, value))

@@ -81,17 +81,17 @@ class Specializer(Statements):
         for name in KEPT & set(bound):
             if isinstance(value := plain(bound[name]), int | tuple):
                 record.arguments[name], bound[name] = lift(bound[name]), Known(value, named(name))
-        self.call_without_variables(function, bound)
+        self.run_unwritten(function, bound)
         return record
 
-    def call_without_variables(self, function: Function, arguments: dict[str, Value]) -> Value:
-        """Run an `__init__` or a property of a config, neither of which becomes a function in the flattened file.
+    def run_unwritten(self, function: Function, bound: dict[str, Value]) -> Value:
+        """Run a function that is not written to the file: an `__init__`, or a property of a config.
 
-        Variables of such a function would be undefined in the file, so its result contains their values instead.
+        Its variables would be undefined there, so its result contains their values. `bound` maps parameters to values.
         """
-        outer, self.body = self.body, Body(has_variables=False)
+        outer, self.body = self.body, Body(writes_variables=False)
         try:
-            return self.run_function(function, arguments)
+            return self.run_function(function, bound)
         finally:
             self.body = outer
 
@@ -124,7 +124,7 @@ class Specializer(Statements):
     def _inlined(self, function: Function, bound: dict[str, Value]) -> Value:
         """Inline a call into its caller. An argument that is a longer expression becomes a variable."""
         for name, value in bound.items():
-            if isinstance(value, Code) and not is_simple(value.expr) and self.body.has_variables:
+            if isinstance(value, Code) and not is_simple(value.expr) and self.body.writes_variables:
                 variable = self.variable(name)
                 self.body.steps.append(assign([variable], value.expr, is_argument=True))
                 bound = {**bound, name: Code(named(variable))}
@@ -137,7 +137,7 @@ class Specializer(Statements):
         """
         owner = function.owner
         if (
-            not self.body.has_variables
+            not self.body.writes_variables
             or function.names
             or any(map(has_module, (*bound.values(), *([owner] if owner else []))))
         ):

@@ -32,9 +32,9 @@ class Body:
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     """Calls that are being inlined into this function, from the outermost to the innermost."""
-    has_variables: bool = True
-    """Whether assignments to variables are written. False for an `__init__`, which only creates attributes, and for a
-    property of a config, of which only the result is written."""
+    writes_variables: bool = True
+    """Whether an assignment to a variable is written to the file. If not, its uses contain the assigned value, as in an
+    `__init__` or in a property of a config."""
 
 
 class Statements(Evaluator):
@@ -164,7 +164,7 @@ class Statements(Evaluator):
 
         If it is code, or a number that is computed from several constants, write the assignment to the flattened file.
         """
-        if not self.body.has_variables:
+        if not self.body.writes_variables:
             return value
         carried = self.body.frames[-1].carried.get(name)
         match value:

@@ -7,7 +7,7 @@ from archlab.config.core.merge import Raw, expand
 from archlab.config.core.old_form import from_old_path
 from archlab.config.core.registry import kinds
 from archlab.config.identity import flatten
-from archlab.config.notes import untrained_parts
+from archlab.config.notes import untrained_router
 from archlab.config.objective import Objective, ever_continues_text, ever_hides_tokens, score_meaning
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
@@ -252,18 +252,23 @@ def scores_mean_the_same(arms: Sequence[Arm]) -> bool:
 
 
 def arm_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[str]:
-    """Return notes on arms of which a part is not trained, or whose objective does not train what is scored."""
-    scored = any(isinstance(outcome, Continuation) for outcome in outcomes)
-    return [f"{arm.label}: {text}" for arm in arms for text in (*untrained_parts(arm.config), *_untrained(arm, scored))]
+    """Return notes on arms whose router is not trained, or whose objective does not train the continuations that are
+    scored."""
+    scores_continuations = any(isinstance(outcome, Continuation) for outcome in outcomes)
+    notes = {arm.label: untrained_router(arm.config) for arm in arms}
+    if scores_continuations:
+        for arm in arms:
+            notes[arm.label] += _untrained_continuations(arm.config.train.objective)
+    return [f"{label}: {text}" for label, texts in notes.items() for text in texts]
 
 
-def _untrained(arm: Arm, scores_continuations: bool) -> Iterator[str]:
-    objective = arm.config.train.objective
-    if scores_continuations and not ever_continues_text(objective):
-        yield (
-            f"train.objective.kind={objective.kind} does not train the model to continue a text, so its continuations "
-            "show what it does without such training"
-        )
+def _untrained_continuations(objective: Objective) -> list[str]:
+    if ever_continues_text(objective):
+        return []
+    return [
+        f"train.objective.kind={objective.kind} does not train the model to continue a text, so its continuations show "
+        "what it does without such training"
+    ]
 
 
 def _other_scores(arms: Sequence[Arm]) -> Problem:

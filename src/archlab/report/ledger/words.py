@@ -49,7 +49,7 @@ LIMITS = (
     "Which prediction decides a claim was chosen on 27 November 2026, when the results were known. Statements were "
     "narrowed on 29 and 30 November 2026, also with known results: those of claims 2 to 4, 7 to 13, 15 to 17, 19 to 22 "
     "and 24. The caveats say what is left out. Claims 2, 3, 4, 5, 6, 8, 9, 18 and 19 share five runs of one model, and "
-    "claim 11 repeats these. Claims 13, 16 and 20 repeat ten others. Claims 2, 3, 4, 6, 13 and 15 share "
+    "claim 11 repeats these. Claims 13, 16 and 20 each train ten other runs again. Claims 2, 3, 4, 6, 13 and 15 share "
     "runs of the ladder, and claims 15, 16 and 19 those of its further steps. Claims 16 and 17 repeat five, and claim "
     "11 repeats fifteen. So they are not independent evidence. Claims 23 and 24 begin with models that were trained on "
     "2M tokens before."
@@ -113,11 +113,9 @@ def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
     about = {ran.about.study: ran.about for ran in entry.runs if ran.about.scale == result.scale}
     if primary is None or primary.study not in about:
         return ""
-    ran = {one.study: about[one.study] for one in (primary, *result.deciding) if one.study in about}
-    sizes = [
-        arm.parameters for one in result.deciding if one.study in ran for arm in ran[one.study].compared_by(one.arm)
-    ]
-    texts = Counter(study.text for study in ran.values())
+    deciding = [judged for judged in (primary, *result.deciding) if judged.study in about]
+    sizes = [arm.parameters for judged in deciding for arm in about[judged.study].arms_compared(judged.arm)]
+    texts = Counter(about[study].text for study in dict.fromkeys(judged.study for judged in deciding))
     named = ["tasks" if text == "a task" and n > 1 else text for text, n in texts.items()]
     return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {' and '.join(named)}"
 
