@@ -113,12 +113,12 @@ def test_a_topic_shows_its_errors_on_every_page(name: str, capsys: pytest.Captur
 
 
 def test_a_disputed_explanation_of_the_warm_up_names_both_sides():
-    """Xiong 2020 explains the warm-up of post-norm by large gradients, and Liu 2020 denies it."""
+    """Xiong 2020 attributes the warm-up of post-norm to large gradients, and Liu 2020 denies it."""
     texts = [text for mistake in mistakes() for text in (mistake.fact, *mistake.shows)]
     texts += [text for topic in TOPICS.values() for text in (topic.does, topic.why, topic.costs, *topic.shows)]
     sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.;]) ", text) if "warm-up" in sentence]
     assert [sentence for sentence in sentences if re.search(r"\b(so|why|because|therefore)\b", sentence)] == []
-    naming = [text for text in texts if "warm-up" in text and "Xiong explains" in text]
+    naming = [text for text in texts if "warm-up" in text and "Xiong attributes" in text]
     assert len(naming) == 3
     assert all("Liu" in text for text in naming)
 

@@ -246,8 +246,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.post_norm_warmup,
         usual=always(MoreThanZero()),
-        why="Without a warm-up, training of a post-norm model often diverges. Xiong explains this by gradients that "
-        "are largest in the last layers. Liu denies that they are the root cause.",
+        why="Without a warm-up, training of a post-norm model often diverges. Xiong attributes this to gradients "
+        "that are largest in the last layers. Liu denies that they are the root cause.",
         sources=("xiong2020", "liu2020"),
         claims=(1,),
         broken_by=("model.norm.placement=post", "train.warmup=0"),
