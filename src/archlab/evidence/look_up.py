@@ -65,8 +65,10 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
 
 def _named(spelling: str) -> Named | Chapter | None:
     """Return the topic or chapter that has this normalized name, or the topic that has it as one of its words."""
-    word = _topics_by_word().get(spelling)
-    return by_name().get(spelling) or _chapters_by_name().get(spelling) or (by_name()[plain(word)] if word else None)
+    if found := by_name().get(spelling) or _chapters_by_name().get(spelling):
+        return found
+    name = _topics_by_word().get(spelling)
+    return by_name()[plain(name)] if name else None
 
 
 def _in_other_number(noun: str) -> Iterator[str]:
