@@ -71,10 +71,20 @@ def _named(spelling: str) -> Named | Chapter | None:
     return by_name()[plain(name)] if name else None
 
 
+_SHORTEST_NOUN = 4
+"""Minimum number of letters of a word that is looked up in the other number. Shorter words are often typos: `bia` and
+`los` are not the singular of bias and loss."""
+
+
 def _in_other_number(noun: str) -> Iterator[str]:
-    """Yield the possible plurals of a noun, and the nouns whose plural it can be."""
-    yield from (f"{noun}s", f"{noun}es", f"{noun.removesuffix('y')}ies")
-    yield from (noun.removesuffix("s"), noun.removesuffix("es"), re.sub("ies$", "y", noun))
+    """Yield the nouns that can be the plural or the singular of a noun."""
+    if len(noun) < _SHORTEST_NOUN:
+        return
+    for singular, plural in (("y", "ies"), ("", "es"), ("", "s")):
+        if noun.endswith(singular):
+            yield noun.removesuffix(singular) + plural
+        if noun.endswith(plural):
+            yield noun.removesuffix(plural) + singular
 
 
 def _every_field() -> dict[str, FieldHelp]:
