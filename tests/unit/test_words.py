@@ -20,6 +20,11 @@ def test_no_word_has_two_meanings():
     assert sorted(by_name().keys() & {*listed}) == [], "the topic has this spelling already"
 
 
+def test_a_plus_is_a_word():
+    assert plain("Transformer++") == plain("transformer plus plus") != plain("transformer")
+    assert plain("Command R+") == plain("command-r-plus")
+
+
 def test_a_topic_is_explained_under_its_chinese_name():
     found = {
         "旋转位置编码": "rope",

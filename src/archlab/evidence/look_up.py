@@ -8,7 +8,7 @@ from typing import Any
 
 from archlab.atlas.models import entries
 from archlab.config.core.registry import Registered, kind_of, users_kinds
-from archlab.config.io import begins, facts, presets
+from archlab.config.io import begins, facts, presets, words_of
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
@@ -92,10 +92,9 @@ def _every_field() -> dict[str, FieldHelp]:
 
 
 def plain(text: str) -> str:
-    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters. The ending
-    `++` becomes a word, because Transformer++ is not the Transformer."""
-    text = text.lower().replace("++", "plusplus")
-    return "".join(character for character in text if character.isalnum()).translate(_SIMPLIFIED)
+    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters. Each `+`
+    becomes the word plus, because Transformer++ is not the Transformer."""
+    return "".join(character for character in "".join(words_of(text)) if character.isalnum()).translate(_SIMPLIFIED)
 
 
 @cache
