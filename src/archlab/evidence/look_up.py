@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -158,39 +158,55 @@ def _unknown(text: str) -> list[FieldHelp]:
     )
 
 
-def showing_models(text: str, *, is_whole: bool = False) -> Iterator[str]:
-    """Yield the command that shows the preset of this name, and the one that lists the models of its family. Yield only
-    the second one if families have the name.
+def showing_models(text: str) -> Iterator[str]:
+    """Yield the command that shows the preset of this name, and the one that lists the models of its family. Without
+    such a preset, the text may also name families or begin their names."""
+    preset = next((name for name in (*presets(), *facts()) if plain(name) == plain(text)), "")
+    if preset:
+        yield f"archlab show {preset}"
+    name = _families().get(preset, text)
+    if families := families_named(name) or [family for family in _families().values() if begins(family, name)]:
+        yield listing_models(name, families)
 
-    The name may be the beginning of the names of families, as with `llama` or `gemma 2`. With `is_whole`, it must be
-    the whole name. The number of a version may be missing, and the first version may have the number 1.
+
+_VERSION = re.compile(r"-?(?<!\d)\d{1,2}(\.\d+)?$")
+"""Number of a version at the end of a family's name. A year is no version."""
+
+_SHORTEST_NAME = 3
+"""Minimum number of letters of a family's name without its version. `t` can mean many things besides T5."""
+
+
+def families_named(text: str) -> list[str]:
+    """Return the families of models that have this name.
+
+    The first version of a family may have the number 1: `LLaMA 1` names llama. The number may be missing if no family
+    has the name without it: `SmolLM` names smollm2 and smollm3.
     """
     typed = plain(text)
-    if not any(plain(name).startswith(typed.removesuffix("1")) for name in (*presets(), *facts())):
-        return
-    name = next((name for name in (*presets(), *facts()) if plain(name) == typed), None)
-    if name:
-        yield f"archlab show {name}"
-    families = {entry.preset: entry.family for entry in entries()}
-    if family := families.get(name or ""):
-        yield f"archlab list presets --filter family={family}"
-    elif condition := _families_named(text, dict.fromkeys(families.values()), is_whole=is_whole):
-        yield f"archlab list presets --filter {shlex.quote(condition)}"
+    if not any(plain(preset).startswith(typed.removesuffix("1")) for preset in (*presets(), *facts())):
+        return []  # reading no config, which would take as long as the rest of an explanation
+    families = list(dict.fromkeys(_families().values()))
+    return (
+        [family for family in families if plain(family) == typed]
+        or [family for family in families if f"{plain(family)}1" == typed]
+        or [family for family in families if plain(_VERSION.sub("", family)) == typed and len(typed) >= _SHORTEST_NAME]
+    )
 
 
-def _families_named(text: str, families: Iterable[str], *, is_whole: bool) -> str:
-    """Return the condition that the models of the families with this name meet, or an empty string."""
-    typed = plain(text)
-    if any(plain(family) == typed or (begins(family, text) and not is_whole) for family in families):
-        return "family=" + re.sub(r"\s+", "-", text.strip().lower())
-    if first := next((family for family in families if f"{plain(family)}1" == typed), ""):
-        return f"family=={first}"
-    versions = [family for family in families if re.sub(r"\d+$", "", plain(family)) == typed]
-    return f"family={'|'.join(versions)}" if versions and len(typed) > _SHORT else ""
+@cache
+def _families() -> dict[str, str]:
+    """Map each preset of a published model to its family."""
+    return {entry.preset: entry.family for entry in entries()}
 
 
-_SHORT = 2
-"""Number of letters of a word that could be the name of many things, such as `t`."""
+def listing_models(name: str, families: Sequence[str]) -> str:
+    """Return the command that lists the models of the families that a name refers to. If a family begins with the name,
+    the command lists all families that do: `llama` also lists Llama 2."""
+    if any(begins(family, name) for family in families):
+        condition = f"family={'-'.join(name.lower().split())}"
+    else:
+        condition = f"family=={'|'.join(families)}"
+    return f"archlab list presets --filter {shlex.quote(condition)}"
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
