@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from archlab.cli.app import main
+from archlab.evidence.topics import commands_of
 
 
 class Answer(dict[str, Any]):
@@ -28,7 +29,6 @@ def _answer_of(*words: str) -> Answer:
 def false_sentences(command: str, shows: Mapping[str, str]) -> list[str]:
     """Return the sentences about the output of a command whose expressions are false."""
     program, *words = shlex.split(command)
-    expressions = " ".join(shows.values())
     if program == "python":
         option, code = words
         assert option == "-c"
@@ -38,7 +38,7 @@ def false_sentences(command: str, shows: Mapping[str, str]) -> list[str]:
     else:
         assert program == "archlab"
         names = Answer(_answer_of(*words))
-        if "without." in expressions:
-            names["without"] = _answer_of(*(word for word in words if "=" not in word))
+        for without in commands_of(command, shows)[1:]:
+            names["without"] = _answer_of(*shlex.split(without)[1:])
         names["answer"] = _answer_of(*words)
     return [sentence for sentence, expression in shows.items() if not eval(expression, dict(names))]

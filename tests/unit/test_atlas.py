@@ -443,6 +443,18 @@ def test_a_row_says_nothing_twice(width: int, condition: str, n_wide: int):
     assert [parts for parts in said if sum(part.startswith(field) for part in parts) != n] == []
 
 
+def test_an_unverified_value_is_not_said_twice():
+    """The remark `dropout 0.1?` once stood beside the column of the dropout."""
+    row = ROWS["bert-base"]
+    about = row.about.model_copy(update={"unverified": ("model.dropout", "about.dropout")})
+    doubted = row.model_copy(update={"about": about, "tricks": ["tied", "dropout 0.1?"]})
+    ((wide, _),) = [line for line in evolution([doubted], 250) if line[0].startswith("bert-base")]
+    assert wide.count("0.1") == 1
+    assert "0.1?" in wide
+    narrow = " ".join(line for line, _ in evolution([doubted], 80, ["dropout"]))
+    assert narrow.count("dropout 0.1") == narrow.count("dropout 0.1?") == 1
+
+
 def blocks(lines: list[str], presets: set[str]) -> list[list[str]]:
     """Return the lines of each model."""
     starts = [n for n, line in enumerate(lines) if line.split()[0] in presets]

@@ -22,7 +22,7 @@ from archlab.config.vocabulary import WRITE
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.ledger import about, measured_over_sizes
-from archlab.evidence.look_up import look_up, plain, showing_models, topic_of
+from archlab.evidence.look_up import families_named, look_up, plain, showing_models, topic_of
 from archlab.evidence.prices import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import in_words, usage, values
@@ -360,7 +360,9 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
         ("grok", ["archlab list presets --filter family=grok"]),
         ("LLaMA 1", ["archlab list presets --filter family==llama"]),
         ("OLMo 1", ["archlab list presets --filter family==olmo"]),
-        ("SmolLM", ["archlab list presets --filter 'family=smollm2|smollm3'"]),
+        ("SmolLM", ["archlab list presets --filter 'family==smollm2|smollm3'"]),
+        ("Granite", ["archlab list presets --filter family=granite"]),
+        ("Command R+", ["archlab list presets --filter family=command-r+"]),
     ],
 )
 def test_names_of_models_lead_to_the_commands_that_show_them(typed: str, commands: list[str]):
@@ -386,14 +388,15 @@ def test_names_of_models_lead_to_the_commands_that_show_them(typed: str, command
         ("Mamba 1", "Mamba 1", "=mamba"),
         ("Mamba 2", "Mamba 2", "mamba-2"),
         ("Kimi Linear", "Kimi delta attention", "kimi-linear"),
-        ("LFM", "Short convolution", "lfm2"),
+        ("LFM", "Short convolution", "=lfm2"),
     ],
 )
 def test_a_name_of_models_and_of_a_topic_leads_to_both(typed: str, title: str, family: str, capsys):
     assert main(["explain", *typed.split()]) == 0
-    first, empty, second, *_ = capsys.readouterr().out.splitlines()
+    first, second, *_, last = capsys.readouterr().out.splitlines()
     command = f"archlab list presets --filter family={family}"
-    assert (first, empty, second) == (f"also the name of models: {command}", "", title)
+    assert first == title
+    assert f"{typed} is also a family of models: {command}" == (last if isinstance(look_up(typed), list) else second)
     assert main(shlex.split(command)[1:]) == 0
 
 
@@ -408,7 +411,24 @@ def test_no_family_of_models_is_unknown():
 
 @pytest.mark.parametrize("typed", ["seed", "k", "t", "block", "transformer++", "moe", "linear"])
 def test_the_beginning_of_a_family_is_not_the_name_of_its_models(typed: str):
-    assert [*showing_models(typed, is_whole=True)] == []
+    assert families_named(typed) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "families"),
+    [
+        ("Llama 3", ["llama-3"]),
+        ("Llama", ["llama"]),
+        ("Llama 1", ["llama"]),
+        ("SmolLM", ["smollm2", "smollm3"]),
+        ("Granite", ["granite-3", "granite-3.1"]),
+        ("EXAONE", ["exaone-4.0"]),
+        ("Command R+", ["command-r-plus"]),
+        ("Command R 08", []),
+    ],
+)
+def test_a_family_is_named_with_and_without_the_number_of_its_version(typed: str, families: list[str]):
+    assert families_named(typed) == families
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.evidence.claims import mistakes, mistakes_about, sources
 from archlab.evidence.intensity import attention_intensity, intensities, intensity_table
-from archlab.evidence.topics import topics
+from archlab.evidence.topics import commands_of, topics
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.norms import make_norm
@@ -39,6 +39,14 @@ def test_the_command_of_an_error_shows_what_is_said_of_it(said: str):
 def test_a_false_sentence_about_a_command_is_found():
     assert false_sentences("archlab show gpt-2", {"a": "model.d_model == 768", "b": "model.d_model == 767"}) == ["b"]
     assert false_sentences('python -c "print(1)"', {"a": "printed == '2'"}) == ["a"]
+
+
+def test_a_comparison_leaves_out_overrides_and_keeps_options():
+    overrides, options = "'model.mlp={kind: gated, d_ff: 64}' train.seed=1", "--filter family=llama --context=4Ki"
+    compared = {"a": "without.parameters > parameters"}
+    command = f"archlab cost tiny-llama {overrides} {options}"
+    assert commands_of(command, compared) == (command, f"archlab cost tiny-llama {options}")
+    assert commands_of(command, {"a": "parameters > 0"}) == (command,)
 
 
 def test_the_topics_of_errors_exist():

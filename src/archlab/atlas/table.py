@@ -149,27 +149,19 @@ Line = tuple[str, str]
 
 
 class _Form(NamedTuple):
-    """Layout of a table: its columns, remarks and legend."""
+    """Layout of a table: its columns and legend."""
 
     headings: tuple[str, ...]
     cells: Callable[[AtlasRow], tuple[str, ...]]
-    remarks: Callable[[AtlasRow], list[str]]
     legend: tuple[str, ...]
     fields: Set[str]
     """Row fields that have a column."""
 
 
-_NARROW = _Form(
-    HEADINGS,
-    cells,
-    lambda row: [*(f"{number} active" for number in (active(row),) if number), *remarks(row)],
-    (*LEGEND, *LEGEND_OF_MARKS),
-    FIELDS,
-)
+_NARROW = _Form(HEADINGS, cells, (*LEGEND, *LEGEND_OF_MARKS), FIELDS)
 _WIDE = _Form(
     (*HEADINGS, *MORE),
     lambda row: (*cells(row), *more(row)),
-    lambda row: [remark for remark in remarks(row) if remark != f"dropout {_known(row.about.dropout)}"],
     (*LEGEND, *LEGEND_OF_MORE, *LEGEND_OF_MARKS),
     FIELDS | MORE_FIELDS,
 )
@@ -195,7 +187,7 @@ def evolution(
             yield str(year), "bold cyan"
         for row in group:
             figures = _line(form.cells(row), widths)
-            special = "; ".join(_without_repetition([_value(row, field) for field in extra_fields], form.remarks(row)))
+            special = "; ".join(_beside(row, form, extra_fields))
             if is_wide:
                 lines = _wrapped(special, width, indent) or [indent]
                 yield (figures.ljust(len(indent)) + lines[0].removeprefix(indent)).rstrip(), ""
@@ -207,11 +199,21 @@ def evolution(
         yield from ((part, "dim") for part in _wrapped(line, width, ""))
 
 
-def _without_repetition(values: Sequence[str], remarks: Sequence[str]) -> Sequence[str]:
-    """Return the values and then the remarks. A remark that says the same as a value takes its place, possibly with the
-    question mark of an unverified value."""
-    said = {remark.removesuffix("?"): remark for remark in remarks}
-    return list(dict.fromkeys([*(said.get(value.removesuffix(" True"), value) for value in values), *remarks]))
+def _beside(row: AtlasRow, form: _Form, extra_fields: Sequence[str]) -> list[str]:
+    """Return the values of `extra_fields`, and then the remarks that say something else than a column.
+
+    A remark that says the same as a value takes its place, possibly with the question mark of an unverified value.
+    """
+    number = "" if "active" in form.headings else active(row)
+    texts = [*([f"{number} active"] if number else []), *remarks(row)]
+    remark_of = {text.removesuffix("?"): text for text in texts}
+
+    def said(field: str) -> str:
+        value = _value(row, field)
+        return remark_of.get(value.removesuffix(" True"), value)
+
+    in_columns = set(map(said, form.fields))
+    return [text for text in dict.fromkeys([*map(said, extra_fields), *texts]) if text not in in_columns]
 
 
 def _widths(form: _Form, rows: Sequence[AtlasRow]) -> list[int]:

@@ -89,23 +89,24 @@ def all_that_begin(beginning: str) -> list[str]:
 
 def with_most_words(text: str) -> list[str]:
     """Return the names of the presets and atlas files that share the most words with `text`, and at least one."""
-    wanted = {*_words(text)}
-    n_shared = {name: len(wanted & {*_words(name)}) for name in {**presets(), **facts()}}
+    wanted = {*words_of(text)}
+    n_shared = {name: len(wanted & {*words_of(name)}) for name in {**presets(), **facts()}}
     return [name for name, n in n_shared.items() if n == max(n_shared.values()) > 0]
 
 
 def begins(name: str, beginning: str) -> bool:
     """Return whether a name begins with the words of `beginning`. `phi-4-14b` begins with `phi-4`, but not with
     `phi-4-1`. Case, dots, dashes and underscores do not matter."""
-    return _plain(beginning) in accumulate(_words(name))
+    return _plain(beginning) in accumulate(words_of(name))
 
 
-def _words(name: str) -> list[str]:
+def words_of(name: str) -> list[str]:
+    """Return the words of a name in lowercase. Each `+` is the word plus: `Command R+` is `command-r-plus`."""
     return re.split(r"[-._ ]+", name.lower().replace("+", " plus"))
 
 
 def _plain(name: str) -> str:
-    return "".join(_words(name))
+    return "".join(words_of(name))
 
 
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:

@@ -14,7 +14,7 @@ from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.evidence.topics import commands_of
+from archlab.evidence.topics import Demonstrated
 from archlab.study.outcomes.schema import Unit
 from archlab.study.record import Trend
 
@@ -217,7 +217,7 @@ class Claim(Base):
         return [key for key in keys if key not in self.sources]
 
 
-class Mistake(Base):
+class Mistake(Demonstrated):
     """A common error about language models, and its correction."""
 
     said: Line
@@ -229,16 +229,9 @@ class Mistake(Base):
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
     """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md), or from
     computing an example."""
-    try_it: Annotated[Line, Field(alias="try")]
-    """Command whose output shows the fact: a command of archlab, or `python -c` with one line of code."""
     shows: Annotated[dict[Line, Line], Field(min_length=1)]
-    """Sentences about the output of the command, each mapped to a Python expression for the same statement, as in
-    `Topic.shows`. For `python -c`, the name `printed` is the printed text."""
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """Commands to print for `try_it`, as in `commands_of`."""
-        return commands_of(self.try_it, self.shows)
+    """Sentences about the output of the command, as in `Demonstrated.shows`. The command can also be `python -c` with
+    one line of code. Expressions about its output use the name `printed` for the printed text."""
 
 
 _Read = TypeVar("_Read")

@@ -2,13 +2,13 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from archlab.atlas.models import entries
 from archlab.config.core.registry import Registered, kind_of, users_kinds
-from archlab.config.io import begins, facts, presets
+from archlab.config.io import begins, facts, presets, words_of
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
@@ -65,14 +65,26 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
 
 def _named(spelling: str) -> Named | Chapter | None:
     """Return the topic or chapter that has this normalized name, or the topic that has it as one of its words."""
-    word = _topics_by_word().get(spelling)
-    return by_name().get(spelling) or _chapters_by_name().get(spelling) or (by_name()[plain(word)] if word else None)
+    if found := by_name().get(spelling) or _chapters_by_name().get(spelling):
+        return found
+    name = _topics_by_word().get(spelling)
+    return by_name()[plain(name)] if name else None
+
+
+_SHORTEST_NOUN = 4
+"""Minimum number of letters of a word that is looked up in the other number. Shorter words are often typos: `bia` and
+`los` are not the singular of bias and loss."""
 
 
 def _in_other_number(noun: str) -> Iterator[str]:
-    """Yield the possible plurals of a noun, and the nouns whose plural it can be."""
-    yield from (f"{noun}s", f"{noun}es", f"{noun.removesuffix('y')}ies")
-    yield from (noun.removesuffix("s"), noun.removesuffix("es"), re.sub("ies$", "y", noun))
+    """Yield the nouns that can be the plural or the singular of a noun."""
+    if len(noun) < _SHORTEST_NOUN:
+        return
+    for singular, plural in (("y", "ies"), ("", "es"), ("", "s")):
+        if noun.endswith(singular):
+            yield noun.removesuffix(singular) + plural
+        if noun.endswith(plural):
+            yield noun.removesuffix(plural) + singular
 
 
 def _every_field() -> dict[str, FieldHelp]:
@@ -80,10 +92,9 @@ def _every_field() -> dict[str, FieldHelp]:
 
 
 def plain(text: str) -> str:
-    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters. The ending
-    `++` becomes a word, because Transformer++ is not the Transformer."""
-    text = text.lower().replace("++", "plusplus")
-    return "".join(character for character in text if character.isalnum()).translate(_SIMPLIFIED)
+    """Return only the letters and digits of a string, in lowercase and in simplified Chinese characters. Each `+`
+    becomes the word plus, because Transformer++ is not the Transformer."""
+    return "".join(character for character in "".join(words_of(text)) if character.isalnum()).translate(_SIMPLIFIED)
 
 
 @cache
@@ -147,39 +158,55 @@ def _unknown(text: str) -> list[FieldHelp]:
     )
 
 
-def showing_models(text: str, *, is_whole: bool = False) -> Iterator[str]:
-    """Yield the command that shows the preset of this name, and the one that lists the models of its family. Yield only
-    the second one if families have the name.
+def showing_models(text: str) -> Iterator[str]:
+    """Yield the command that shows the preset of this name, and the one that lists the models of its family. Without
+    such a preset, the text may also name families or begin their names."""
+    preset = next((name for name in (*presets(), *facts()) if plain(name) == plain(text)), "")
+    if preset:
+        yield f"archlab show {preset}"
+    name = _families().get(preset, text)
+    if families := families_named(name) or [family for family in _families().values() if begins(family, name)]:
+        yield listing_models(name, families)
 
-    The name may be the beginning of the names of families, as with `llama` or `gemma 2`. With `is_whole`, it must be
-    the whole name. The number of a version may be missing, and the first version may have the number 1.
+
+_VERSION = re.compile(r"-?(?<!\d)\d{1,2}(\.\d+)?$")
+"""Number of a version at the end of a family's name. A year is no version."""
+
+_SHORTEST_NAME = 3
+"""Minimum number of letters of a family's name without its version. `t` can mean many things besides T5."""
+
+
+def families_named(text: str) -> list[str]:
+    """Return the families of models that have this name.
+
+    The first version of a family may have the number 1: `LLaMA 1` names llama. The number may be missing if no family
+    has the name without it: `SmolLM` names smollm2 and smollm3.
     """
     typed = plain(text)
-    if not any(plain(name).startswith(typed.removesuffix("1")) for name in (*presets(), *facts())):
-        return
-    name = next((name for name in (*presets(), *facts()) if plain(name) == typed), None)
-    if name:
-        yield f"archlab show {name}"
-    families = {entry.preset: entry.family for entry in entries()}
-    if family := families.get(name or ""):
-        yield f"archlab list presets --filter family={family}"
-    elif condition := _families_named(text, dict.fromkeys(families.values()), is_whole=is_whole):
-        yield f"archlab list presets --filter {shlex.quote(condition)}"
+    if not any(plain(preset).startswith(typed.removesuffix("1")) for preset in (*presets(), *facts())):
+        return []  # reading no config, which would take as long as the rest of an explanation
+    families = list(dict.fromkeys(_families().values()))
+    return (
+        [family for family in families if plain(family) == typed]
+        or [family for family in families if f"{plain(family)}1" == typed]
+        or [family for family in families if plain(_VERSION.sub("", family)) == typed and len(typed) >= _SHORTEST_NAME]
+    )
 
 
-def _families_named(text: str, families: Iterable[str], *, is_whole: bool) -> str:
-    """Return the condition that the models of the families with this name meet, or an empty string."""
-    typed = plain(text)
-    if any(plain(family) == typed or (begins(family, text) and not is_whole) for family in families):
-        return "family=" + re.sub(r"\s+", "-", text.strip().lower())
-    if first := next((family for family in families if f"{plain(family)}1" == typed), ""):
-        return f"family=={first}"
-    versions = [family for family in families if re.sub(r"\d+$", "", plain(family)) == typed]
-    return f"family={'|'.join(versions)}" if versions and len(typed) > _SHORT else ""
+@cache
+def _families() -> dict[str, str]:
+    """Map each preset of a published model to its family."""
+    return {entry.preset: entry.family for entry in entries()}
 
 
-_SHORT = 2
-"""Number of letters of a word that could be the name of many things, such as `t`."""
+def listing_models(name: str, families: Sequence[str]) -> str:
+    """Return the command that lists the models of the families that a name refers to. If a family begins with the name,
+    the command lists all families that do: `llama` also lists Llama 2."""
+    if any(begins(family, name) for family in families):
+        condition = f"family={'-'.join(name.lower().split())}"
+    else:
+        condition = f"family=={'|'.join(families)}"
+    return f"archlab list presets --filter {shlex.quote(condition)}"
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:

@@ -14,12 +14,43 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from archlab.config.core.base import Base
+from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml, to_yaml_line
 
 _Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
+_OVERRIDE = re.compile(r"\w+\.[\w.]+=")
+"""Beginning of an override. The field in it has a dot, unlike that in the option `--filter family=llama`."""
 
-class Topic(Base):
+
+class Demonstrated(Base):
+    """A text about models, with a command that demonstrates what it says."""
+
+    try_it: Annotated[Line, Field(alias="try")]
+    """Command that the reader can try."""
+    shows: dict[Line, Line]
+    """Sentences about the output of the command. Each is mapped to a Python expression for the same statement, which a
+    test evaluates.
+
+    The expression can use the keys of the command's `--json` output. If this output is a list, its name is `answers`.
+    `without` is the output of the command without its `field=value` settings.
+    """
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands to print for `try_it`, as in `commands_of`."""
+        return commands_of(self.try_it, self.shows)
+
+
+def commands_of(command: str, shows: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command. If a sentence about its output compares this output with that of the config without the
+    overrides, return the command for this config as well."""
+    if not any(re.search(r"\bwithout\.", expression) for expression in shows.values()):
+        return (command,)
+    return command, shlex.join(word for word in shlex.split(command) if not _OVERRIDE.match(word))
+
+
+class Topic(Demonstrated):
     """An architectural choice, a training choice, or a technical term."""
 
     title: str
@@ -49,16 +80,8 @@ class Topic(Base):
     """Numbers of the claims about the topic."""
     sources: _Texts
     """Keys of the topic's sources in sources.yaml."""
-    try_it: Annotated[str, Field(alias="try")]
-    """Command that the reader can try."""
-    shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Sentences about the output of the command. Each is mapped to a Python expression for the same statement, which a
-    test evaluates.
-
-    The expression can use the keys of the command's `--json` output. If this output is a list, its name is `answers`.
-    `without` is the output of the command without its `field=value` settings. Empty if the output contains nothing that
-    can be checked.
-    """
+    shows: dict[Line, Line] = {}  # noqa: RUF012 - pydantic copies it
+    """Sentences about the output of the command. Empty if the output contains nothing that can be checked."""
     measured: _Texts = ()
     """Comparisons in archlab's studies that are about the topic but cannot be found through `fields`. Each is written
     as `study/arm`, or as `study/contrast` if the study crosses factors."""
@@ -68,11 +91,6 @@ class Topic(Base):
     """Names of the pictures that explain the topic."""
     tested_by: _Texts = ()
     """Tests that compare the formula with the code."""
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """Commands to print for `try_it`, as in `commands_of`."""
-        return commands_of(self.try_it, self.shows)
 
     @property
     def typed(self) -> str:
@@ -103,14 +121,6 @@ class Topic(Base):
         if is_named or value in _ANY or path not in self.fields or len(self.conditions) > _FEW_CONDITIONS:
             return ""
         return re.sub(r"(model|train|about)\.(\w+\.)*", "", last)
-
-
-def commands_of(command: str, shows: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command. If a sentence about its output compares this output with that of the config without the
-    overrides, return the command for this config as well."""
-    if not any(re.search(r"\bwithout\.", expression) for expression in shows.values()):
-        return (command,)
-    return command, " ".join(word for word in command.split() if "=" not in word)
 
 
 _ANY = ("0", "true", "false", "none", "null")

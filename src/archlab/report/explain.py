@@ -12,7 +12,7 @@ from archlab.displayed import Displayed
 from archlab.evidence.claims import cited, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.intensity import intensities, intensity_table
-from archlab.evidence.look_up import Named, UsersKinds, look_up, showing_models
+from archlab.evidence.look_up import Named, UsersKinds, families_named, listing_models, look_up
 from archlab.evidence.prices import BASE, CONTEXT, equal_size, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
@@ -61,10 +61,18 @@ class Explanation(Displayed):
     def lines(self, width: int) -> Iterator[str]:
         """Yield the explanation in lines of at most `width` columns, or 40 if that is more."""
         width = max(width, _NARROWEST)
-        for command in showing_models(self.word, is_whole=True) if self.word else ():
-            yield f"also the name of models: {command}"
-            yield ""
-        yield from self._lines(width)
+        explained = self._lines(width)
+        if isinstance(self.match, list):
+            yield from explained
+            yield from self._families()
+        else:
+            yield next(explained)  # the title
+            yield from self._families()
+            yield from explained
+
+    def _families(self) -> Iterator[str]:
+        if self.word and (families := families_named(self.word)):
+            yield f"{self.word} is also a family of models: {listing_models(self.word, families)}"
 
     def _lines(self, width: int) -> Iterator[str]:
         match self.match:
