@@ -1,8 +1,10 @@
 """Guide: documents, topics and reference as pages; working links; and pictures at their places."""
 
 import ast
+import importlib.util
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,6 +18,7 @@ from pydantic import BaseModel
 
 import archlab
 from archlab.cli.app import TRUST_OPTION, VERBS, main
+from archlab.cli.pages import commands
 from archlab.config.core.base import Base
 from archlab.config.core.registry import kinds
 from archlab.evidence.claims import claims, sources
@@ -308,6 +311,16 @@ def test_a_public_name_links_to_the_lines_of_its_source(site: dict[str, Page], n
     (defined,) = ast.parse("\n".join(lines)).body
     assert isinstance(defined, ast.FunctionDef | ast.ClassDef)
     assert defined.name == name
+
+
+def test_the_reference_of_commands_does_not_depend_on_how_python_was_started(monkeypatch: pytest.MonkeyPatch):
+    started = importlib.util.find_spec("archlab.__main__")
+    assert started is not None
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", started)
+    monkeypatch.setattr(sys, "argv", [started.origin, "guide"])
+    lines = [line for line in commands().splitlines() if "[OPTIONS]" in line]
+    assert "archlab study run [OPTIONS] STUDY" in lines
+    assert [line for line in lines if " -m " in line] == []
 
 
 def test_every_command_is_in_the_reference_as_its_help_has_it(

@@ -82,6 +82,8 @@ def commands() -> str:
     for verb, *_ in VERBS:
         show_docstring(app[verb])
     text = app.generate_docs(output_format="markdown")
+    # cyclopts names a nested command after the way in which Python was started, such as `python -m archlab`.
+    text = re.sub(r"(?m)^(archlab .*) -m [\w.]+(?= \[OPTIONS\])", r"\1", text)
     about, _, _ = text.partition("\n## Table of Contents")
     _, _, verbs = text.partition("\n## archlab ")
     sections = re.split(r"(?m)^(?=#+ archlab )", f"## archlab {verbs}")
