@@ -170,7 +170,7 @@ def showing_models(text: str) -> Iterator[str]:
 
 
 _VERSION = re.compile(r"-?(?<!\d)\d{1,2}(\.\d+)?$")
-"""Number of a version at the end of a family's name. A year is no version."""
+"""Version number at the end of a family's name. A number of more than two digits, such as a year, does not match."""
 
 _SHORTEST_NAME = 3
 """Minimum number of letters of a family's name without its version. `t` can mean many things besides T5."""

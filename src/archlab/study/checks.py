@@ -254,12 +254,10 @@ def scores_mean_the_same(arms: Sequence[Arm]) -> bool:
 def arm_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[str]:
     """Return notes on arms whose router is not trained, or whose objective does not train the continuations that are
     scored."""
-    scores_continuations = any(isinstance(outcome, Continuation) for outcome in outcomes)
-    notes = {arm.label: untrained_router(arm.config) for arm in arms}
-    if scores_continuations:
-        for arm in arms:
-            notes[arm.label] += _untrained_continuations(arm.config.train.objective)
-    return [f"{label}: {text}" for label, texts in notes.items() for text in texts]
+    found = [(arm, text) for arm in arms for text in untrained_router(arm.config)]
+    if any(isinstance(outcome, Continuation) for outcome in outcomes):
+        found += [(arm, text) for arm in arms for text in _untrained_continuations(arm.config.train.objective)]
+    return [f"{arm.label}: {text}" for arm, text in found]
 
 
 def _untrained_continuations(objective: Objective) -> list[str]:

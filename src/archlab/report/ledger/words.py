@@ -113,7 +113,7 @@ def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
     about = {ran.about.study: ran.about for ran in entry.runs if ran.about.scale == result.scale}
     if primary is None or primary.study not in about:
         return ""
-    deciding = [judged for judged in (primary, *result.deciding) if judged.study in about]
+    deciding = [judged for judged in result.deciding if judged.study in about]
     sizes = [arm.parameters for judged in deciding for arm in about[judged.study].arms_compared(judged.arm)]
     texts = Counter(about[study].text for study in dict.fromkeys(judged.study for judged in deciding))
     named = ["tasks" if text == "a task" and n > 1 else text for text, n in texts.items()]
