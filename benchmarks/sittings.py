@@ -7,7 +7,7 @@ Usage:
     archlab study run studies/norms
 
 The first line has the files of the study, and each further line those of an ended run. Of the log of a run, only the
-evaluations are kept. So a study with other outcomes than the loss is refused.
+evaluations are kept. So studies that measure more than the loss are refused.
 """
 
 import json
