@@ -824,7 +824,7 @@ def test_studies_are_checked_the_same_way():
     with pytest.raises(UserError, match=r"model\.mlp\.d_ff, model\.d_model, model\.n_layers") as caught:
         validate(StudyConfig, raw | {"equal": {"parameters": "1%", "by": "d_f"}, "seeds": 1}, "s.yaml")
     assert "budget  " in str(caught.value)
-    assert "give exactly one of tokens, flops" in str(caught.value)
+    assert "sets tokens and flops; allowed: exactly one of tokens, flops" in str(caught.value)
     assert "seeds" in str(caught.value)
 
 

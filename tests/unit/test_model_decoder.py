@@ -260,6 +260,13 @@ def test_initial_deviations_are_by_role() -> None:
     assert torch.equal(values["norm.weight"], torch.ones(128))
 
 
+def test_an_untied_head_has_the_default_deviation_whatever_that_of_the_embedding_is() -> None:
+    config = tiny("model.head.tied=false", "model.init.embedding=0.5", "model.vocab_size=4096", "model.d_model=64")
+    values = dict(Decoder(config.model).named_parameters())
+    assert values["embedding.weight"].std().item() == pytest.approx(0.5, rel=0.03)
+    assert values["head.weight"].std().item() == pytest.approx(1 / 8, rel=0.03)
+
+
 def test_norms_start_as_the_identity_whatever_their_weights_mean() -> None:
     plain, offset = (
         Decoder(tiny(f"model.norm={{kind: layernorm, unit_offset: {o}}}").model)(TOKENS) for o in ("true", "false")

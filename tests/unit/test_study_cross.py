@@ -145,7 +145,7 @@ def test_factors_of_one_name_are_distinguished():
         ({"cross": {"model.max_seq_len": [16, 32]}}, "cross  max_seq_len=32: differs from max_seq_len=16 in fields"),
         (
             {"cross": {"model.norm": ["none", "rmsnorm"], "model.norm.kind": ["rmsnorm", "layernorm"]}},
-            "cross.model.norm +overlaps with another factor",
+            "cross.model.norm +overlaps with ",
         ),
         (
             {"cross": PLACED, "labels": {"pre": "Pre"}},

@@ -206,9 +206,9 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"budget": {"tokens": 1, "flops": 1}}, "budget  give exactly one of tokens, flops"),
-        ({"budget": {}}, "budget  give exactly one of tokens, flops"),
-        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  give exactly one of parameters and flops"),
+        ({"budget": {"tokens": 1, "flops": 1}}, "budget  sets tokens and flops; allowed: exactly one of"),
+        ({"budget": {}}, "budget  sets nothing; allowed: exactly one of tokens, flops, tokens_per_parameter, bytes"),
+        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  sets parameters and flops; allowed: exactly one of parameters, flops"),
         (
             {"equal": {"parameters": 0.01, "by": "model.mlp.dff"}},
             r"equal.by  .*did you mean model.mlp.d_ff\?",
@@ -230,8 +230,8 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
         ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in 'seeds=\{until: "),
         ({"margin": 0}, "margin  0; allowed: more than 0"),
-        ({"checks": [{"arm": "a", "because": "b"}]}, "checks.*give exactly one of at_least and at_most"),
-        ({"checks": [{"arm": "a", "at_least": 1, "at_most": 2, "because": "b"}]}, "checks.*give exactly one"),
+        ({"checks": [{"arm": "a", "because": "b"}]}, "checks.*sets nothing; allowed: exactly one of at_least, at_most"),
+        ({"checks": [{"arm": "a", "at_least": 1, "at_most": 2, "because": "b"}]}, "checks.*sets at_least and at_most"),
         ({"checks": [{"arm": "a", "at_least": 1}]}, "because  missing"),
         ({"tune": {"train.lr": [0.1]}, "tune_seeds": 10**9}, "tune_seeds  1,000,000,000 runs"),
         (

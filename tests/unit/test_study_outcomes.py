@@ -304,7 +304,7 @@ def test_an_outcome_without_a_name_is_named_by_its_kind():
         ({"measure": ["gap"], "primary": "gab"}, r"primary .*did you mean gap"),
         ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*add `sweep` with the learning rates"),
         ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome uses this sweep"),
-        ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be tuned"),
+        ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be swept"),
         (
             {"measure": {"x": {"kind": "probe", "of": "entropy"}}},
             r"measure\.x .*needs probes; .*train\.probe_every",

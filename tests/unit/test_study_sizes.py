@@ -127,7 +127,7 @@ def test_parameters_are_matched_within_a_size():
         ({"sizes": ["1M", "2M"], "seeds": 5000}, r"seeds  20,000 runs \(2 arms x 2 sizes x 5,000 seeds\)"),
         (
             {"budget": {"tokens": 1, "tokens_per_parameter": 2}},
-            "give exactly one of tokens, flops, tokens_per_parameter",
+            "sets tokens and tokens_per_parameter; allowed: exactly one of tokens, flops, tokens_per_parameter",
         ),
         ({"arms": {"a": {}, "b": {"model.nrm": 1}}}, "1 problem in the study\n  arms.b.model.nrm  unknown"),
         ({"set": {"model.d_mdel": 1}}, "1 problem in the study\n  set.model.d_mdel  unknown"),

@@ -138,8 +138,9 @@ def _factors(study: StudyConfig) -> Iterator[Problem]:
     for field, levels in study.cross.items():
         for repeated in [level for i, level in enumerate(levels) if level in levels[:i]][:1]:
             yield Problem(f"cross.{field}", f"{levels} contains {repeated!r} twice; list each value once")
-        if is_under([field], [other for other in study.cross if other != field]):
-            yield Problem(f"cross.{field}", "overlaps with another factor; give separate fields")
+        for other in study.cross:
+            if other != field and is_under([field], [other]):
+                yield Problem(f"cross.{field}", f"overlaps with {other}, which is also crossed; remove one of the two")
 
 
 def _outcomes(study: StudyConfig) -> Iterator[Problem]:
@@ -194,7 +195,8 @@ def _not_tunable(section: str, values: Raw) -> Iterator[Problem]:
     allowed = "fields of train, except those that change the text or the evaluation"
     for field in values:
         if not field.startswith("train.") or field in _NOT_TUNABLE:
-            yield Problem(f"{section}.{field}", f"cannot be tuned; allowed: {allowed}")
+            verb = "swept" if section == "sweep" else "tuned"
+            yield Problem(f"{section}.{field}", f"cannot be {verb}; allowed: {allowed}")
 
 
 def _decided_elsewhere(section: str, overrides: Raw) -> Iterator[Problem]:

@@ -19,6 +19,13 @@ FIRST_TUNING_SEED = 1000
 affect both."""
 
 
+def _check_exactly_one(settings: Settings, *fields: str) -> None:
+    """Raise ValueError if none or several of these fields are set."""
+    found = [field for field in fields if getattr(settings, field) is not None]
+    if len(found) != 1:
+        raise ValueError(f"sets {' and '.join(found) or 'nothing'}; allowed: exactly one of {', '.join(fields)}")
+
+
 class Budget(Settings):
     """Training budget of each run. Set exactly one of the four fields."""
 
@@ -36,8 +43,7 @@ class Budget(Settings):
 
     @model_validator(mode="after")
     def _check_one_field(self) -> "Budget":
-        if [self.tokens, self.flops, self.tokens_per_parameter, self.bytes].count(None) != 3:
-            raise ValueError("give exactly one of tokens, flops, tokens_per_parameter and bytes")
+        _check_exactly_one(self, "tokens", "flops", "tokens_per_parameter", "bytes")
         return self
 
 
@@ -55,8 +61,7 @@ class Equal(Settings):
 
     @model_validator(mode="after")
     def _check_one_field(self) -> "Equal":
-        if (self.parameters is None) == (self.flops is None):
-            raise ValueError("give exactly one of parameters and flops")
+        _check_exactly_one(self, "parameters", "flops")
         return self
 
 
@@ -137,8 +142,7 @@ class ManipulationCheck(Settings):
 
     @model_validator(mode="after")
     def _check_one_bound(self) -> "ManipulationCheck":
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("give exactly one of at_least and at_most")
+        _check_exactly_one(self, "at_least", "at_most")
         return self
 
 
