@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from archlab.config.components.component import weights_in
 from archlab.config.components.work import FLOAT32_BYTES
 from archlab.config.optimizer import Muon
 from archlab.errors import UserError
@@ -50,7 +51,7 @@ def _momenta(stage: Stage, parallel: Parallel) -> float:
         return 0
     in_groups = dealt(stage.matrix_shapes, parallel.shard)
     moved = sum(shape.n_weights * n for shape, n in in_groups.items() if shape.stacked == 1)
-    gathered = sum(shape.n_weights * n for shape, n in (stage.matrix_shapes - in_groups).items())
+    gathered = weights_in(stage.matrix_shapes - in_groups)
     return BYTES_PER_WEIGHT * (2 * moved / parallel.shard + gathered)
 
 

@@ -88,11 +88,6 @@ class Stage:
         )
 
     @cached_property
-    def in_matrices(self) -> int:
-        """Number of parameters in weight matrices of layers."""
-        return sum(n * layer.in_matrices() for layer, n in self.layers.items())
-
-    @cached_property
     def matrix_shapes(self) -> Counter[MatrixShape]:
         """Number of parameters of each shape that hold weight matrices of layers."""
         return matrix_shapes_of(self.layers)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pydantic import computed_field
 
+from archlab.config.components.component import weights_in
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base
 from archlab.config.layers import distinct_layers
@@ -181,6 +182,7 @@ def _moments(stage: Stage, parallel: Parallel, batch: Batch, recompute: bool) ->
     """
     t, outside = parallel.tensor, stage.outside_layers / parallel.tensor
     own = stage.parameters_per_device(t)
+    in_matrices = weights_in(stage.matrix_shapes)
     largest = max(layer.parameters_per_device(t) for layer in stage.layers)
     head = head_bytes(stage.model) / t if stage.is_last else 0
     model_pass = _micro_batch(batch)
@@ -195,7 +197,7 @@ def _moments(stage: Stage, parallel: Parallel, batch: Batch, recompute: bool) ->
     ) -> dict[str, int]:
         return {
             "weights, gradients, averages": math.ceil(
-                (BYTES_PER_PARAMETER * own - bytes_saved_by_optimizer(stage.optimizer) * stage.in_matrices / t)
+                (BYTES_PER_PARAMETER * own - bytes_saved_by_optimizer(stage.optimizer) * in_matrices / t)
                 / parallel.shard
             ),
             "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * copied),

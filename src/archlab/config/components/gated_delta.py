@@ -65,15 +65,12 @@ class GatedDelta(Mixer):
     def conv_widths(self) -> tuple[int, ...]:
         return self.key_width, self.key_width, self.value_width
 
-    def _projections(self, d_model: int) -> int:
-        return d_model * (self.conv_width + 2 * self.value_width + 2 * self.n_value_heads)
-
     def describe(self) -> dict[str, str]:
         keys, values = f"{self.n_key_heads}x{self.key_dim}", f"{self.n_value_heads}x{self.value_dim}"
         return {"mixer": f"{self.kind} {keys} keys, {values} values"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
+        return {"mixer": self.in_projections(site) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")

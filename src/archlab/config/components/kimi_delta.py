@@ -35,13 +35,6 @@ class KimiDelta(GatedDelta):
     def decay_width(self) -> int:
         return self.n_value_heads * self.key_dim
 
-    def _projections(self, d_model: int) -> int:
-        gates = self._from_input(d_model, self.decay_width) + self._from_input(d_model, self.value_width)
-        return d_model * (self.conv_width + self.value_width + self.n_value_heads) + gates
-
-    def _from_input(self, d_model: int, d_out: int) -> int:
-        return (d_model + d_out) * self.value_dim if self.low_rank else d_model * d_out
-
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", *(("narrow",) if self.low_rank else ()), "convolution", "output")
 
