@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from archlab.config.core.registry import Registered, breach, implements, make
+from archlab.config.core.contract import breach
+from archlab.config.core.registry import Registered, implements, make
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
