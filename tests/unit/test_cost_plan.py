@@ -18,7 +18,7 @@ from archlab.exchange.configs import load_config
 from archlab.pricing.budget import Spent, at_published_mfu, budgets
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.params import parameters
-from archlab.pricing.partition import Parallel, cut, even_cut
+from archlab.pricing.partition import Parallel, even_stages, pipeline_stages
 from archlab.pricing.training_plan import plan_training
 from archlab.pricing.units import seconds
 from archlab.pricing.update import orthogonalizing
@@ -245,7 +245,7 @@ def _least_of_the_slowest(work, after, n):
 @given(st.lists(st.sampled_from([0.3, 1.0, 1.4]), min_size=1, max_size=11), st.floats(0, 5), st.integers(1, 5))
 def test_no_cut_into_stages_is_faster(work, after, n):
     n = min(n, len(work))
-    found = even_cut(work, after, n)
+    found = even_stages(work, after, n)
     assert [i for of_stage in found.layers for i in of_stage] == [*range(len(work))]
     assert all(found.layers)
     assert max(found.work) == pytest.approx(_least_of_the_slowest(work, after, n))
@@ -255,7 +255,7 @@ def test_no_cut_into_stages_is_faster(work, after, n):
 def test_the_cut_of_llama_3_405b_is_the_published_one():
     """Grattafiori 2024, 3.3.2: 16 stages with one layer less in the first and in the last, which has the head."""
     model = load_config("llama-3.1-405b").model
-    assert [len(of_stage) for of_stage in cut(model, 8192, 16).layers] == [7, *[8] * 14, 7]
+    assert [len(of_stage) for of_stage in pipeline_stages(model, 8192, 16).layers] == [7, *[8] * 14, 7]
 
 
 def test_a_plan_that_does_not_fit_has_no_time(capsys):

@@ -28,7 +28,7 @@ from archlab.pricing.memory import (
     logits_bytes,
     saved_bytes,
 )
-from archlab.pricing.partition import Cut, Parallel, cut
+from archlab.pricing.partition import Parallel, PipelineStages, pipeline_stages
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.sending import bandwidth, bytes_sent
 from archlab.pricing.stage import BYTES_PER_WEIGHT, PLAN_FORMAT, Batch, Stage, stages_of
@@ -94,8 +94,8 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
         raise UserError("train.lora: training with LoRA is not planned for several devices; allowed in a plan: null")
     _check(config, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
-    whole = Cut((range(model.n_layers),), (1.0,))
-    pipeline = cut(model, batch.tokens, p) if model.encoder is None else whole
+    whole = PipelineStages((range(model.n_layers),), (1.0,))
+    pipeline = pipeline_stages(model, batch.tokens, p) if model.encoder is None else whole
     stages = stages_of(model, pipeline, config.train.optimizer)
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.n_micro_batches + p - 1
