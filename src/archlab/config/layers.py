@@ -155,7 +155,7 @@ class LayerConfig(Base):
         return counts
 
     def matrix_shapes(self) -> Counter[MatrixShape]:
-        """Return the number of parameters of each shape that hold weight matrices."""
+        """Return how many tensors of weight matrices have each shape."""
         shapes = Counter[MatrixShape]()
         for _, component, site in self._placed:
             shapes.update(component.matrix_shapes(site))

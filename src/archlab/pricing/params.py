@@ -106,7 +106,7 @@ def before_head(model: ModelConfig) -> DenseLayer | None:
 
 
 def matrix_shapes(model: ModelConfig) -> Counter[MatrixShape]:
-    """Return the number of parameters of each shape that hold the weight matrices which Muon updates."""
+    """Return how many tensors of the weight matrices that Muon updates have each shape."""
     shapes, widen, before = Counter[MatrixShape](), widening(model), before_head(model)
     if widen:
         shapes[MatrixShape(widen.d_out, widen.d_in)] += n_widenings(model)
@@ -118,7 +118,7 @@ def matrix_shapes(model: ModelConfig) -> Counter[MatrixShape]:
 
 
 def matrix_shapes_of(layers: Mapping[LayerConfig, int]) -> Counter[MatrixShape]:
-    """Return the number of parameters of each shape that hold weight matrices of layers.
+    """Return how many tensors of weight matrices of layers have each shape.
 
     `layers` maps distinct layers to their numbers.
     """

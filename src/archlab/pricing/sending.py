@@ -59,13 +59,18 @@ def bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     """Return the bytes per second that one device can send in the dimension `way`.
 
     If several devices of a group are in one server, they use the network adapters of all of them together. The speed is
-    then the sum of these adapters' speeds, but at most that of the link inside the server.
+    then the sum of these adapters' speeds, but at most that of the link inside the server. Raise UserError if no link
+    between the devices is known.
     """
     span = parallel.group_span(way)
     if span <= device.linked and device.link:
         return device.link.bandwidth
     if device.network is None:
-        raise UserError(f"{device.name} has no known link between {span} devices")
+        largest = f"up to {device.linked} devices" if device.link else "one device"
+        raise UserError(
+            f"{device.name} has no known link between {span} devices; allowed: {largest}, or a YAML file of the device "
+            "with a link between servers, as in `network: {name: Ethernet, bandwidth: 12.5e9}`"
+        )
     if way == "pipeline":
         return device.network.bandwidth
     together = max(1, device.devices_per_server // parallel.neighbor_distance(way))

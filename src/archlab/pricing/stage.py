@@ -89,7 +89,7 @@ class Stage:
 
     @cached_property
     def matrix_shapes(self) -> Counter[MatrixShape]:
-        """Number of parameters of each shape that hold weight matrices of layers."""
+        """Number of tensors of weight matrices of layers, by shape."""
         return matrix_shapes_of(self.layers)
 
     def update(self, parallel: Parallel) -> Iterator[Operation]:

@@ -24,7 +24,8 @@ RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolutio
 
 @dataclass(frozen=True)
 class Site:
-    """Settings of a layer that affect the costs of its components."""
+    """Place of a component in a layer: the settings of the layer from which its module is built and its costs are
+    computed."""
 
     d_model: int
     norm: BlockNorm
@@ -166,13 +167,13 @@ class Component(Registered):
         return 0
 
     def matrix_shapes(self, site: Site) -> Counter[MatrixShape]:
-        """Return the number of parameters of each shape that hold weight matrices."""
+        """Return how many tensors of weight matrices have each shape."""
         shapes = Counter(MatrixShape(shape.d_out, shape.d_in) for shape in self.projections(site).values())
         shapes.update(self.other_matrices(site))
         return shapes
 
     def other_matrices(self, site: Site) -> Counter[MatrixShape]:
-        """Return the number of parameters of each shape that hold weight matrices which are not in `projections`.
+        """Return how many tensors of weight matrices that are not in `projections` have each shape.
 
         By default, all these weights count as one matrix that reads d_model features.
         """

@@ -79,6 +79,9 @@ class Temperature(Settings):
 
 
 class _Shape(QueryHeads):
+    """Number of key/value heads, and widths of heads. These fields are in a base class so that files list them before
+    the window."""
+
     n_kv_heads: Derived[Heads] = DERIVED
     """Number of key/value heads: n_heads for MHA, 1 for MQA (Shazeer 2019), or a number between for GQA (Ainslie 2023).
     null: n_heads."""
