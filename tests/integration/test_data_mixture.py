@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archlab.config.beside import find_text
+from archlab.config.paths import resolve_text_paths
 from archlab.config.problems import ConfigError
 from archlab.config.schema import DataConfig, MixtureSource
 from archlab.data.open import open_training_data, tokens_per_byte
@@ -203,7 +203,7 @@ def test_a_source_keeps_its_path_if_its_weight_changes() -> None:
 )
 def test_sources_lie_beside_the_file_that_names_them(values: dict, tmp_path: Path) -> None:
     (tmp_path / "tokens").mkdir()
-    find_text(values, tmp_path)
+    resolve_text_paths(values, tmp_path)
     assert str(tmp_path / "tokens") in str(values)
 
 

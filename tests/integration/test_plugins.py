@@ -21,10 +21,10 @@ import archlab
 import tiny
 from archlab.cli.app import main
 from archlab.config.core import trust
-from archlab.config.core.base import Base
+from archlab.config.core.base import Base, kind_of
 from archlab.config.core.merge import derived_fields
 from archlab.config.core.plugins import resolve_and_import
-from archlab.config.core.registry import Section, kind_of, users_kinds
+from archlab.config.core.registry import Section, users_kinds
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config

@@ -10,7 +10,8 @@ from archlab.config.components.activation import Activation
 from archlab.config.components.component import MLP, Attention, Mixer
 from archlab.config.components.norm import BlockNorm
 from archlab.config.components.position import Position
-from archlab.config.core.registry import KindName, Registered, is_open, is_users, kind_of, kinds
+from archlab.config.core.base import kind_of
+from archlab.config.core.registry import KindName, Registered, is_open, is_users, kinds
 from archlab.config.layers import distinct_layers
 from archlab.config.schema import Config
 

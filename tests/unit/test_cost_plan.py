@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from archlab.cli import app
 from archlab.config.components.component import MatrixShape
+from archlab.config.io import devices
 from archlab.config.layers import LayerConfig
 from archlab.config.optimizer import Muon
 from archlab.errors import UserError
@@ -18,11 +20,12 @@ from archlab.exchange.configs import load_config
 from archlab.pricing.budget import Spent, at_published_mfu, budgets
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.params import parameters
-from archlab.pricing.partition import Parallel, cut, even_cut
+from archlab.pricing.partition import Parallel, even_stages, pipeline_stages
 from archlab.pricing.training_plan import plan_training
 from archlab.pricing.units import seconds
 from archlab.pricing.update import orthogonalizing
 
+DOCS = Path(__file__).parents[2] / "docs"
 H100 = load_hardware("h100")
 N = 8_030_261_248
 LAYER = 218_112_000
@@ -55,6 +58,26 @@ def test_layers_keep_copies_of_their_weights_for_the_backward_pass(way):
     has none while it waits."""
     assert planned(way, *SMALL_VOCABULARY).memory["bfloat16 weights"] == 2 * 32 * LAYER
     assert planned(way, *SMALL_VOCABULARY, recompute=True).memory["bfloat16 weights"] == 0
+
+
+@pytest.mark.parametrize(("name", "largest"), [("rtx-4090", "up to 4 devices"), ("xeon-8480", "one device")])
+def test_a_network_that_a_file_states_links_more_devices(name, largest, tmp_path):
+    device, file = load_hardware(name), tmp_path / "mine.yaml"
+    with pytest.raises(
+        UserError, match=f"{re.escape(device.name)} .* between 8 devices; allowed: {largest}, "
+    ) as refused:
+        planned("shard=8", device=device)
+    network = re.search(r"`(network: .*)`", str(refused.value))[1]
+    file.write_text(devices()[name].read_text() + network)
+    assert planned("shard=8", device=load_hardware(str(file))).sending > 0
+    assert planned("replicate=1", device=device).sending == 0
+
+
+def test_the_device_in_the_documentation_is_a_device(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        re.search(r"```yaml\n(name: .*?)```", (DOCS / "cost.md").read_text(), re.DOTALL)[1]
+    )
+    assert planned("shard=8", device=load_hardware(str(tmp_path / "mine.yaml"))).sending > 0
 
 
 def test_a_pipeline_waits_and_sends_little():
@@ -245,7 +268,7 @@ def _least_of_the_slowest(work, after, n):
 @given(st.lists(st.sampled_from([0.3, 1.0, 1.4]), min_size=1, max_size=11), st.floats(0, 5), st.integers(1, 5))
 def test_no_cut_into_stages_is_faster(work, after, n):
     n = min(n, len(work))
-    found = even_cut(work, after, n)
+    found = even_stages(work, after, n)
     assert [i for of_stage in found.layers for i in of_stage] == [*range(len(work))]
     assert all(found.layers)
     assert max(found.work) == pytest.approx(_least_of_the_slowest(work, after, n))
@@ -255,7 +278,7 @@ def test_no_cut_into_stages_is_faster(work, after, n):
 def test_the_cut_of_llama_3_405b_is_the_published_one():
     """Grattafiori 2024, 3.3.2: 16 stages with one layer less in the first and in the last, which has the head."""
     model = load_config("llama-3.1-405b").model
-    assert [len(of_stage) for of_stage in cut(model, 8192, 16).layers] == [7, *[8] * 14, 7]
+    assert [len(of_stage) for of_stage in pipeline_stages(model, 8192, 16).layers] == [7, *[8] * 14, 7]
 
 
 def test_a_plan_that_does_not_fit_has_no_time(capsys):

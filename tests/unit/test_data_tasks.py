@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from archlab.config.core.registry import kind_of, kinds
+from archlab.config.core.base import kind_of
+from archlab.config.core.registry import kinds
 from archlab.config.tasks import Task
 from archlab.config.tasks.compression import Compression
 from archlab.config.tasks.copying import SelectiveCopy

@@ -6,7 +6,8 @@ from typing import Any, get_args
 import pytest
 
 from archlab.config.components.component import MLP, Attention, Component, Mixer
-from archlab.config.core.registry import Registered, Section, implementation_of, import_all, is_users, kind_of, kinds
+from archlab.config.core.base import kind_of
+from archlab.config.core.registry import Registered, Section, implementation_of, import_all, is_users, kinds
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.objective import Objective

@@ -89,7 +89,7 @@ def test_costs_deal_the_matrices_that_training_deals(mlp, n, monkeypatch):
         return stack
 
     monkeypatch.setattr(optim, "n_sharing", lambda matrix: n)
-    monkeypatch.setattr(optim, "dealt", seen)
+    monkeypatch.setattr(optim, "whole_entries", seen)
     optimizer = make_optimizer(model, cfg.train)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

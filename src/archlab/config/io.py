@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from archlab.config.about import About
-from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge
 from archlab.config.core.plain import plain_values
 from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import parse_yaml, read_yaml
+from archlab.config.paths import plugins_of, resolve_plugin_paths, resolve_text_paths, resolve_weight_paths
 from archlab.config.problems import Problem
 from archlab.config.schema import Config
 from archlab.digests import DIGESTS
@@ -132,10 +132,10 @@ def _read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     raw = expand(read_yaml(file))
     # Paths in a run's own config are relative to the folder where it was trained.
     if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():
-        find_text(raw, file.parent)
-        find_folders(raw, file.parent)
+        resolve_text_paths(raw, file.parent)
+        resolve_weight_paths(raw, file.parent)
     if isinstance(file, Path):
-        find_plugins(raw, file.parent)
+        resolve_plugin_paths(raw, file.parent)
         accept_from(file, plugins_of(raw))
         import_if_possible(plugins_of(raw))
     about = raw.pop("about", None)

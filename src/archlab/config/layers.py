@@ -155,11 +155,11 @@ class LayerConfig(Base):
         return counts
 
     def matrix_shapes(self) -> Counter[MatrixShape]:
-        """Return the number of parameters of each shape that hold weight matrices."""
-        return sum((component.matrix_shapes(site) for _, component, site in self._placed), Counter[MatrixShape]())
-
-    def in_matrices(self) -> int:
-        return sum(component.in_matrices(site) for _, component, site in self._placed)
+        """Return how many tensors of weight matrices have each shape."""
+        shapes = Counter[MatrixShape]()
+        for _, component, site in self._placed:
+            shapes.update(component.matrix_shapes(site))
+        return shapes
 
     def n_corrections(self) -> int:
         return sum(component.n_corrections() for _, component, _ in self._placed)

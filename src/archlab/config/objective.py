@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from archlab.config.components.visibility import VisibilityName
-from archlab.config.core.base import Settings
-from archlab.config.core.registry import Registered, Section, is_users, kind_of, kinds
+from archlab.config.core.base import Settings, kind_of
+from archlab.config.core.registry import Registered, Section, is_users, kinds
 from archlab.config.reserve import MASK, MODE, SENTINELS, Mode
 
 Rate = Annotated[float, Field(gt=0, lt=1)]

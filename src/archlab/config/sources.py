@@ -5,8 +5,9 @@ from contextlib import suppress
 
 from pydantic import BaseModel, ValidationError
 
+from archlab.config.core.base import kind_of
 from archlab.config.core.plugins import plugin_of
-from archlab.config.core.registry import KindName, Registered, is_users, kind_of, kinds, source_digest
+from archlab.config.core.registry import KindName, Registered, is_users, kinds, source_digest
 from archlab.config.layers import with_overrides
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from archlab.hf.chat_template import ChatTemplate
-from archlab.hf.folder import CHAT_TEMPLATE, TOKENIZER, companions
+from archlab.hf.folder import CHAT_TEMPLATE, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, companions
 from archlab.hf.imported import imported
-from archlab.hf.special_tokens import SPECIAL_MAP, TOKENIZER_CONFIG
 
 
 def tokenizer_files(
@@ -22,7 +21,7 @@ def tokenizer_files(
         return files
     if not imported(run) and TOKENIZER not in files:
         files[TOKENIZER] = tokenizer.read_bytes()
-    before = {**companions(run, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_MAP)), **(published or {})}
+    before = {**companions(run, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)), **(published or {})}
     if (template := ChatTemplate.of(tokenizer.parent)) and template != ChatTemplate.from_files(before, run):
         files |= template.files(before, run)
     return files

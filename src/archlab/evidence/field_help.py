@@ -6,9 +6,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from archlab.config.core.base import Base
+from archlab.config.core.base import Base, kind_of
 from archlab.config.core.merge import fields_below, kind_names, section_classes
-from archlab.config.core.registry import KindName, Registered, Section, cache_of_kinds, kind_of, kinds
+from archlab.config.core.registry import KindName, Registered, Section, cache_of_kinds, kinds
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
 

@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 from archlab.atlas.models import entries
-from archlab.config.core.registry import Registered, kind_of, users_kinds
+from archlab.config.core.base import kind_of
+from archlab.config.core.registry import Registered, users_kinds
 from archlab.config.io import begins, facts, presets, words_of
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant

@@ -11,7 +11,7 @@ from archlab.families.mellum import NestedRope
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
-from archlab.hf.rope import parameters
+from archlab.hf.rope import rope_parameters
 
 FOR_PICTURES = ("mrope_section", "mrope_interleaved")
 """RoPE parameters that change only the positions of pictures."""
@@ -36,7 +36,7 @@ class RopeOrNone(NestedRope):
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write a RoPE or null for each layer type of the model."""
         hf["rope_parameters"] = {
-            FULL if layer.multi_head.window is None else SLIDING: parameters(layer.position, model.max_seq_len)
+            FULL if layer.multi_head.window is None else SLIDING: rope_parameters(layer.position, model.max_seq_len)
             if isinstance(layer.position, Rope)
             else None
             for layer in layer_configs(model)

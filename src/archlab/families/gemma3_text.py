@@ -12,7 +12,7 @@ from archlab.families.llama import AROUND, ATTENTION, MLP
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, full_every
-from archlab.hf.rope import parameters, position
+from archlab.hf.rope import rope_fields, rope_parameters
 from archlab.hf.weight_map import Row
 
 
@@ -66,11 +66,11 @@ class RopePerType:
             raise hf.refuse("original_max_position_embeddings", outside, "this key only inside the RoPE scaling")
         only_inside = ConfigReader({}, hf.where)  # keys outside the scaling are not read
         theta = parameters.get("rope_theta", theta)
-        return position(only_inside, theta, fraction, "half", parameters, hf.get("max_position_embeddings"))
+        return rope_fields(only_inside, theta, fraction, "half", parameters, hf.get("max_position_embeddings"))
 
     def values(self, rope: Rope, longest: int) -> Raw:
         """Return the config.json values of a RoPE. `longest` is the maximum sequence length."""
-        return parameters(rope, longest)
+        return rope_parameters(rope, longest)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write one RoPE for each layer type of the model into `rope_parameters`."""

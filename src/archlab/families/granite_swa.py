@@ -12,7 +12,7 @@ from archlab.families.granite import FAMILY as GRANITE
 from archlab.families.llama import WEIGHTS, kv_heads
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, with_each_layer
-from archlab.hf.rope import parameters
+from archlab.hf.rope import rope_parameters
 from archlab.hf.weight_map import Row
 
 
@@ -52,7 +52,7 @@ class ThetaPerLayer:
         ropes = [position for position in positions if isinstance(position, Rope)]
         hf["layer_rope_theta"] = [position.theta if isinstance(position, Rope) else 0 for position in positions]
         if ropes:
-            hf["rope_parameters"] = parameters(ropes[0], model.max_seq_len)
+            hf["rope_parameters"] = rope_parameters(ropes[0], model.max_seq_len)
 
 
 LAYERS = (Always("attention.sinks", True), LayerTypes(full_first, window=128, unused=128), ThetaPerLayer())

@@ -6,7 +6,7 @@ from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
-from archlab.hf.rope import RopeKeys, position, refuse_flags
+from archlab.hf.rope import RopeKeys, refuse_flags, rope_fields
 from archlab.hf.weight_map import linear
 
 
@@ -24,7 +24,7 @@ class AlphaRope(RopeKeys):
         refuse_flags(hf, scaling)
         rotary_dim = ours["attention.head_dim"] or ours["d_model"] // ours["attention.n_heads"]
         theta, exponent = scaling.get("rope_theta", hf.get(self.theta_key, self.theta)), rotary_dim / (rotary_dim - 2)
-        ours["position"] = position(hf, theta * scaling["alpha"] ** exponent, 1.0, self.pairing, {}, None)
+        ours["position"] = rope_fields(hf, theta * scaling["alpha"] ** exponent, 1.0, self.pairing, {}, None)
 
 
 QK_NORMS = [

@@ -17,7 +17,7 @@ from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import ABSENT, Always, ConfigReader, Key, lookup
 from archlab.hf.layer_types import FULL, SLIDING, MixerLayers, layer_types
-from archlab.hf.rope import parameters, scaling_kind
+from archlab.hf.rope import rope_parameters, scaling_kind
 from archlab.hf.weight_map import Row, linear
 
 KINDS = {CONV: "recurrent", SLIDING: "sliding", FULL: "full"}
@@ -63,7 +63,7 @@ def implied(n_layers: int) -> list[str]:
 
 def rope_values(rope: Rope, longest: int) -> Raw:
     """Return the config.json values of a RoPE, which may be p-RoPE. `longest` is the maximum sequence length."""
-    values = parameters(rope, longest)
+    values = rope_parameters(rope, longest)
     if isinstance(rope.scaling, Proportional):
         values["partial_rotary_factor"] = values.pop("turning")
     return values

@@ -11,7 +11,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, SIZES, WEIGHTS, kv_heads, rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
-from archlab.hf.rope import RopeKeys, position, refuse_flags
+from archlab.hf.rope import RopeKeys, refuse_flags, rope_fields
 
 BETA, LENGTH = "llama_4_scaling_beta", "original_max_position_embeddings"
 YARN: Mapping[str, Any] = {
@@ -39,7 +39,7 @@ class GrowingRope(RopeKeys):
             raise hf.refuse(self.fraction_key, fraction, "1.0, because the published code ignores the key")
         rest = {key: value for key, value in scaling.items() if key not in (BETA, "max_position_embeddings")}
         longest = hf.get("max_position_embeddings")
-        ours["position"] = position(hf, scaling.get("rope_theta", theta), 1.0, self.pairing, rest, longest)
+        ours["position"] = rope_fields(hf, scaling.get("rope_theta", theta), 1.0, self.pairing, rest, longest)
         ours["attention.temperature"] = None if beta == 0 else {"beta": beta, "length": length}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

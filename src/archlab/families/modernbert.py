@@ -9,7 +9,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING, layer_types
-from archlab.hf.rope import parameters, position
+from archlab.hf.rope import rope_fields, rope_parameters
 from archlab.hf.weight_map import HALVES, QKV_BLOCKS, Row, linear
 
 LAYER = "model.layers.{i}"
@@ -33,7 +33,7 @@ class Layers:
         for kind, (key, default) in THETAS.items():
             own = {**(nested.get(kind) or {}), **scaling}
             theta = own.get("rope_theta", hf.get(key, default))
-            rope = position(
+            rope = rope_fields(
                 ConfigReader({}, hf.where), theta, 1.0, "half", own, hf.get("max_position_embeddings", 8192)
             )
             kinds[kind] = {"position": rope}
@@ -59,7 +59,7 @@ class Layers:
         if windows:
             self.write_window(windows[0], hf)
         hf["rope_parameters"] = {
-            kind: parameters(layer.position, model.max_seq_len)
+            kind: rope_parameters(layer.position, model.max_seq_len)
             for kind, layer in zip(hf["layer_types"], layers, strict=True)
             if isinstance(layer.position, Rope)
         }

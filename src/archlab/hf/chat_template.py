@@ -12,8 +12,8 @@ from pathlib import Path
 
 from archlab.errors import UserError
 from archlab.files import parse_object
-from archlab.hf.folder import CHAT_TEMPLATE, NAMED_TEMPLATES, companions
-from archlab.hf.special_tokens import SPECIAL_MAP, TOKENIZER_CONFIG, special_names
+from archlab.hf.folder import CHAT_TEMPLATE, NAMED_TEMPLATES, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, companions
+from archlab.hf.special_tokens import special_names
 
 DEFAULT = "default"
 """Name of the template that renders a conversation unless another name is given."""
@@ -60,7 +60,9 @@ class ChatTemplate:
 
         `default` is the BOS and EOS token if no file of the folder names special tokens.
         """
-        return cls.from_files(companions(folder, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_MAP)), folder, default)
+        return cls.from_files(
+            companions(folder, (CHAT_TEMPLATE, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)), folder, default
+        )
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], folder: Path, default: str | None = None) -> "ChatTemplate | None":
@@ -69,7 +71,7 @@ class ChatTemplate:
         source = sources.get(DEFAULT)
         if source is None:
             return None
-        described_somewhere = TOKENIZER_CONFIG in files or SPECIAL_MAP in files
+        described_somewhere = TOKENIZER_CONFIG in files or SPECIAL_TOKENS_MAP in files
         special = special_names(files, folder) if described_somewhere or default is None else _both(default)
         from jinja2 import TemplateError  # most runs do not need Jinja
 

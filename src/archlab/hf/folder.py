@@ -25,12 +25,17 @@ safetensors file."""
 TOKENIZER = "tokenizer.json"
 """Name of the file of a tokenizer, also in run folders and data folders."""
 
+TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS, GENERATION_CONFIG = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
+)  # fmt: skip
+"""Names of other files with special tokens. `special_tokens.py` explains which tokens come from which file."""
+
 CHAT_TEMPLATE = "chat_template.jinja"
 """Name of the file of a chat template."""
 
 COMPANIONS = (
-    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", CHAT_TEMPLATE, "generation_config.json", "spiece.model",
+    TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS, "tokenizer.model",
+    "vocab.json", "merges.txt", CHAT_TEMPLATE, GENERATION_CONFIG, "spiece.model",
     "sentencepiece.bpe.model", "source.spm", "target.spm",
 )  # fmt: skip
 """Names of files, besides config and weights, that are copied unchanged when a model is saved."""

@@ -129,15 +129,40 @@ def with_each_layer(layers: Raw | None, field: str, values: Sequence[Any]) -> Ra
     `layers` contains the previous layer kinds and their pattern. None means that all layers were alike. A kind whose
     layers get different values becomes several kinds, which are numbered.
     """
-    before = layers or {"all": {}, "pattern": ["all"]}
-    names = [before["pattern"][i % len(before["pattern"])] for i in range(len(values))]
-    own = {name: [v for kind, v in zip(names, values, strict=True) if kind == name] for name in names}
-    distinct = {name: [v for i, v in enumerate(found) if v not in found[:i]] for name, found in own.items()}
+    changes = [{field: value} for value in values]
+    return split_kinds(
+        layers or {"all": {}, "pattern": ["all"]},
+        changes,
+        lambda kind, change, others: kind if len(others) == 1 else f"{kind}_{others.index(change)}",
+    )
+
+
+def with_dense_layers(layers: Raw | None, dense: Sequence[bool], change: Raw) -> Raw:
+    """Return layer kinds in which `change` applies to each layer whose entry in `dense` is true.
+
+    `layers` contains the previous layer kinds and their pattern. None means that all layers were alike.
+    """
+    if layers is None:
+        return {"dense": change, "sparse": {}, "pattern": ["dense" if is_dense else "sparse" for is_dense in dense]}
+    changes = [change if is_dense else {} for is_dense in dense]
+    return split_kinds(layers, changes, lambda kind, own, _: f"{kind}_dense" if own else kind)
+
+
+def split_kinds(layers: Raw, changes: Sequence[Raw], named: Callable[[str, Raw, list[Raw]], str]) -> Raw:
+    """Return layer kinds in which each layer has its entry in `changes`.
+
+    `layers` contains the previous layer kinds and their pattern. `named` returns the name of a new kind. Its arguments
+    are the name of the previous kind, the change, and the different changes to layers of the previous kind.
+    """
+    before = [layers["pattern"][i % len(layers["pattern"])] for i in range(len(changes))]
+    different: dict[str, list[Raw]] = {kind: [] for kind in before}
+    for kind, change in zip(before, changes, strict=True):
+        if change not in different[kind]:
+            different[kind].append(change)
     kinds, pattern = dict[str, Raw](), list[str]()
-    for name, value in zip(names, values, strict=True):
-        new = name if len(distinct[name]) == 1 else f"{name}_{distinct[name].index(value)}"
-        kinds[new] = {**before[name], field: value}
-        pattern.append(new)
+    for kind, change in zip(before, changes, strict=True):
+        pattern.append(named(kind, change, different[kind]))
+        kinds[pattern[-1]] = {**layers[kind], **change}
     return {**kinds, "pattern": pattern}
 
 

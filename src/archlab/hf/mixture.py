@@ -9,7 +9,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.fields import ConfigReader
-from archlab.hf.layer_types import layer_types
+from archlab.hf.layer_types import layer_types, with_dense_layers
 from archlab.hf.weight_map import COPY, Conversion, Row, concatenate, linear, then
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class DenseLayers:
                 del ours[field]
             ours |= mlp
         elif any(dense):
-            ours["layers"] = crossed(ours.get("layers"), dense, mlp)
+            ours["layers"] = with_dense_layers(ours.get("layers"), dense, mlp)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write the keys. `Family.hf_config` reads them back and refuses a model that they cannot express."""
@@ -128,22 +128,6 @@ class DenseLayers:
             hf[self.width_key] = dense[0].d_ff
             if self.bias_key:
                 hf[self.bias_key] = dense[0].bias
-
-
-def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "dense", other: str = "sparse") -> Raw:
-    """Return layer kinds in which `change` applies to each layer whose entry in `flags` is true.
-
-    `layers` contains the previous layer kinds and their pattern. None means that all layers were alike.
-    """
-    if layers is None:
-        return {name: change, other: {}, "pattern": [name if flag else other for flag in flags]}
-    kinds, pattern = {k: v for k, v in layers.items() if k != "pattern"}, layers["pattern"]
-    names = [pattern[i % len(pattern)] for i in range(len(flags))]
-    pairs = {(kind, flag): f"{kind}_{name}" if flag else kind for kind, flag in zip(names, flags, strict=True)}
-    return {
-        **{new: {**kinds[kind], **(change if flag else {})} for (kind, flag), new in pairs.items()},
-        "pattern": [pairs[pair] for pair in zip(names, flags, strict=True)],
-    }
 
 
 GROUP_HF_KEYS = {

@@ -56,7 +56,7 @@ class RopeKeys:
         fraction = scaling.get("partial_rotary_factor", hf.get(self.fraction_key, self.fraction))
         if fraction != self.fraction and self.fraction == 1.0 and not self.partial:
             raise hf.refuse(self.fraction_key, fraction, "1.0, because the published code ignores the key")
-        ours[self.field] = position(hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings"))
+        ours[self.field] = rope_fields(hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings"))
 
     def adapt(self, hf: ConfigReader, scaling: Raw) -> Raw:
         """Return the scaling that the published code of this family computes, in the usual keys."""
@@ -64,7 +64,7 @@ class RopeKeys:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if isinstance(model.position, Rope):
-            hf["rope_parameters"] = parameters(model.position, model.max_seq_len)
+            hf["rope_parameters"] = rope_parameters(model.position, model.max_seq_len)
             if model.position.fraction != 1.0 or self.fraction != 1.0:
                 hf["rope_parameters"]["partial_rotary_factor"] = model.position.fraction
             if self.original and isinstance(model.position.scaling, Longrope):
@@ -91,10 +91,10 @@ class ScaledRopeKeys(RopeKeys):
             raise hf.refuse(
                 self.theta_key, hf.get(self.theta_key), f"{self.theta}, or a different value together with rope_scaling"
             )
-        ours[self.field] = position(hf, self.theta, 1.0, self.pairing, self.default_scaling, None)
+        ours[self.field] = rope_fields(hf, self.theta, 1.0, self.pairing, self.default_scaling, None)
 
 
-def position(
+def rope_fields(
     hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
     """Return the fields of `model.position` for the RoPE values of a file.
@@ -168,7 +168,7 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
     return {"kind": kind, "original_max_seq_len": original, **rest}
 
 
-def parameters(rope: Rope, longest: int) -> Raw:
+def rope_parameters(rope: Rope, longest: int) -> Raw:
     """Return the config.json values of a RoPE. `longest` is the model's maximum sequence length."""
     scaling = rope.scaling.model_dump(mode="json", exclude_none=True)
     kind = scaling.pop("kind")

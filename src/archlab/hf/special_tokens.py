@@ -19,13 +19,17 @@ from archlab.config.core.merge import Raw
 from archlab.config.core.text import note_once
 from archlab.errors import UserError
 from archlab.files import parse_object
-from archlab.hf.folder import CONFIG, companions
+from archlab.hf.folder import (
+    ADDED_TOKENS,
+    CONFIG,
+    GENERATION_CONFIG,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    companions,
+)
 from archlab.hf.imported import IMPORTED, imported
 from archlab.hf.towers import read_text_values
-
-TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
-)  # fmt: skip
 
 SPECIAL_IDS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
@@ -110,7 +114,7 @@ def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
     """Call `complete` with the files of a folder, and return the special tokens. `tokenizer` may come from a file of
     any name."""
-    names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
+    names = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS, GENERATION_CONFIG)
     return complete(tokenizer, companions(folder, names), model_ids(folder), folder)
 
 
@@ -128,7 +132,7 @@ def complete(
         return parse_object(files.get(name, b"{}"), str(folder / name))
 
     described = _described(parsed)
-    _add(tokenizer, described, parsed(ADDED), folder)
+    _add(tokenizer, described, parsed(ADDED_TOKENS), folder)
     if described.get("split_special_tokens") is True:
         tokenizer.encode_special_tokens = True
     in_config = described.get("add_prefix_space")
@@ -140,7 +144,9 @@ def complete(
         name = _name(described.get(f"{role}_token"))
         return None if name is None else tokenizer.token_to_id(name)
 
-    model = checked_ids(parsed(GENERATION), str(folder / GENERATION)) if GENERATION in files else ids
+    model = (
+        checked_ids(parsed(GENERATION_CONFIG), str(folder / GENERATION_CONFIG)) if GENERATION_CONFIG in files else ids
+    )
 
     def numbered(role: str) -> Iterator[int]:
         return (i for source in (model, ids) for i in _possible(source.get(f"{role}_token_id")))
@@ -201,14 +207,14 @@ def put_before_text(tokenizer: Tokenizer, token: int) -> None:
 
 def _described(parsed: Callable[[str], Raw]) -> Raw:
     config = parsed(TOKENIZER_CONFIG)
-    return config if "added_tokens_decoder" in config else config | parsed(SPECIAL_MAP)
+    return config if "added_tokens_decoder" in config else config | parsed(SPECIAL_TOKENS_MAP)
 
 
 def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> None:
     """Add tokens in the order of transformers' `TokenizersBackend`, because the order determines their ids."""
     special = dict(_special(described, folder))
     is_legacy = "added_tokens_decoder" not in described
-    file = folder / (ADDED if is_legacy else TOKENIZER_CONFIG)
+    file = folder / (ADDED_TOKENS if is_legacy else TOKENIZER_CONFIG)
     if is_legacy:
         plain = {name: AddedToken(name, normalized=name not in special, special=name in special) for name in legacy}
         numbered = {_number(i, file): plain[name] for name, i in legacy.items()}

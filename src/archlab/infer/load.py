@@ -15,9 +15,9 @@ from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, is_run_folder, load_config
 from archlab.exchange.load import load_hf, read_origin
 from archlab.files import parse_object
-from archlab.hf.folder import TOKENIZER, companions
+from archlab.hf.folder import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, companions
 from archlab.hf.imported import Imported, imported
-from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
+from archlab.hf.special_tokens import before_text, complete, put_before_text, several
 from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
@@ -109,10 +109,10 @@ def _origin(run: Path, record: Imported | None) -> Origin:
 
 
 def _ending_also_at(origin: Origin, tokens: Sequence[int], run: Path) -> Origin:
-    generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
-    named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
+    generation = parse_object(origin.files.get(GENERATION_CONFIG, b"{}"), str(run / GENERATION_CONFIG))
+    named = (generation if GENERATION_CONFIG in origin.files else origin.special_ids).get("eos_token_id")
     ends = list(dict.fromkeys([*several(named), *tokens]))
-    files = {**origin.files, GENERATION: json.dumps(generation | {"eos_token_id": ends}, indent=2).encode()}
+    files = {**origin.files, GENERATION_CONFIG: json.dumps(generation | {"eos_token_id": ends}, indent=2).encode()}
     return replace(origin, special_ids={**origin.special_ids, "eos_token_id": ends}, files=files)
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from archlab.config.core.contract import short
-from archlab.config.core.registry import Registered, breach
+from archlab.config.core.contract import breach, short
+from archlab.config.core.registry import Registered
 
 
 class Result(NamedTuple):

@@ -64,7 +64,8 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def ends_for(ends_E: Tensor, x_ND: Tensor, weight_EOD: Tensor) -> Tensor:
-    """Return the ends of the groups where products with such rows and matrices read them: on the host for a loop."""
+    """Return `ends_E` on the device where the products read it: on the CPU if they loop over the groups, otherwise
+    unchanged."""
     return ends_E if ends_E.is_meta or _fits_kernel(x_ND, weight_EOD) else ends_E.cpu()
 
 

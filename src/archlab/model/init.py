@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.model_schema import ModelConfig
-from archlab.model.cut import part_of
 from archlab.model.roles import roles_of
+from archlab.model.sharded import part_of
 
 
 @torch.no_grad()

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.components.component import Component, Site
-from archlab.config.core.registry import breach, make
+from archlab.config.core.contract import breach
+from archlab.config.core.registry import make
 from archlab.config.layers import Branch, LayerConfig
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import MultiHeadAttention, check_attend

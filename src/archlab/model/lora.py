@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from archlab.config.lora import Lora
 from archlab.model.arithmetic import Same
-from archlab.model.cut import part_of
 from archlab.model.decoder import Decoder
 from archlab.model.init import normal
 from archlab.model.projection import Projection
+from archlab.model.sharded import part_of
 
 _A, _B = "lora_a", "lora_b"
 

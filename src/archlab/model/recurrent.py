@@ -76,7 +76,7 @@ def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
 
 
 def chunked(x_bt: Tensor) -> Tensor:
-    """Cut the tokens into chunks: [b, t, ...] -> [b, c, q, ...]. The last chunk is padded with 0."""
+    """Divide the tokens into chunks: [b, t, ...] -> [b, c, q, ...]. The last chunk is padded with 0."""
     T = x_bt.shape[1]
     n, size = chunking(T)
     return F.pad(x_bt, (0, 0) * (x_bt.ndim - 2) + (0, n * size - T)).unflatten(1, (n, size))

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 
 from archlab.config.components.component import RoleName
-from archlab.config.core.contract import short
-from archlab.config.core.registry import Registered, breach
+from archlab.config.core.contract import breach, short
+from archlab.config.core.registry import Registered
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 

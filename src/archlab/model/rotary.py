@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from archlab.config.components.position import Position, Rope
-from archlab.config.core.registry import breach, implements
+from archlab.config.core.contract import breach
+from archlab.config.core.registry import implements
 from archlab.model.arithmetic import wide
 from archlab.model.contract import check_arguments, check_tensor, like_input
 from archlab.model.rope_scaling import frequencies

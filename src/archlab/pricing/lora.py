@@ -7,7 +7,7 @@ trained matrix: those before the first changed projections of a stack.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from archlab.config.components.component import MatrixShape, ProjectionShape
+from archlab.config.components.component import MatrixShape, ProjectionShape, weights_in
 from archlab.config.components.work import Operation, Pass
 from archlab.config.layers import Branch, LayerConfig, distinct_layers, row_of, stacks
 from archlab.config.lora import Lora
@@ -18,7 +18,7 @@ _PART = "lora"
 
 def added_parameters(model: ModelConfig, lora: Lora | None) -> int:
     """Return the number of parameters that LoRA adds to the model. 0 without LoRA."""
-    return 0 if lora is None else sum(n * shape.n_weights for shape, n in added_matrices(model, lora).items())
+    return 0 if lora is None else weights_in(added_matrices(model, lora))
 
 
 def added_matrices(model: ModelConfig, lora: Lora) -> Counter[MatrixShape]:

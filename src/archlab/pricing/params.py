@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, computed_field
 
-from archlab.config.components.component import MatrixShape
+from archlab.config.components.component import MatrixShape, weights_in
 from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, LayerConfig, distinct_layers, encoder_of, final_norm, stacks
 from archlab.config.model_schema import ModelConfig
@@ -106,11 +106,11 @@ def before_head(model: ModelConfig) -> DenseLayer | None:
 
 
 def matrix_shapes(model: ModelConfig) -> Counter[MatrixShape]:
-    """Return the number of parameters of each shape that hold the weight matrices which Muon updates."""
+    """Return how many tensors of the weight matrices that Muon updates have each shape."""
     shapes, widen, before = Counter[MatrixShape](), widening(model), before_head(model)
     if widen:
         shapes[MatrixShape(widen.d_out, widen.d_in)] += n_widenings(model)
-    if before and model.head.transform:  # otherwise it is part of the head's table
+    if before and model.head.transform:  # without an activation, it is part of the head's table
         shapes[MatrixShape(before.d_out, before.d_in)] += 1
     for stack in stacks(model):
         shapes += matrix_shapes_of(distinct_layers(stack))
@@ -118,7 +118,7 @@ def matrix_shapes(model: ModelConfig) -> Counter[MatrixShape]:
 
 
 def matrix_shapes_of(layers: Mapping[LayerConfig, int]) -> Counter[MatrixShape]:
-    """Return the number of parameters of each shape that hold weight matrices of layers.
+    """Return how many tensors of weight matrices of layers have each shape.
 
     `layers` maps distinct layers to their numbers.
     """
@@ -131,18 +131,13 @@ def matrix_shapes_of(layers: Mapping[LayerConfig, int]) -> Counter[MatrixShape]:
 def parameters(model: ModelConfig) -> Parameters:
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
     widen, before, n_widen = widening(model), before_head(model), n_widenings(model)
-    # Without an activation, the projection before the head is part of the head's table.
     idle = corrections = 0
-    matrices = (n_widen * widen.n_weights if widen else 0) + (
-        before.n_weights if before and model.head.transform else 0
-    )
     for stack in stacks(model):
         for layer, n in distinct_layers(stack).items():
             own = layer.parameters()
             for part, number in own.items():
                 counts[_row(part, is_encoder=stack is not model)] += n * number
             idle += n * (own.total() - layer.active_parameters())
-            matrices += n * layer.in_matrices()
             corrections += n * layer.n_corrections()
     table = model.vocab_size * (model.embedding.width or model.d_model)
     return Parameters(
@@ -150,7 +145,7 @@ def parameters(model: ModelConfig) -> Parameters:
         **counts,
         head=(0 if model.head.tied else table) + model.vocab_size * model.head.bias + _size(before),
         idle=idle,
-        matrices=matrices,
+        matrices=weights_in(matrix_shapes(model)),
         corrections=corrections,
     )
 

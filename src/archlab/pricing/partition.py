@@ -82,7 +82,7 @@ class Parallel:
 
 
 @dataclass(frozen=True)
-class Cut:
+class PipelineStages:
     """Division of the layers into pipeline stages."""
 
     layers: tuple[range, ...]
@@ -104,7 +104,7 @@ class Cut:
         return self.work[self.slowest] * len(self.work) / sum(self.work)
 
 
-def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
+def pipeline_stages(model: ModelConfig, tokens: int, n_stages: int) -> PipelineStages:
     """Return the division of a decoder into `n_stages` stages that minimizes the work of the slowest stage.
 
     The work is computed for sequences of `tokens` tokens. The work of the other stages is as equal as possible. Raise
@@ -119,14 +119,14 @@ def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
         raise UserError(f"{n_stages} stages are too many for {len(layers)} layers; allowed: at most {len(layers)}")
 
     flops = {layer: _total(layer.work(model_pass)) for layer in distinct_layers(model)}
-    return even_cut([flops[layer] for layer in layers], _total(after_layers(model, model_pass, tokens)), n_stages)
+    return even_stages([flops[layer] for layer in layers], _total(after_layers(model, model_pass, tokens)), n_stages)
 
 
 def _total(operations: Iterable[Operation]) -> float:
     return sum(matrix_flops(operations).values())
 
 
-def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
+def even_stages(work: Sequence[float], after: float, n_stages: int) -> PipelineStages:
     """Return the division that minimizes the work of the slowest stage.
 
     `work` contains the work of each layer. `after` is the work of the head, which belongs to the last stage.
@@ -145,7 +145,7 @@ def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
     ends.append(len(work))
     layers = tuple(range(start, end) for start, end in pairwise(ends))
     loads = [before[end] - before[start] for start, end in pairwise(ends)]
-    return Cut(layers, (*loads[:-1], loads[-1] + after))
+    return PipelineStages(layers, (*loads[:-1], loads[-1] + after))
 
 
 def _ends(before: Sequence[float], after: float, n_stages: int, most: float) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from archlab.config.components.component import weights_in
 from archlab.config.components.work import FLOAT32_BYTES
 from archlab.config.optimizer import Muon
 from archlab.errors import UserError
@@ -50,7 +51,7 @@ def _momenta(stage: Stage, parallel: Parallel) -> float:
         return 0
     in_groups = dealt(stage.matrix_shapes, parallel.shard)
     moved = sum(shape.n_weights * n for shape, n in in_groups.items() if shape.stacked == 1)
-    gathered = sum(shape.n_weights * n for shape, n in (stage.matrix_shapes - in_groups).items())
+    gathered = weights_in(stage.matrix_shapes - in_groups)
     return BYTES_PER_WEIGHT * (2 * moved / parallel.shard + gathered)
 
 
@@ -58,13 +59,18 @@ def bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     """Return the bytes per second that one device can send in the dimension `way`.
 
     If several devices of a group are in one server, they use the network adapters of all of them together. The speed is
-    then the sum of these adapters' speeds, but at most that of the link inside the server.
+    then the sum of these adapters' speeds, but at most that of the link inside the server. Raise UserError if no link
+    between the devices is known.
     """
     span = parallel.group_span(way)
     if span <= device.linked and device.link:
         return device.link.bandwidth
     if device.network is None:
-        raise UserError(f"{device.name} has no known link between {span} devices")
+        largest = f"up to {device.linked} devices" if device.link else "one device"
+        raise UserError(
+            f"{device.name} has no known link between {span} devices; allowed: {largest}, or a YAML file of the device "
+            "with a link between servers, as in `network: {name: Ethernet, bandwidth: 12.5e9}`"
+        )
     if way == "pipeline":
         return device.network.bandwidth
     together = max(1, device.devices_per_server // parallel.neighbor_distance(way))

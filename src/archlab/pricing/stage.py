@@ -12,7 +12,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Optimizer
 from archlab.pricing.memory import BYTES, Format, LayerPass, layer_passes
 from archlab.pricing.params import matrix_shapes_of, outer_norms, parameters, shared_positions
-from archlab.pricing.partition import Cut, Parallel
+from archlab.pricing.partition import Parallel, PipelineStages
 from archlab.pricing.update import update
 from archlab.pricing.work import BACKWARD, after_layers, around_layers, loss
 
@@ -88,13 +88,8 @@ class Stage:
         )
 
     @cached_property
-    def in_matrices(self) -> int:
-        """Number of parameters in weight matrices of layers."""
-        return sum(n * layer.in_matrices() for layer, n in self.layers.items())
-
-    @cached_property
     def matrix_shapes(self) -> Counter[MatrixShape]:
-        """Number of parameters of each shape that hold weight matrices of layers."""
+        """Number of tensors of weight matrices of layers, by shape."""
         return matrix_shapes_of(self.layers)
 
     def update(self, parallel: Parallel) -> Iterator[Operation]:
@@ -115,7 +110,7 @@ class Stage:
             yield loss(self.model, model_pass)
 
 
-def stages_of(model: ModelConfig, pipeline: Cut, optimizer: Optimizer) -> list[Stage]:
+def stages_of(model: ModelConfig, pipeline: PipelineStages, optimizer: Optimizer) -> list[Stage]:
     """Return the stages of the pipeline, without repetitions.
 
     Of several stages with the same layers, only the first is returned. It needs the most memory, because it stores the

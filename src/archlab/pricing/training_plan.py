@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pydantic import computed_field
 
+from archlab.config.components.component import weights_in
 from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base
 from archlab.config.layers import distinct_layers
@@ -27,7 +28,7 @@ from archlab.pricing.memory import (
     logits_bytes,
     saved_bytes,
 )
-from archlab.pricing.partition import Cut, Parallel, cut
+from archlab.pricing.partition import Parallel, PipelineStages, pipeline_stages
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.sending import bandwidth, bytes_sent
 from archlab.pricing.stage import BYTES_PER_WEIGHT, PLAN_FORMAT, Batch, Stage, stages_of
@@ -93,8 +94,8 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
         raise UserError("train.lora: training with LoRA is not planned for several devices; allowed in a plan: null")
     _check(config, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
-    whole = Cut((range(model.n_layers),), (1.0,))
-    pipeline = cut(model, batch.tokens, p) if model.encoder is None else whole
+    whole = PipelineStages((range(model.n_layers),), (1.0,))
+    pipeline = pipeline_stages(model, batch.tokens, p) if model.encoder is None else whole
     stages = stages_of(model, pipeline, config.train.optimizer)
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.n_micro_batches + p - 1
@@ -181,6 +182,7 @@ def _moments(stage: Stage, parallel: Parallel, batch: Batch, recompute: bool) ->
     """
     t, outside = parallel.tensor, stage.outside_layers / parallel.tensor
     own = stage.parameters_per_device(t)
+    in_matrices = weights_in(stage.matrix_shapes)
     largest = max(layer.parameters_per_device(t) for layer in stage.layers)
     head = head_bytes(stage.model) / t if stage.is_last else 0
     model_pass = _micro_batch(batch)
@@ -195,7 +197,7 @@ def _moments(stage: Stage, parallel: Parallel, batch: Batch, recompute: bool) ->
     ) -> dict[str, int]:
         return {
             "weights, gradients, averages": math.ceil(
-                (BYTES_PER_PARAMETER * own - bytes_saved_by_optimizer(stage.optimizer) * stage.in_matrices / t)
+                (BYTES_PER_PARAMETER * own - bytes_saved_by_optimizer(stage.optimizer) * in_matrices / t)
                 / parallel.shard
             ),
             "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * copied),

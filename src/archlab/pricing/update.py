@@ -37,7 +37,7 @@ def dealt(shapes: Counter[MatrixShape], sharing: int) -> Counter[MatrixShape]:
     """Return the parameters whose matrices Muon deals to the processes that share them.
 
     Each process orthogonalizes an equal share of these. All processes orthogonalize every remaining matrix. Experts are
-    dealt if all processes get as many, other matrices in groups of `sharing`.
+    dealt if they divide evenly among the processes. Other matrices are dealt in groups of `sharing`.
     """
     return +Counter(
         {

@@ -21,7 +21,7 @@ from archlab.config.components.work import (
     matrix_flops,
 )
 from archlab.config.core.base import Base
-from archlab.config.layers import distinct_layers, encoder_of, final_norm, layer_configs
+from archlab.config.layers import distinct_layers, final_norm, layer_configs
 from archlab.config.lora import Lora
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, Optimizer
@@ -90,7 +90,7 @@ def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Ite
     """
     for stack, own_pass in stack_passes(model, model_pass):
         if stack is not model:
-            yield from encoder_work(model, own_pass)
+            yield from encoder_work(model, stack, own_pass)
             continue
         yield from before_layers(model, model_pass)
         for layer, n in distinct_layers(model).items():
@@ -98,14 +98,12 @@ def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Ite
     yield from after_layers(model, model_pass, model_pass.logit_rows if logits == "all" else model_pass.texts)
 
 
-def encoder_work(model: ModelConfig, of_source: Pass) -> Iterator[Operation]:
+def encoder_work(model: ModelConfig, encoder: ModelConfig, of_source: Pass) -> Iterator[Operation]:
     """Yield the operations of the model's encoder over the source texts. All belong to the row `encoder`."""
-    encoder = encoder_of(model)
-    assert encoder is not None
     layers = (
         operation.repeated(n) for layer, n in distinct_layers(encoder).items() for operation in layer.work(of_source)
     )
-    for operation in chain(before_encoder(model, of_source), layers, after_encoder(encoder, of_source)):
+    for operation in chain(before_encoder(model, encoder, of_source), layers, after_encoder(encoder, of_source)):
         yield operation._replace(part="encoder")
 
 
@@ -116,15 +114,13 @@ def around_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
         if stack is model:
             yield from before_layers(model, model_pass)
         else:
-            yield from before_encoder(model, own_pass)
+            yield from before_encoder(model, stack, own_pass)
             yield from after_encoder(stack, own_pass)
 
 
-def before_encoder(model: ModelConfig, of_source: Pass) -> Iterator[Operation]:
+def before_encoder(model: ModelConfig, encoder: ModelConfig, of_source: Pass) -> Iterator[Operation]:
     """Yield the operations before the encoder's layers. The token embedding and a norm right after it are those of the
     decoder."""
-    encoder = encoder_of(model)
-    assert encoder is not None
     return before_layers(encoder, of_source, model.norm if model.embedding.norm is True else encoder.norm)
 
 

@@ -18,7 +18,7 @@ from archlab.errors import check_at_least
 from archlab.evidence.claims import Claim, cited, claims, sources
 from archlab.exchange.configs import ConfigSource, shape_of
 from archlab.files import write_page
-from archlab.pricing.partition import Cut
+from archlab.pricing.partition import PipelineStages
 from archlab.pricing.units import count
 from archlab.report.text_table import print_columns
 from archlab.review.findings import Finding, Result, findings, results, summary
@@ -79,8 +79,8 @@ def print_review(out: Console, review: Review, name: str = "") -> None:
         out.print(f"{name}: {review.part}\n" if name else f"{review.part}\n", soft_wrap=True)
     for line in lines(review.findings, out.width):
         out.print(line, soft_wrap=True)
-    if review.case.cut:
-        columns, *rows = stages(review.case, review.case.cut)
+    if review.case.pipeline_stages:
+        columns, *rows = stages(review.case, review.case.pipeline_stages)
         print_columns(out, columns, rows, right=columns[1:])
     out.print(f"{name}: {summary(review.findings)}" if name else summary(review.findings), soft_wrap=True)
 
@@ -111,18 +111,18 @@ def sentences(finding: Finding) -> Iterator[str]:
         yield f"Published models that do this anyway: {names}{f' and {more} more' if more > 0 else ''}."
 
 
-def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
+def stages(case: Case, division: PipelineStages) -> Iterator[Sequence[str]]:
     """Yield the rows of a table of pipeline stages, starting with the headings. Neighboring stages with the same values
     share a row."""
-    layers, counted, last = layer_configs(case.config.model), case.counted, len(cut.layers) - 1
+    layers, counted, last = layer_configs(case.config.model), case.counted, len(division.layers) - 1
     head = counted.embedding if case.config.model.head.tied else counted.head
-    mean = sum(cut.work) / len(cut.work)
+    mean = sum(division.work) / len(division.work)
     rows = list[tuple[str, str, str]]()
-    for i, stage in enumerate(cut.layers):
+    for i, stage in enumerate(division.layers):
         own = sum(layers[index].parameters().total() for index in stage)
         ends = [*(["embedding"] if i == 0 else []), *(["head"] if i == last else [])]
         own += counted.embedding * (i == 0) + head * (i == last)
-        rows.append((" + ".join([str(len(stage)), *ends]), count(own), f"{cut.work[i] / mean:.2f}"))
+        rows.append((" + ".join([str(len(stage)), *ends]), count(own), f"{division.work[i] / mean:.2f}"))
     yield "stage", "layers", "parameters", "work / mean"
     first = 1
     for row, alike in groupby(rows):

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from archlab.config.core import trust
+from archlab.config.core.base import kind_of
+from archlab.config.core.contract import file_of
 from archlab.config.core.plugins import resolve_and_import
-from archlab.config.core.registry import Registered, file_of, kind_of
+from archlab.config.core.registry import Registered
 from archlab.displayed import Displayed
 from archlab.evidence.claims import cited, mistakes_about, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of

@@ -135,9 +135,9 @@ def head_share(case: Case) -> Iterator[Reading]:
 
 def stages(case: Case) -> Iterator[Reading]:
     """Yield (work of the slowest pipeline stage) / (mean work of all stages), for the best partition of the layers."""
-    if case.cut:
+    if division := case.pipeline_stages:
         field = f"slowest of {case.pipeline} stages / mean"
-        yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))
+        yield Reading(field, division.unevenness, layers=tuple(division.layers[division.slowest]))
 
 
 def dropout(case: Case) -> Iterator[Reading]:

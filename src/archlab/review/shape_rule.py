@@ -11,7 +11,7 @@ from archlab.config.layers import LayerConfig, distinct_layers, encoder_of, laye
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.pricing.params import Parameters, parameters
-from archlab.pricing.partition import Cut, cut
+from archlab.pricing.partition import PipelineStages, pipeline_stages
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Case:
         return "encoder" if sees_as(self.config.model, "two_sided") else "decoder"
 
     @cached_property
-    def cut(self) -> Cut | None:
+    def pipeline_stages(self) -> PipelineStages | None:
         """Layers of each pipeline stage, or None without a pipeline.
 
         Raise UserError if there are fewer layers than stages, or if the model has an encoder.
         """
         tokens = resolve_train(self.config).seq_len
-        return cut(self.config.model, tokens, self.pipeline) if self.pipeline else None
+        return pipeline_stages(self.config.model, tokens, self.pipeline) if self.pipeline else None
 
 
 Measure = Callable[[Case], Iterable[Reading]]

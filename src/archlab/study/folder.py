@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from archlab.config.beside import plugins_of
 from archlab.config.core.base import Base
 from archlab.config.core.plugins import copies
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml
+from archlab.config.paths import plugins_of
 from archlab.config.schema import Config, DataConfig
 from archlab.config.training import resolve_train
 from archlab.data.objectives import Batches

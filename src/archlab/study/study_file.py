@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from archlab.config.beside import find_folders, find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge, merge_overrides, without
 from archlab.config.core.plain import plain_values
@@ -18,6 +17,7 @@ from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.identity import flatten
 from archlab.config.io import find_preset, is_full_name, studies
+from archlab.config.paths import plugins_of, resolve_plugin_paths, resolve_text_paths, resolve_weight_paths
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.schema import Config
 from archlab.digests import verify
@@ -278,15 +278,15 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
         if isinstance(named, str) and not is_known(named) and (path := home / named).exists():
             raw[field] = str(real_path(path))
             files.append(path)
-    find_plugins(raw, home)
+    resolve_plugin_paths(raw, home)
     if is_study_folder(home):
         for file in (raw.get("base"), *(raw.get("plugins") or ())):
             if isinstance(file, str) and Path(file).parent == real_path(home):
                 verify(Path(file), f"restore it from a copy, or name another file in {home / STUDY}")
-    find_text(raw.get("set"), home)
+    resolve_text_paths(raw.get("set"), home)
     start, arms = raw.get("start"), raw.get("arms")
     for values in (raw.get("set"), start.get("set") if isinstance(start, dict) else None, *_values(arms)):
-        find_folders(values, home)
+        resolve_weight_paths(values, home)
     return [*files, *plugins_of(raw)]
 
 

@@ -25,8 +25,8 @@ from archlab.config.schema import Keep
 from archlab.digests import DIGESTS, names_with_digest, sha256, verify, write_digests
 from archlab.errors import UserError
 from archlab.files import remove_folder
-from archlab.model.cut import part_of
 from archlab.model.lora import added_to, change, is_added
+from archlab.model.sharded import part_of
 from archlab.training.run_files import METRICS
 
 WEIGHTS = "model.safetensors"

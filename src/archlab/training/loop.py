@@ -14,9 +14,9 @@ from archlab.data.objectives import Batches
 from archlab.errors import UserError
 from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
-from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
 from archlab.model.lora import initialize_lora
+from archlab.model.sharded import local_numel
 from archlab.pricing.work import teacher_flops, visible_training_flops
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import (

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.core.registry import breach, implements, make
+from archlab.config.core.contract import breach
+from archlab.config.core.registry import implements, make
 from archlab.config.objective import Masked, Mixture, NextToken, Objective, Prefix, Seq2Seq, SpanCorruption
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import TrainConfig

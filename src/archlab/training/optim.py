@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from archlab.config.core.registry import Registered, breach, implements, make
+from archlab.config.core.contract import breach
+from archlab.config.core.registry import Registered, implements, make
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
 from archlab.config.schema import TrainConfig
 from archlab.model.contract import check_arguments
-from archlab.model.cut import collected, dealt, n_sharing, placements
 from archlab.model.decoder import Decoder
 from archlab.model.roles import Role, roles_of
+from archlab.model.sharded import n_sharing, placements, sharded_again, whole_entries
 
 
 class Treatment(NamedTuple):
@@ -182,7 +183,7 @@ class Muon(LightAdamW):
         is_stack, dtype = first.ndim > 2, _product_dtype(config, first.device)
         directions = [self._direction(matrix) for matrix in matrices]
         stack = (directions[0] if is_stack else torch.stack(directions)).to(dtype)  # rounded before it is sent
-        updates = collected(orthogonalized(dealt(stack), config.steps, dtype), stack)
+        updates = sharded_again(orthogonalized(whole_entries(stack), config.steps, dtype), stack)
         scale = _SCALES[config.scale](*first.shape[-2:])
         for matrix, update in zip(matrices, (updates,) if is_stack else updates.unbind(), strict=True):
             matrix.mul_(1 - lr * weight_decay)

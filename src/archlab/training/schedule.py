@@ -5,8 +5,8 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
-from archlab.config.core.contract import short
-from archlab.config.core.registry import breach, call, implements, kinds
+from archlab.config.core.contract import breach, short
+from archlab.config.core.registry import call, implements, kinds
 from archlab.config.optimizer import WSD, Constant, Cosine, Linear, Schedule
 from archlab.config.schema import TrainConfig
 from archlab.errors import UserError

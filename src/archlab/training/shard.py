@@ -8,9 +8,9 @@ from torch import nn
 
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import TrainConfig
-from archlab.model.cut import is_cut
 from archlab.model.decoder import Decoder
 from archlab.model.lora import add_lora, initialize_lora
+from archlab.model.sharded import is_sharded
 from archlab.training.world import World
 from archlab.transplant.plan import set_values
 from archlab.transplant.weights import LazyTensor, Weights
@@ -82,7 +82,7 @@ def _evenly_divided(size: int, parameter: nn.Parameter) -> "Shard | None":
     """
     from torch.distributed.tensor import Shard
 
-    if is_cut(parameter):
+    if is_sharded(parameter):
         return None
     return next((Shard(axis) for axis, n in enumerate(parameter.shape) if n % size == 0), None)
 

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from archlab.config.schema import TrainConfig
 from archlab.data.batch import Batch
 from archlab.model.context import Collected, SequenceShard
-from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
 from archlab.model.init import seed_of
 from archlab.model.inputs import Inputs
+from archlab.model.sharded import whole
 from archlab.training.device import Device
 from archlab.training.loss import Routers, backward_through_head
 from archlab.training.optim import set_rate

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from archlab.config.core.registry import kind_of
+from archlab.config.core.base import kind_of
 from archlab.config.identity import flatten
 from archlab.config.layers import PER_LAYER, PLACES, LayerConfig, resolve
 from archlab.config.model_schema import ModelConfig

@@ -17,7 +17,7 @@ from archlab.config.components.kimi_delta import KimiDelta
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import ON_ATTENTION
-from archlab.config.core.registry import kind_of
+from archlab.config.core.base import kind_of
 from archlab.config.layers import LayerConfig
 from archlab.transplant.kv_heads import with_copied_heads
 from archlab.transplant.transformation import Transformation

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import Refusals, UserError
-from archlab.model.cut import part_of
 from archlab.model.decoder import Decoder
 from archlab.model.init import initialize
 from archlab.model.roles import roles_of
+from archlab.model.sharded import part_of
 from archlab.pricing.units import plural
 from archlab.transplant.catalog import DEPTH, TRANSFORMATIONS
 from archlab.transplant.differences import without_weights

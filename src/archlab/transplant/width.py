@@ -19,7 +19,7 @@ from archlab.config.components.norm import (
 )
 from archlab.config.components.position import T5, Learned, Shaw, TransformerXL
 from archlab.config.components.rglru import RGLRU
-from archlab.config.core.registry import kind_of
+from archlab.config.core.base import kind_of
 from archlab.config.core.text import exact
 from archlab.config.layers import PLACES, LayerConfig, stacks
 from archlab.config.model_schema import ModelConfig

@@ -1,11 +1,12 @@
 """Features that all kinds of attention share: query heads, visible keys, conversion of scores to attention weights, and
 costs."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from archlab.config.components.component import Attention, Site
+from archlab.config.components.component import Attention, MatrixShape, Site
 from archlab.config.components.kernel_choice import RULES, KernelNeeds, kernel_for, writes_scores
 from archlab.config.components.query_blocks import QueryBlocks, is_worth_cutting, query_blocks
 from archlab.config.components.visibility import Visibility, hidden_keys, keys_kept, visible_pairs
@@ -133,9 +134,12 @@ class AnyAttention(Visibility, QueryHeads):
         biases = site.position.of_a_layer(self.n_heads, self.query_width)
         return biases + site.position.projection_of_a_layer(site.d_model, self.n_heads, self.query_width)
 
-    def in_matrices(self, site: Site) -> int:
+    def other_matrices(self, site: Site) -> Counter[MatrixShape]:
         projection = site.position.projection_of_a_layer(site.d_model, self.n_heads, self.query_width)
-        return super().in_matrices(site) + projection
+        shapes = super().other_matrices(site)
+        if projection:
+            shapes[MatrixShape(projection // site.d_model, site.d_model)] += 1
+        return shapes
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return False

@@ -4,7 +4,7 @@ and caches does not depend on the kinds of components."""
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeVar
 
@@ -24,7 +24,8 @@ RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolutio
 
 @dataclass(frozen=True)
 class Site:
-    """Settings of a layer that affect the costs of its components."""
+    """Place of a component in a layer: the settings of the layer from which its module is built and its costs are
+    computed."""
 
     d_model: int
     norm: BlockNorm
@@ -86,6 +87,11 @@ class MatrixShape(NamedTuple):
     @property
     def n_weights(self) -> int:
         return self.d_out * self.d_in * self.stacked
+
+
+def weights_in(shapes: Mapping[MatrixShape, int]) -> int:
+    """Return the number of weights in the matrices that `shapes` counts by shape."""
+    return sum(n * shape.n_weights for shape, n in shapes.items())
 
 
 def divide_evenly(n: int, tensor: int, what: str) -> int:
@@ -151,29 +157,29 @@ class Component(Registered):
         """Return the shapes of the component's projections, by the names of their modules. LoRA can change these."""
         return {}
 
+    def in_projections(self, site: Site) -> int:
+        """Return the number of weights in the matrices of `projections`."""
+        return sum(shape.d_out * shape.d_in for shape in self.projections(site).values())
+
     def vectors(self, site: Site) -> int:
         """Return the number of parameters outside weight matrices: biases, convolutions, decay rates. Parameters of
         norms and position encodings are not included."""
         return 0
 
-    def in_matrices(self, site: Site) -> int:
-        """Return the number of parameters in weight matrices. An optimizer such as Muon may update matrices differently
-        from other parameters."""
-        parts = self.parameters(site)
-        return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
-
     def matrix_shapes(self, site: Site) -> Counter[MatrixShape]:
-        """Return the number of parameters of each shape that hold weight matrices."""
-        shapes = (MatrixShape(shape.d_out, shape.d_in) for shape in self.projections(site).values())
-        return Counter(shapes) + self.other_matrices(site)
+        """Return how many tensors of weight matrices have each shape."""
+        shapes = Counter(MatrixShape(shape.d_out, shape.d_in) for shape in self.projections(site).values())
+        shapes.update(self.other_matrices(site))
+        return shapes
 
     def other_matrices(self, site: Site) -> Counter[MatrixShape]:
-        """Return the number of parameters of each shape that hold weight matrices which are not in `projections`.
+        """Return how many tensors of weight matrices that are not in `projections` have each shape.
 
         By default, all these weights count as one matrix that reads d_model features.
         """
-        in_projections = sum(shape.d_out * shape.d_in for shape in self.projections(site).values())
-        left = self.in_matrices(site) - in_projections
+        parts = self.parameters(site)
+        own = sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0)
+        left = own - self.vectors(site) - self.in_projections(site)
         return Counter({MatrixShape(left // site.d_model, site.d_model): 1} if left else ())
 
     def active_parameters(self, site: Site) -> int:

@@ -37,8 +37,8 @@ class Dense(MLP):
         return {"mlp": f"{self.kind} {self.activation} {self.d_ff}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        projections = self.matrices * self.d_ff * site.d_model
-        return {"mlp": projections + self.vectors(site), "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
+        learned = self.in_projections(site) + self.vectors(site)
+        return {"mlp": learned, "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
 
     def projections(self, site: Site) -> dict[str, ProjectionShape]:
         names = ("up", "gate")[: self.matrices - 1]

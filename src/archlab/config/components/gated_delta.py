@@ -65,15 +65,12 @@ class GatedDelta(Mixer):
     def conv_widths(self) -> tuple[int, ...]:
         return self.key_width, self.key_width, self.value_width
 
-    def _projections(self, d_model: int) -> int:
-        return d_model * (self.conv_width + 2 * self.value_width + 2 * self.n_value_heads)
-
     def describe(self) -> dict[str, str]:
         keys, values = f"{self.n_key_heads}x{self.key_dim}", f"{self.n_value_heads}x{self.value_dim}"
         return {"mixer": f"{self.kind} {keys} keys, {values} values"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
+        return {"mixer": self.in_projections(site) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
@@ -139,9 +136,10 @@ class GatedDelta(Mixer):
     def saved_by_scan(self, tokens: int) -> int:
         """Return the number of values that training stores for the scan of one sequence, all in float32.
 
-        They are queries, keys, values and the scales of heads. For every chunk: the decays between tokens, the products
-        of keys, the system and its inverse, the weights, and queries, keys, values and changes as products read them.
-        The state before each chunk except the first.
+        For every token, they are queries, keys, values and the scales of heads. For every chunk, they are the decays
+        between tokens, the products of keys, the system and its inverse, and the weights. Each chunk also stores its
+        queries, keys, values and changes as products read them. Each chunk except the first also stores the state
+        before it.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
         n, Q = chunking(tokens)

@@ -35,13 +35,6 @@ class KimiDelta(GatedDelta):
     def decay_width(self) -> int:
         return self.n_value_heads * self.key_dim
 
-    def _projections(self, d_model: int) -> int:
-        gates = self._from_input(d_model, self.decay_width) + self._from_input(d_model, self.value_width)
-        return d_model * (self.conv_width + self.value_width + self.n_value_heads) + gates
-
-    def _from_input(self, d_model: int, d_out: int) -> int:
-        return (d_model + d_out) * self.value_dim if self.low_rank else d_model * d_out
-
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", *(("narrow",) if self.low_rank else ()), "convolution", "output")
 
@@ -85,10 +78,10 @@ class KimiDelta(GatedDelta):
     def saved_by_scan(self, tokens: int) -> int:
         """Return the number of values that training stores for the scan of one sequence, all in float32.
 
-        They are queries, keys, values, and the scales of heads and of rows. For every chunk: the products of keys, the
-        system and its inverse, the weights, and queries, keys, values and changes as products read them. For every
-        level of a chunk: two decays, and queries and keys as products read them. The state before each chunk except the
-        first.
+        For every token, they are queries, keys, values, and the scales of heads and of rows. For every chunk, they are
+        the products of keys, the system and its inverse, and the weights. Each chunk also stores its queries, keys,
+        values and changes as products read them. For every level of a chunk, they are two decays, and queries and keys
+        as products read them. Each chunk except the first also stores the state before it.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
         n, Q = chunking(tokens)

@@ -70,7 +70,7 @@ class Latent(AnyAttention):
     def parameters(self, site: Site) -> dict[str, int]:
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
         return {
-            "attention": self._matrices(site) + self.vectors(site),
+            "attention": self.in_projections(site) + self.vectors(site),
             "norms": norms,
             "positions": self._positions(site),
         }
@@ -96,12 +96,6 @@ class Latent(AnyAttention):
     def share(self, tensor: int) -> Self:
         """Return the attention with a fraction of its heads. Every device computes all narrow vectors."""
         return self.model_copy(update={"n_heads": divide_evenly(self.n_heads, tensor, "query heads")})
-
-    def _matrices(self, site: Site) -> int:
-        d, rank = site.d_model, self.q_rank or 0
-        queries = d * rank + (rank or d) * self.n_heads * self.query_width
-        keys_values = d * self.kept_width + self.kv_rank * self.n_heads * (self.nope_dim + self.v_dim)
-        return queries + keys_values + self.n_heads * self.v_dim * d
 
     def absorbing_is_less(self, n_queries: int) -> bool:
         """Return whether absorbed attention needs fewer multiplications than expanded attention for `n_queries` new

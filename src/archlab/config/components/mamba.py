@@ -60,9 +60,8 @@ class Mamba(Mixer):
         return self.dt_rank, self.d_state, self.d_state
 
     def parameters(self, site: Site) -> dict[str, int]:
-        matrices = self.inner_width * (3 * site.d_model + self.dt_rank + sum(self._mixed))
         norms = sum(self.inner_norm.n_parameters(width) for width in self._mixed)
-        return {"mixer": matrices + self.vectors(site), "norms": norms}
+        return {"mixer": self.in_projections(site) + self.vectors(site), "norms": norms}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")

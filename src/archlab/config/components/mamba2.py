@@ -69,8 +69,8 @@ class Mamba2(Mixer):
         return {"mixer": f"{self.kind} {self.n_heads}x{self.head_dim}, state {self.d_state}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        projections = (self._inputs + self.inner_width) * site.d_model
-        return {"mixer": projections + self.vectors(site), "norms": self.inner_width * (self.norm.kind != "none")}
+        learned = self.in_projections(site) + self.vectors(site)
+        return {"mixer": learned, "norms": self.inner_width * (self.norm.kind != "none")}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
@@ -82,11 +82,12 @@ class Mamba2(Mixer):
         return {**inputs, "out": ProjectionShape(width, site.d_model, "mixed")}
 
     def vectors(self, site: Site) -> int:
-        biases = self._inputs * self.in_bias + site.d_model * self.out_bias
+        biases = self._input_width * self.in_bias + site.d_model * self.out_bias
         return biases + self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
 
     @property
-    def _inputs(self) -> int:
+    def _input_width(self) -> int:
+        """Width of the outputs of all projections of the input together."""
         return self.inner_width + self.conv_width + self.n_heads
 
     def share(self, tensor: int) -> Self:
@@ -98,14 +99,13 @@ class Mamba2(Mixer):
         """Yield the operations of the mixer. For a single token, x B^T is added to every state, and S C is read from
         it. For more tokens, larger matrix products over chunks of tokens are used instead. The product with which a GPU
         computes the states before all chunks is not counted."""
-        inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
         n, Q = chunking(model_pass.tokens)
         scan = model_pass.tokens * 4 * H * P * N
         if model_pass.counting != "visible":
             scan = n * Q * (2 * G * Q * N + 2 * H * Q * P + 4 * H * P * N)
         conv, states = self.state(site, 0)
-        yield model_pass.product("mixer", site.d_model, inputs, bias=inputs * self.in_bias)
+        yield model_pass.product("mixer", site.d_model, self._input_width, bias=self._input_width * self.in_bias)
         yield convolution(model_pass, self.conv_width, self.taps, conv, bias=self.conv_bias)
         yield from model_pass.activation("mixer", "silu", self.conv_width)
         yield model_pass.element_wise("element-wise", "mixer", H, flops=8, weights=2 * H)

@@ -9,7 +9,15 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archlab.config.components.activation import ActivationName, activation_named
-from archlab.config.components.component import MLP, MatrixShape, ProjectionShape, RoleName, Site, divide_evenly
+from archlab.config.components.component import (
+    MLP,
+    MatrixShape,
+    ProjectionShape,
+    RoleName,
+    Site,
+    divide_evenly,
+    weights_in,
+)
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
@@ -190,7 +198,8 @@ class MoE(MLP):
         return {"mlp": f"moe {self.active} of {self.experts} {self.expert_mlp.describe()['mlp']}{latent}{shared}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        return {"mlp": self._learned(site, self.experts), "norms": self._norms(site)}
+        learned = self.in_projections(site) + weights_in(self.other_matrices(site)) + self.vectors(site)
+        return {"mlp": learned, "norms": self._norms(site)}
 
     def _norms(self, site: Site) -> int:
         """Return the number of parameters of the norms: that of the router, and those of the experts."""
@@ -223,13 +232,13 @@ class MoE(MLP):
         routed = self.experts * (self.expert_mlp.vectors(self.expert_site(site)) - per_activation) + per_activation
         shared = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
         of_router = self.experts * (self.router.bias + self.router.expert_scale)
-        return of_router + self._latent_biases(site) + routed + shared
-
-    def _latent_biases(self, site: Site) -> int:
-        return 0 if self.latent is None else self.latent.bias * (self.latent.width + site.d_model)
+        of_latent = 0 if self.latent is None else self.latent.bias * (self.latent.width + site.d_model)
+        return of_router + of_latent + routed + shared
 
     def active_parameters(self, site: Site) -> int:
-        return self._learned(site, self.active) + self._norms(site)
+        expert = self.expert_mlp.parameters(self.expert_site(site))["mlp"]
+        of_one = expert - activation_named(self.activation).n_parameters  # all experts share the activation
+        return super().active_parameters(site) - (self.experts - self.active) * of_one
 
     def n_corrections(self) -> int:
         return self.experts if self.router.correction else 0
@@ -253,16 +262,6 @@ class MoE(MLP):
         The router and the shared expert stay whole. Raise UserError if the experts cannot be divided evenly.
         """
         return self.model_copy(update={"experts": divide_evenly(self.experts, n, "experts")})
-
-    def _learned(self, site: Site, experts: int) -> int:
-        router = self.experts * (site.d_model + self.router.bias + self.router.expert_scale)
-        per_activation = activation_named(self.activation).n_parameters
-        routed = experts * (self.expert_mlp.parameters(self.expert_site(site))["mlp"] - per_activation) + per_activation
-        matrices = sum(shape.d_out * shape.d_in for shape in self._around_experts(site).values())
-        mlp = self.shared_mlp
-        shared = 0 if mlp is None else mlp.parameters(site)["mlp"]
-        gate = site.d_model if self.shared and self.shared.gate else 0
-        return router + routed + matrices + self._latent_biases(site) + shared + gate
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations of the router, the chosen experts, the shared expert and its gate, and of their norms.

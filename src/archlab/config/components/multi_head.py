@@ -79,6 +79,9 @@ class Temperature(Settings):
 
 
 class _Shape(QueryHeads):
+    """Number of key/value heads, and widths of heads. These fields are in a base class so that files list them before
+    the window."""
+
     n_kv_heads: Derived[Heads] = DERIVED
     """Number of key/value heads: n_heads for MHA, 1 for MQA (Shazeer 2019), or a number between for GQA (Ainslie 2023).
     null: n_heads."""
@@ -161,11 +164,9 @@ class MultiHead(AnyAttention, _Shape):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Return the parameter counts by row of the parameter table."""
-        d, sinks = site.d_model, self.n_heads * self.sinks
-        projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
-        gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
+        learned = self.in_projections(site) + self.vectors(site)
         norms = self._qk_norms() + self.sub_norm * site.norm.n_parameters(self.out_width)
-        return {"attention": projections + gate + sinks, "norms": norms, "positions": self._positions(site)}
+        return {"attention": learned, "norms": norms, "positions": self._positions(site)}
 
     def projections(self, site: Site) -> dict[str, ProjectionShape]:
         """Return the projections to queries, keys, values and gate, and that of the output. The keys and values of

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from archlab.config.components.rope_scaling import NoScaling, RopeScaling
 from archlab.config.components.work import FLOAT32_BYTES, Pass
-from archlab.config.core.base import Index, Length, Positive, Width
-from archlab.config.core.registry import Registered, Section, kind_of
+from archlab.config.core.base import Index, Length, Positive, Width, kind_of
+from archlab.config.core.registry import Registered, Section
 from archlab.errors import UserError
 
 Theta = Annotated[float, Field(gt=1)]

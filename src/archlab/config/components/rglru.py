@@ -13,6 +13,7 @@ from archlab.config.components.component import (
     Site,
     StateTensor,
     divide_evenly,
+    weights_in,
 )
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
@@ -40,15 +41,12 @@ class RGLRU(Mixer):
     def resolve(self, d_model: int) -> Self:
         return self.model_copy(update={"lru_width": self.lru_width or d_model})
 
-    @property
-    def _gates(self) -> int:
-        return 2 * self.lru_width * (self.lru_width // self.n_heads)
-
     def describe(self) -> dict[str, str]:
         return {"mixer": f"{self.kind} {self.n_heads}x{self.lru_width // self.n_heads}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
+        of_gates = weights_in(self.other_matrices(site))
+        return {"mixer": self.in_projections(site) + of_gates + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")

@@ -23,8 +23,7 @@ class ShortConv(Mixer):
         return {"mixer": f"{self.kind} of {self.taps}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        width = self.channels(site.d_model)
-        return {"mixer": 4 * site.d_model * width + self.vectors(site)}
+        return {"mixer": self.in_projections(site) + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")

@@ -104,6 +104,12 @@ class Kinded(Base):
         return {"kind": getattr(self, "kind", None), **plain(self)}
 
 
+def kind_of(config: type[Base]) -> str:
+    """Return the fixed kind of a config class, or an empty string if the class has none."""
+    field = config.model_fields.get("kind")
+    return field.default if field and isinstance(field.default, str) else ""
+
+
 def _number(value: Any) -> Any:
     match = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
     if match is None:

@@ -5,6 +5,7 @@ must return the annotated type, and a class variable must have the annotated typ
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
 from types import FunctionType, SimpleNamespace
@@ -14,15 +15,13 @@ from pydantic import BaseModel, InstanceOf, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
+from archlab.config.core.base import kind_of
 from archlab.errors import UserError
 
 
 class ContractError(UserError):
     """Error in a user-defined class. The message names the user's file."""
 
-
-Refuse = Callable[[type, str], ContractError]
-"""Function that takes a class that breaks its contract, and the reason. It returns the error to raise."""
 
 _LONGEST = 60
 
@@ -35,15 +34,26 @@ def short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Call a user's function. If the function does not accept these arguments, raise the error that `refuse` returns.
-    Errors raised inside the function are not caught."""
+def file_of(config: type) -> str:
+    """Return the path of the file that defines a class, or an empty string if there is no file."""
+    return getattr(sys.modules.get(config.__module__), "__file__", None) or ""
+
+
+def breach(config: type[Any], why: str) -> ContractError:
+    """Return the error for a user-defined kind that breaks the contract of its section (docs/plugins.md)."""
+    file = file_of(config)
+    return ContractError(f"{file and f'plug-in {file}: '}{config.section} {kind_of(config)}: {why}")
+
+
+def call(kind: type, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Call a user's function. Raise ContractError if the function does not accept these arguments. Errors raised inside
+    the function are not caught."""
     try:
         return function(*arguments, **keywords)
     except TypeError as error:
         if error.__traceback__ and error.__traceback__.tb_next:
             raise
-        raise refuse(kind, f"{error}; archlab calls it with {len(arguments)} arguments (docs/plugins.md)") from None
+        raise breach(kind, f"{error}; archlab calls it with {len(arguments)} arguments (docs/plugins.md)") from None
 
 
 class _ExpectedType:
@@ -56,15 +66,15 @@ class _ExpectedType:
         self._is_tuple = get_origin(checked) is tuple
         self._adapter = TypeAdapter[Any](checked)
 
-    def converted(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
-        """Return the value converted to the type, with a list converted to a tuple. If the value does not fit, raise
-        the error that `refuse` returns."""
+    def converted(self, value: Any, kind: type, what: str) -> Any:
+        """Return the value converted to the type, with a list converted to a tuple. Raise ContractError if the value
+        does not fit."""
         if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
             value = tuple(value)  # here, because pydantic would hide what a user's generator raises
         try:
             result = self._adapter.validate_python(value)
         except ValidationError as error:
-            raise refuse(kind, f"{what} {self._explained(error.errors(include_url=False)[0])}") from None
+            raise breach(kind, f"{what} {self._explained(error.errors(include_url=False)[0])}") from None
         return iter(result) if self._is_iterator else result
 
     def _explained(self, detail: ErrorDetails) -> str:
@@ -80,7 +90,7 @@ class _ExpectedType:
         return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
-def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
+def check_class(kind: type[BaseModel]) -> None:
     """Check the class variables of a user-defined class. Replace its methods and properties with wrappers that check
     what they return."""
     for name in dir(kind):
@@ -90,14 +100,14 @@ def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
         if name.startswith("_") or not isinstance(overridden, FunctionType | property):
             continue
         if name in kind.model_fields:
-            raise refuse(kind, f"the field {name} hides the method of that name, which archlab calls; rename the field")
+            raise breach(kind, f"the field {name} hides the method of that name, which archlab calls; rename the field")
         if owners[0] is not base:
-            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], overridden, refuse))
+            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], overridden))
     for name in kind.__class_vars__:
         base = next((base for base in kind.__mro__ if is_archlabs(base) and name in base.__annotations__), None)
         if base:
             expected_type = _ExpectedType(get_args(get_type_hints(base, include_extras=True)[name])[0])
-            expected_type.converted(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
+            expected_type.converted(getattr(kind, name), kind, f"{kind.__name__}.{name} is")
 
 
 def is_archlabs(definition: Any) -> bool:
@@ -105,7 +115,7 @@ def is_archlabs(definition: Any) -> bool:
     return definition.__module__.startswith("archlab.")
 
 
-def _checked(kind: type, name: str, member: Any, overridden: FunctionType | property, refuse: Refuse) -> Any:
+def _checked(kind: type, name: str, member: Any, overridden: FunctionType | property) -> Any:
     is_property = isinstance(overridden, property)
     annotated = overridden.fget if isinstance(overridden, property) else overridden
     result = get_type_hints(annotated, include_extras=True).get("return", type(None))
@@ -114,49 +124,48 @@ def _checked(kind: type, name: str, member: Any, overridden: FunctionType | prop
     if is_method == is_property or not (is_method or hasattr(member, "__get__")):
         actual = "a method" if is_method else "a property" if isinstance(member, property) else short(member)
         allowed = "a property" if is_property else "a method"
-        raise refuse(kind, f"{kind.__name__}.{name} is {actual}; allowed: {allowed}")
+        raise breach(kind, f"{kind.__name__}.{name} is {actual}; allowed: {allowed}")
     function = member.fget if isinstance(member, property) else member
     if not isinstance(function, FunctionType) or hasattr(function, "is_checked"):
         return member
 
     @wraps(function)
     def checked(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        value = call(type(self), refuse, function, self, *arguments, **keywords)
-        return expected_type.converted(value, type(self), f"{type(self).__name__}.{name} returned", refuse)
+        value = call(type(self), function, self, *arguments, **keywords)
+        return expected_type.converted(value, type(self), f"{type(self).__name__}.{name} returned")
 
     checked.__dict__["is_checked"] = True
     return property(checked) if is_property else checked
 
 
-def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Raise the error that `refuse` returns for the first field whose type pydantic does not support."""
+def check_field_types(kind: type[BaseModel]) -> None:
+    """Raise ContractError for the first field whose type pydantic does not support."""
     for name, field in kind.model_fields.items():
         try:
             TypeAdapter[Any](field.rebuild_annotation())
         except PydanticSchemaGenerationError:
             type_name = getattr(field.annotation, "__name__", field.annotation)
-            raise refuse(kind, f"the field {name} has the type {type_name}; {_FIELDS}") from None
+            raise breach(kind, f"the field {name} has the type {type_name}; {_FIELDS}") from None
 
 
-def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Raise the error that `refuse` returns if a field has a type that the user's file does not define."""
+def check_defined(kind: type[BaseModel]) -> None:
+    """Raise ContractError if a field has a type that the user's file does not define."""
     try:
         kind.model_rebuild()
     except PydanticUndefinedAnnotation as error:
-        raise refuse(
+        raise breach(
             kind, f"a field has the type {error.name}, which the file does not define; define or import it"
         ) from None
 
 
-def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
-    """Raise the error that `refuse` returns if the config's values would change when they are written to a file and
-    read again."""
+def check_values(config: BaseModel, context: Any) -> None:
+    """Raise ContractError if the config's values would change when they are written to a file and read again."""
     kind = type(config)
     for name in kind.model_fields:
         try:
             config.model_dump(mode="json", include={name})
         except PydanticSerializationError:
-            raise refuse(kind, f"the field {name} is {short(getattr(config, name))}; {_FIELDS}") from None
+            raise breach(kind, f"the field {name} is {short(getattr(config, name))}; {_FIELDS}") from None
     plain = config.model_dump(mode="json")
     try:
         again = kind.model_validate(plain, context=context).model_dump(mode="json")
@@ -167,4 +176,4 @@ def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
     if changed := [name for name in plain if name not in again or again[name] != plain[name]]:
         name = changed[0]
         written = f"is written as {short(plain[name])}, which is not read back as {short(getattr(config, name))}"
-        raise refuse(kind, f"the field {name} {written}; {_FIELDS}")
+        raise breach(kind, f"the field {name} {written}; {_FIELDS}")

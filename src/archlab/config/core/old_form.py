@@ -5,7 +5,8 @@ The files of older runs and studies contain this form, and the names of runs are
 
 from typing import Any
 
-from archlab.config.core.registry import Registered, Section, kind_of, kinds, users_kinds
+from archlab.config.core.base import kind_of
+from archlab.config.core.registry import Registered, Section, kinds, users_kinds
 
 _SECTIONS: tuple[Section, ...] = ("mlp", "mixer", "optimizer")
 """Sections of a config in which the older form may occur. It may also occur in the outcomes of a study."""

@@ -6,7 +6,6 @@ kind of the section as soon as it is defined: configs may name it, errors list i
 """
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from importlib import import_module
@@ -22,7 +21,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from archlab.code import normalized
 from archlab.config.core import contract
-from archlab.config.core.base import Base, Settings
+from archlab.config.core.base import Base, Settings, kind_of
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import read_text
 
@@ -64,12 +63,6 @@ def cache_of_configs(function: _T) -> _T:
     cached: Any = lru_cache(maxsize=256)(function)
     _caches.append(cached)
     return cached
-
-
-def kind_of(config: type[Base]) -> str:
-    """Return the fixed kind of a config class, or an empty string if the class has none."""
-    field = config.model_fields.get("kind")
-    return field.default if field and isinstance(field.default, str) else ""
 
 
 def is_open(config: type[Base]) -> bool:
@@ -116,7 +109,7 @@ class Registered(Settings):
                 )
             cls.check_class()
             if is_users(cls):
-                contract.check_class(cls, breach)
+                contract.check_class(cls)
             _register(cls, kind)
 
     @classmethod
@@ -139,7 +132,7 @@ class Registered(Settings):
             try:
                 return handler(source)
             except PydanticSchemaGenerationError:
-                contract.check_field_types(cls, breach)
+                contract.check_field_types(cls)
                 raise
         return core_schema.with_info_plain_validator_function(cls._validated)
 
@@ -179,7 +172,7 @@ class Registered(Settings):
             )
         config = kind_class.model_validate({"kind": kind, **value}, context=info.context)
         if is_users(kind_class):
-            contract.check_values(config, info.context, breach)
+            contract.check_values(config, info.context)
         return config
 
 
@@ -226,12 +219,12 @@ def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
     """Call the implementation of a kind and return its result.
 
     If the kind is user-defined and `check` is given, return `check(kind, result, *arguments)` instead of the result.
-    `check` returns the result, or raises `breach` if the result does not fit the section.
+    `check` returns the result, or raises `contract.breach` if the result does not fit the section.
     """
     implementation = implementation_of(kind)
     if check is None or not is_users(kind):
         return implementation(*arguments)
-    return check(kind, contract.call(kind, breach, implementation, *arguments), *arguments)
+    return check(kind, contract.call(kind, implementation, *arguments), *arguments)
 
 
 @cache_of_kinds
@@ -243,12 +236,6 @@ def kinds(root: type[_R]) -> dict[str, type[_R]]:
     return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
-def breach(config: type[Any], why: str) -> contract.ContractError:
-    """Return the error for a user-defined kind that breaks the contract of its section (docs/plugins.md)."""
-    file = file_of(config)
-    return contract.ContractError(f"{file and f'plug-in {file}: '}{config.section} {kind_of(config)}: {why}")
-
-
 def is_users(config: type[Base]) -> bool:
     return not contract.is_archlabs(config)
 
@@ -258,7 +245,7 @@ def check_implemented(module: str) -> None:
     inherit an implementation."""
     classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in classes:
-        contract.check_defined(config, breach)
+        contract.check_defined(config)
         bases = [base for base in config.__mro__[1:] if _is_registered(base) and kind_of(base)]
         if all(map(is_users, bases)):
             implementation_of(config)
@@ -287,11 +274,6 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(normalized(read_text(file)).encode()).hexdigest()[:12]
 
 
-def file_of(config: type[Base]) -> str:
-    """Return the path of the file that defines a class, or an empty string if there is no file."""
-    return getattr(sys.modules.get(config.__module__), "__file__", None) or ""
-
-
 def source_digest(config: type[Registered]) -> str:
     """Return the digest that the file of a user-defined class had when it was imported."""
     return _digests.get(config.__module__, "")
@@ -301,7 +283,7 @@ def _register(config: type[Registered], kind: str) -> None:
     if kind == "plugin":
         raise UserError(f"{config.section} plugin: the name is reserved for an older form; choose another name")
     known = _kinds[config.section].setdefault(kind, {})
-    if is_users(config) and (file := file_of(config)):
+    if is_users(config) and (file := contract.file_of(config)):
         OWN_CODE.add(file)
         _digests.setdefault(config.__module__, digest_of(Path(file)))
     for other in known.values():
@@ -326,7 +308,7 @@ def _refuse_conflict(config: type[Registered], other: type[Registered], kind: st
     if not is_users(other):
         raise UserError(f"{what} is archlab's own; choose another name")
     if source_digest(config) != source_digest(other):
-        files = [file_of(c) for c in (other, config)]
+        files = [contract.file_of(c) for c in (other, config)]
         raise UserError(
             f"{what} is registered by {files[0]} and by {files[1]}, whose code differs; rename one of them, or use "
             "each in a separate Python process"

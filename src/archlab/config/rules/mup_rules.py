@@ -11,7 +11,8 @@ from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.mup import MuP
 from archlab.config.components.norm import ScaleNorm
 from archlab.config.components.position import Alibi, Shaw, TransformerXL
-from archlab.config.core.registry import Registered, is_users, kind_of
+from archlab.config.core.base import kind_of
+from archlab.config.core.registry import Registered, is_users
 from archlab.config.core.text import exact
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Muon

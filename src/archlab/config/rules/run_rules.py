@@ -6,8 +6,9 @@ from pydantic import ValidationError
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
+from archlab.config.core.base import kind_of
 from archlab.config.core.plugins import plugin_of
-from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
+from archlab.config.core.registry import is_users, kinds, users_kinds
 from archlab.config.layers import encoder_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.objective import Masked, Mixture, Objective, SpanCorruption

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from archlab.config.core.contract import short
-from archlab.config.core.registry import breach, make
+from archlab.config.core.contract import breach, short
+from archlab.config.core.registry import make
 from archlab.config.objective import longest_side
 from archlab.config.tasks import Task
 from archlab.config.tasks.transduction import Transduction

@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from archlab.errors import UserError
 from archlab.hf.chat_template import DEFAULT, file_of, sources_in
-from archlab.hf.folder import TOKENIZER
-from archlab.hf.special_tokens import TOKENIZER_CONFIG, SpecialTokens, complete, put_before_text, several
+from archlab.hf.folder import TOKENIZER, TOKENIZER_CONFIG
+from archlab.hf.special_tokens import SpecialTokens, complete, put_before_text, several
 from archlab.model.origin import Origin
 
 if TYPE_CHECKING:

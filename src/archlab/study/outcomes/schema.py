@@ -4,9 +4,9 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any, ClassVar, Literal, get_args
 
-from archlab.config.core.base import Kinded
+from archlab.config.core.base import Kinded, kind_of
 from archlab.config.core.old_form import to_old_form
-from archlab.config.core.registry import Registered, Section, implements, is_users, kind_of, source_digest
+from archlab.config.core.registry import Registered, Section, implements, is_users, source_digest
 from archlab.config.core.text import deprecated
 from archlab.config.register import Options, as_kind
 from archlab.config.sources import sources_inside

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from archlab.config.core.contract import short
-from archlab.config.core.registry import breach
+from archlab.config.core.contract import breach, short
 from archlab.study.outcomes.schema import Outcome
 
 

@@ -15,7 +15,7 @@ def part_of(whole: Tensor, like: Tensor) -> Tensor:
 
     If `like` is not sharded, return the whole tensor.
     """
-    if not is_cut(like):
+    if not is_sharded(like):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -23,14 +23,14 @@ def part_of(whole: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
-def is_cut(x: Tensor) -> bool:
+def is_sharded(x: Tensor) -> bool:
     """Return whether a tensor is sharded (a DTensor), without importing torch.distributed."""
     return hasattr(x, "device_mesh")
 
 
 def local_numel(x: Tensor) -> int:
     """Return the number of the tensor's elements that are stored in this process."""
-    if not is_cut(x):
+    if not is_sharded(x):
         return x.numel()
     from torch.distributed.tensor import DTensor
 
@@ -40,7 +40,7 @@ def local_numel(x: Tensor) -> int:
 
 def whole(x: Tensor) -> Tensor:
     """Return the whole tensor, gathered from all processes that have a part. Each of them must call this function."""
-    if not is_cut(x):
+    if not is_sharded(x):
         return x
     from torch.distributed.tensor import DTensor
 
@@ -55,7 +55,7 @@ def placements(x: Tensor) -> object:
 
 def n_sharing(x: Tensor) -> int:
     """Return the number of processes that have different parts of a tensor; 1 if it is not sharded."""
-    if not is_cut(x):
+    if not is_sharded(x):
         return 1
     from torch.distributed.tensor import DTensor
 
@@ -64,13 +64,13 @@ def n_sharing(x: Tensor) -> int:
     return prod(size for placement, size in sizes if _axis(placement) is not None)
 
 
-def dealt(stack: Tensor) -> Tensor:
+def whole_entries(stack: Tensor) -> Tensor:
     """Return this process's entries of the first axis of a stack, each of them whole.
 
     Processes that have divided the first axis (experts) keep their entries. Otherwise they divide it if they can do so
     evenly; if not, each has all entries. Each process that has a part of the stack must call this function.
     """
-    if not is_cut(stack):
+    if not is_sharded(stack):
         return stack
     from torch.distributed.tensor import DTensor
 
@@ -78,9 +78,9 @@ def dealt(stack: Tensor) -> Tensor:
     return stack.redistribute(placements=_of_whole_entries(stack)).to_local()
 
 
-def collected(entries: Tensor, like: Tensor) -> Tensor:
-    """Return the stack of the entries that the processes have after `dealt(like)`, sharded like `like`."""
-    if not is_cut(like):
+def sharded_again(entries: Tensor, like: Tensor) -> Tensor:
+    """Return the stack of the entries that the processes have after `whole_entries(like)`, sharded like `like`."""
+    if not is_sharded(like):
         return entries
     from torch.distributed.tensor import DTensor
 

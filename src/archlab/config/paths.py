@@ -1,7 +1,7 @@
 """Paths in a config or study file: training texts, trained weights and plug-ins, relative to the folder of the file."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ _FOLDER_OR_HUB_ID = ("train.start", "train.teacher.path", "data.tokenizer")
 """Fields that hold a path or a hub id."""
 
 
-def find_text(values: Any, home: Path) -> None:
+def resolve_text_paths(values: Any, home: Path) -> None:
     """Replace the paths in `data.path` and in the sources of `data.mixture` by full paths.
 
     A path is a file, a folder or a glob pattern. It is looked up in `home`, then in the working folder. If it exists in
@@ -23,11 +23,10 @@ def find_text(values: Any, home: Path) -> None:
     """
     for section, key in _paths_in(values):
         path = str(expand_user(section[key]))
-        folders = (real_path(folder) for folder in (home, Path()) if _exists_in(path, folder))
-        section[key] = str(next(folders, real_path(home)) / path)
+        section[key] = str((_folder_of(path, home, _exists_in) or real_path(home)) / path)
 
 
-def find_folders(values: Any, home: Path) -> None:
+def resolve_weight_paths(values: Any, home: Path) -> None:
     """Replace paths to trained weights and tokenizers by full paths, if they exist in `home` or in the working folder.
     Other values may be hub ids."""
     for field in _FOLDER_OR_HUB_ID:
@@ -36,12 +35,12 @@ def find_folders(values: Any, home: Path) -> None:
         for section in sections:
             found = found.get(section) if isinstance(found, dict) else None
         if isinstance(found, dict) and isinstance(path := found.get(key), str):
-            folders = (real_path(folder) for folder in (home, Path()) if (folder / expand_user(path)).exists())
-            if (folder := next(folders, None)) is not None:
-                found[key] = str(real_path(folder / expand_user(path)))
+            path = str(expand_user(path))
+            if folder := _folder_of(path, home, lambda path, folder: (folder / path).exists()):
+                found[key] = str(real_path(folder / path))
 
 
-def find_plugins(values: Any, home: Path) -> None:
+def resolve_plugin_paths(values: Any, home: Path) -> None:
     """Replace each file name in `plugins` by the full path of the file. A file is looked up in `home`, then in the
     working folder."""
     named = values.get("plugins") if isinstance(values, dict) else None
@@ -58,8 +57,14 @@ def plugins_of(values: Any) -> list[str]:
 def _resolved(plugin: Any, home: Path) -> Any:
     if not (isinstance(plugin, str) and is_file(plugin)):
         return plugin
-    folders = (real_path(folder) for folder in (home, Path()) if (folder / expand_user(plugin)).is_file())
-    return str(next(folders, real_path(home)) / expand_user(plugin))
+    path = str(expand_user(plugin))
+    return str((_folder_of(path, home, lambda path, folder: (folder / path).is_file()) or real_path(home)) / path)
+
+
+def _folder_of(path: str, home: Path, exists_in: Callable[[str, Path], bool]) -> Path | None:
+    """Return the folder in which the path exists: `home`, otherwise the working folder. Return None if it exists in
+    neither."""
+    return next((real_path(folder) for folder in (home, Path()) if exists_in(path, folder)), None)
 
 
 def _exists_in(path: str, folder: Path) -> bool:
