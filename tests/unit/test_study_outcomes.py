@@ -50,6 +50,7 @@ from archlab.study.outcomes.log import from_log, from_sweep
 from archlab.study.outcomes.schema import Outcome
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
+from archlab.study.stats import pairwise
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
 from archlab.training.summary import PROBES, DocumentScore, RunSummary
@@ -382,7 +383,7 @@ def test_values_by_seed_leave_out_what_is_missing_and_keep_what_diverged():
     }
     values = gather(outcome, StudyRuns(arms(found), runs, {}, {}))
     assert values == {"a": {0: 2.5, 1: None}, "b": {0: 2.25, 1: 3.0}}
-    assert outcome_statistics(outcome, values, {"b": "a"})["b"].comparison.verdict == "reference diverged"
+    assert outcome_statistics(outcome, values, pairwise({"b": "a"}))["b"].comparison.verdict == "reference diverged"
 
 
 def test_what_is_counted_is_compared_without_a_test():
@@ -392,7 +393,7 @@ def test_what_is_counted_is_compared_without_a_test():
     values = gather(outcome, StudyRuns(designed, {}, {}, {}))
     a = designed[0].config.model
     assert values["a"] == {0: 2 * 2 * a.n_layers * a.attention.n_kv_heads * (a.d_model // a.attention.n_heads) * 100}
-    compared = outcome_statistics(outcome, values, {"less": "a", "same": "a"})
+    compared = outcome_statistics(outcome, values, pairwise({"less": "a", "same": "a"}))
     assert (compared["less"].comparison.verdict, compared["same"].comparison.verdict) == ("better", "equal")
     assert compared["less"].comparison.p is None
 
