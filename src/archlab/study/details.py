@@ -9,6 +9,7 @@ import numpy as np
 import scipy  # loads its parts on first use
 
 from archlab.data.batch import Measure
+from archlab.spacing import evenly_spaced
 from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
 from archlab.study.runs import Ended
@@ -120,7 +121,7 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
     shared = sorted(set[int].intersection(*map(set, by_seed.values()))) if by_seed else []
     if not shared:
         return None
-    tokens = _thinned(shared)
+    tokens = evenly_spaced(shared, _MOST_PROBES)
     probes = [[values[n] for values in by_seed.values()] for n in tokens]
     recorded = {name for seed_probes in probes for probe in seed_probes for name in probe}
     layers = {name: [_means(name, seed_probes) for seed_probes in probes] for name in OF_LAYERS if name in recorded}
@@ -138,11 +139,6 @@ def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]
     """Return the probes of a run, keyed by the number of training tokens at each probe."""
     tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
     return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
-
-
-def _thinned(tokens: Sequence[int]) -> list[int]:
-    n = min(_MOST_PROBES, len(tokens))
-    return [tokens[i * (len(tokens) - 1) // max(1, n - 1)] for i in range(n)]
 
 
 def _means(name: str, seed_probes: Sequence[Mapping[str, Any]]) -> list[Number]:
