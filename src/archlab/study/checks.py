@@ -15,6 +15,7 @@ from archlab.config.tasks.transduction import Transduction
 from archlab.data.open import form_of_data
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
+from archlab.study.formatting import listed
 from archlab.study.outcomes.kinds import (
     Accuracy,
     AnyAnswers,
@@ -271,7 +272,7 @@ def _untrained_continuations(objective: Objective) -> list[str]:
 
 def _other_scores(arms: Sequence[Arm]) -> Problem:
     first, *others = (arm.name for arm in arms if arm is arms[0] or not scores_mean_the_same([arms[0], arm]))
-    predict = f"{others[0]} predicts" if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]} predict"
+    predict = f"{listed(others)} {'predicts' if len(others) == 1 else 'predict'}"
     return Problem(
         "measure",
         f"{predict} other tokens than {first}, so their scores mean different things; allowed: an outcome for any "
