@@ -18,11 +18,11 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_run
 from archlab.pricing.params import parameters
-from archlab.study.checks import named_outcomes
 from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
 from archlab.study.details import compare_documents
 from archlab.study.outcomes import timing
+from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.kinds import (
@@ -352,11 +352,11 @@ def test_wrong_outcomes_and_wrong_arms_are_reported_together():
 
 def test_the_primary_outcome_comes_first_and_a_task_has_its_own():
     text = study(measure=["gap", "state_bytes"], primary="gap")
-    found = named_outcomes(text, arms(text))
+    found = outcomes_of(text, arms(text))
     assert list(found) == ["gap", "bits_per_byte", "state_bytes"]
     assert found["state_bytes"] == StateBytes(context=arms(text)[0].config.model.max_seq_len)
     task = study(set={"data.task.kind": "recall"})
-    assert list(named_outcomes(task, arms(task))) == ["accuracy"]
+    assert list(outcomes_of(task, arms(task))) == ["accuracy"]
 
 
 def test_every_outcome_says_what_it_is():

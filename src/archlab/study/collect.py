@@ -14,7 +14,7 @@ from archlab.pricing.units import plural
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.arm import Arm
-from archlab.study.checks import arm_notes, default_outcome, scores_mean_the_same
+from archlab.study.checks import arm_notes
 from archlab.study.comparisons import (
     comparisons,
     contrast_summaries,
@@ -30,6 +30,7 @@ from archlab.study.fit import describe_equal
 from archlab.study.folder import environment_warnings
 from archlab.study.formatting import listed
 from archlab.study.manipulation import unmet
+from archlab.study.outcomes.chosen import default_outcome, scores_mean_the_same
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
 from archlab.study.outcomes.schema import BY_SEED
