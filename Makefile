@@ -27,7 +27,7 @@ demo: install
 	$(BIN)/archlab demo
 
 pictures: install-dev
-	$(BIN)/python -m archlab.report.pictures docs
+	$(BIN)/python -m archlab.report.readme_pictures docs
 	$(BIN)/python benchmarks/ui.py --pictures docs
 
 test: lint

@@ -205,7 +205,7 @@ def references(arms: int, against: Against) -> dict[str, str]:
 def agree(values: np.ndarray, against: Against, expected: np.ndarray, **options: Any) -> None:
     """Raise AssertionError if archlab's corrected p-values differ from the expected ones."""
     for study, p in zip(values[:CHECKED], expected, strict=False):
-        found = compare(studied(study), references(len(study), against), **options).values()
+        found = compare(studied(study), pairwise(references(len(study), against)), **options).values()
         ours = [c.p_equivalent if "margin" in options else c.p_holm for c in found]
         np.testing.assert_allclose(np.array(ours, float), p, rtol=1e-6)
 

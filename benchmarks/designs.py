@@ -72,7 +72,7 @@ def agree(design: Sequence[Arm], values: np.ndarray, expected: np.ndarray, folds
     names = [arm.name for arm in design]
     for study, p in zip(values[:CHECKED], expected, strict=False):
         by_name = dict(zip(names, studied(study).values(), strict=True))
-        found = compare(by_name, {}, contrasts=comparisons(design), folds=folds).values()
+        found = compare(by_name, comparisons(design), folds=folds).values()
         np.testing.assert_allclose([one.p_holm or 0.0 for one in found], p, rtol=1e-6, atol=1e-12)
 
 

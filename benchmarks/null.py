@@ -22,7 +22,7 @@ import numpy as np
 from rounds import RECORDS, finish, options
 from scipy import stats
 
-from archlab.study.stats import ALPHA, compare, estimate, share
+from archlab.study.stats import ALPHA, compare, estimate, pairwise, share
 
 TABLE = RECORDS / "null.csv"
 FOLDS, STUDIES = 10, 20_000
@@ -49,7 +49,7 @@ def main() -> int:
 def judged(values: np.ndarray) -> dict[str, Any]:
     """Return the three checks of forty values in the order of their seeds."""
     halves = {"first": dict(enumerate(values[:20].tolist())), "second": dict(enumerate(values[20:].tolist()))}
-    twenty = compare(halves, {"second": "first"}, folds={seed: seed % FOLDS for seed in range(20)})["second"]
+    twenty = compare(halves, pairwise({"second": "first"}), folds={seed: seed % FOLDS for seed in range(20)})["second"]
     differences = (values[20:] - values[:20]).reshape(2, FOLDS).mean(axis=0)
     whole = estimate(differences.tolist())
     assert whole

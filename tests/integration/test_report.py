@@ -23,7 +23,7 @@ from archlab.errors import UserError
 from archlab.report.charts.axes import axis, logarithmic, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis, YAxis, name_rows
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
-from archlab.report.pictures import pictures
+from archlab.report.readme_pictures import readme_pictures
 from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colors, differences, labels, levels, levels_show
 from archlab.report.study.curves import GRADIENT, LINES_SHOW, CurveQuantity, evaluations, last_half, mean_rows, updates
 from archlab.report.study.grids import tuned_fields, tuning_rows
@@ -286,11 +286,11 @@ def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: Stud
         assert words(caption) in said
 
 
-@pytest.mark.parametrize("name", pictures())
+@pytest.mark.parametrize("name", readme_pictures())
 def test_a_picture_of_the_readme_is_what_the_code_draws(name: str) -> None:
     """After a change of charts, drawings or results, run `make pictures`."""
     docs = Path(__file__).parents[2] / "docs"
-    assert pictures()[name] == (docs / name).read_text()
+    assert readme_pictures()[name] == (docs / name).read_text()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

@@ -400,6 +400,14 @@ def test_seeds_are_drawn_without_what_they_do_to_all_alike():
     assert [row["loss"] for row in aligned(rows)][:-1] == pytest.approx([1.15, 1.15, 2.15, 2.15, 1.15, 1.15, 2.15])
 
 
+def test_one_point_does_not_tell_what_a_seed_does_to_all_alike():
+    """Its scatter would disappear if the seeds' own differences counted as effects on all points."""
+    rows = [{"arm": "a", "value": 1.0, "seed": seed, "loss": seed + 1.0} for seed in range(3)]
+    assert aligned(rows) == rows
+    incomplete = [*rows, {"arm": "b", "value": 1.0, "seed": 0, "loss": 4.0}]
+    assert aligned(incomplete) == incomplete
+
+
 def test_a_summary_of_an_older_version_loads(lab):
     lab.run()
     file = lab.folder / "out" / "summary.json"

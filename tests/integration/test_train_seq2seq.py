@@ -22,9 +22,9 @@ from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
-from archlab.study.checks import named_outcomes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
+from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import Answers, WholeAnswers
 from archlab.study.runner import Study
@@ -183,7 +183,7 @@ def test_one_study_compares_the_three_models(monkeypatch: pytest.MonkeyPatch, tm
     longer = {"kind": "answers", "task": {"kind": "reverse", "shortest": 8, "longest": 12}}
     exact = {"kind": "whole_answers", "task": {"kind": "reverse", "longest": 7}}
     measured = study(measure={"longer": longer, "exact": exact})
-    assert list(named_outcomes(measured, arms(measured))) == ["accuracy", "longer", "exact"]
+    assert list(outcomes_of(measured, arms(measured))) == ["accuracy", "longer", "exact"]
     monkeypatch.setattr(Local, "run_all", run_here)
     done = Study("which", measured, tmp_path / "out", Local(None)).run(lambda runs: lambda progress: None)
     assert done.failed == {}

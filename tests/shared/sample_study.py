@@ -19,7 +19,7 @@ from archlab.study.record import (
     StudySummary,
     TuningPoint,
 )
-from archlab.study.stats import compare, share
+from archlab.study.stats import compare, pairwise, share
 
 TOKENS = 1_000_000
 
@@ -91,7 +91,7 @@ def rich() -> StudySummary:
             for k, arm in enumerate(found.arms)
         }
         return OutcomeSummary(
-            outcome=heading(outcome.kind, outcome), arms=outcome_statistics(outcome, values, references)
+            outcome=heading(outcome.kind, outcome), arms=outcome_statistics(outcome, values, pairwise(references))
         )
 
     others = [
@@ -176,7 +176,7 @@ def study(
         for name in names
     }
     before = dict(zip(names[1:], names, strict=False)) if against == "previous" else dict.fromkeys(names[1:], names[0])
-    comparisons = compare(losses, before, better, margin)
+    comparisons = compare(losses, pairwise(before), better, margin)
     summaries = []
     for i, (name, (label, _, overrides)) in enumerate(arms.items()):
         finished = [loss for loss in losses[name].values() if loss is not None]

@@ -12,7 +12,7 @@ from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
-from archlab.report.cost.page import _marks
+from archlab.report.charts.axes import covering
 from archlab.report.drawings.block import block_diagram, draw
 from archlab.report.drawings.diff_page import differing_choices, render
 from archlab.report.drawings.inside import can_unfold
@@ -440,7 +440,7 @@ def test_two_configs_are_compared_on_a_page(tmp_path, capsys):
 @pytest.mark.parametrize("values", [(208, 240), (1.0, 1.0), (9.1, 13.4), (41_000, 80_000)])
 def test_an_axis_of_similar_values_covers_them_and_little_else(values: tuple[float, float]) -> None:
     """Powers of ten, or 1, 2 and 5 times them, would leave most of the picture empty."""
-    ticks = _marks(values)
+    ticks = covering(values)
     low, high = min(values), max(values)
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 3 <= len(ticks) <= 8

@@ -22,9 +22,9 @@ from archlab.evidence import results as results_module
 from archlab.evidence import verdicts as verdicts_module
 from archlab.evidence.claims import (
     Claim,
-    Expectation,
     Predicted,
-    PrimaryExpectation,
+    Prediction,
+    PrimaryPrediction,
     Ranking,
     claims,
     margins,
@@ -111,9 +111,9 @@ def claiming(*expected: tuple[str, str], described: tuple[tuple[str, str], ...] 
         statement="s",
         sources=("shazeer2020",),
         in_short="i",
-        primary=next((PrimaryExpectation(study="gates", arm=a, verdict=v, because="b") for a, v in primary), None),  # pyright: ignore
-        instances=tuple(Expectation(study="gates", arm=a, verdict=v) for a, v in instances),  # pyright: ignore
-        described=tuple(Expectation(study="gates", arm=a, verdict=v) for a, v in described),  # pyright: ignore
+        primary=next((PrimaryPrediction(study="gates", arm=a, verdict=v, because="b") for a, v in primary), None),  # pyright: ignore
+        instances=tuple(Prediction(study="gates", arm=a, verdict=v) for a, v in instances),  # pyright: ignore
+        described=tuple(Prediction(study="gates", arm=a, verdict=v) for a, v in described),  # pyright: ignore
         caveat_in_short="b",
         caveat="c",
     )
@@ -171,19 +171,19 @@ def test_the_claims_are_numbered():
     assert list(claims()) == list(range(1, len(claims()) + 1))
 
 
-@pytest.mark.parametrize("expected", [one for claim in claims().values() for one in claim.expected], ids=repr)
-def test_studies_measure_what_claims_predict(expected: Expectation):
-    study = library_study(expected.study, "cpu")
+@pytest.mark.parametrize("prediction", [one for claim in claims().values() for one in claim.expected], ids=repr)
+def test_studies_measure_what_claims_predict(prediction: Prediction):
+    study = library_study(prediction.study, "cpu")
     overrides = overrides_of_arms(study)
     arms = [arm(name, None, **levels_of(study, overrides[name])) for name in overrides]
     first = next(iter(overrides))
-    assert expected.arm in {*overrides, *factor_contrasts(arms)} - {first}
+    assert prediction.arm in {*overrides, *factor_contrasts(arms)} - {first}
     known = {**dict.fromkeys(study.measure), "bits_per_byte": None, "accuracy": None}
-    assert expected.outcome is None or expected.outcome in known
-    outcome = study.measure.get(expected.outcome or study.primary or "")
+    assert prediction.outcome is None or prediction.outcome in known
+    outcome = study.measure.get(prediction.outcome or study.primary or "")
     neither = outcome is not None and outcome.better == "neither"
-    assert neither == (expected.verdict in ("higher", "lower"))
-    if expected.verdict in ("equivalent", "not worse", "not better"):
+    assert neither == (prediction.verdict in ("higher", "lower"))
+    if prediction.verdict in ("equivalent", "not worse", "not better"):
         unit = outcome.unit if outcome else "share" if study.set.get("data", {}).get("task") else "bits per byte"
         assert unit in margins()
 
@@ -540,7 +540,7 @@ def test_predictions_that_a_scale_leaves_out_do_not_count():
     found = judge(claiming(("low", "better"), ("bilinear", "better")), results, "cpu")
     assert found.verdict == "as claimed here"
     assert len(found.judged) == 1
-    primary = PrimaryExpectation(study="gates", arm="low", outcome="cache", verdict="better", because="b")
+    primary = PrimaryPrediction(study="gates", arm="low", outcome="cache", verdict="better", because="b")
     claim = claiming(("low", "better")).model_copy(update={"primary": primary})
     assert judge(claim, results, "cpu").verdict == "not run yet"
 
@@ -565,8 +565,8 @@ def test_unpredicted_differences_are_listed_and_do_not_affect_the_verdict():
     ratio = other.values["ratio"]
     values = {**loss.values, "ratio": ratio, "cache": {a: {0: v[0]} for a, v in ratio.items()}, "unasked": ratio}
     results = {"gates": Results(about=about, values=values, folds=loss.folds)}
-    by_ratio = Expectation(study="gates", arm="high", outcome="ratio", verdict="higher")
-    by_cache = Expectation(study="gates", arm="high", outcome="cache", verdict="higher")
+    by_ratio = Prediction(study="gates", arm="high", outcome="ratio", verdict="higher")
+    by_cache = Prediction(study="gates", arm="high", outcome="cache", verdict="higher")
     predicted = claiming(("low", "better"), ("more", "worse"))
     claim = predicted.model_copy(update={"described": (by_ratio, by_cache)})
     found = judge(claim, results, "cpu")

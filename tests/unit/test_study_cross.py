@@ -10,7 +10,7 @@ from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.study.arm import overrides_of_arms
-from archlab.study.comparisons import contrast_summaries, factor_contrasts, heading, outcome_statistics
+from archlab.study.comparisons import comparisons, contrast_summaries, factor_contrasts, heading, outcome_statistics
 from archlab.study.contrast_answer import contrast_answer
 from archlab.study.design import arms
 from archlab.study.outcomes.kinds import BitsPerByte
@@ -45,9 +45,7 @@ def crossed(scores, factors=PLACED, seeds=6, noise=0.0, margin=None):
         for arm in designed
     }
     planned = factor_contrasts(designed)
-    references = {arm.name: arm.reference for arm in designed if arm.reference}
-    sums = {name: contrast.sum for name, contrast in planned.items()}
-    tested = outcome_statistics(BitsPerByte(), values, references, margin, None, sums)
+    tested = outcome_statistics(BitsPerByte(), values, comparisons(designed), margin)
     return contrast_summaries(planned, values, tested, None), tested, values
 
 
@@ -230,7 +228,7 @@ def test_additive_effects_are_called_an_interaction_in_few_studies():
     name, contrast = next(iter(planned.items()))
     for _ in range(400):
         values = {arm.name: dict(enumerate(effect()(arm.factors) + random.normal(0, 0.02, 4))) for arm in designed}
-        tested = outcome_statistics(BitsPerByte(), values, {}, None, None, {name: contrast.sum})
+        tested = outcome_statistics(BitsPerByte(), values, {name: contrast.sum})
         wrong += tested[name].comparison.verdict != "not distinguishable"
     assert 0.02 < wrong / 400 < 0.08
 

@@ -18,10 +18,11 @@ from archlab.model.decoder import Decoder
 from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
-from archlab.study.checks import named_outcomes, overridden_fields
+from archlab.study.checks import overridden_fields
 from archlab.study.design import arms, grid, single_arm_note
 from archlab.study.fit import describe_equal, quantity_function
 from archlab.study.forecast import forecast, ideal_clock, measured_clock
+from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import default_folder, library_study, read_study, scales_of, study_path
 from tiny import MODEL, TRAIN
@@ -768,7 +769,7 @@ def test_our_own_studies_are_fair(name, scale, monkeypatch):
     _, found = read_study(name, scale)
     designed = arms(found)
     assert len(designed) >= 2
-    assert named_outcomes(found, designed)
+    assert outcomes_of(found, designed)
     if "scales" in found.model_fields_set:
         assert {"smoke"} <= found.scales.keys()
 
@@ -889,7 +890,7 @@ def test_arms_whose_scores_mean_different_things_are_refused():
     with pytest.raises(UserError, match=r"measure  other predicts other tokens than base, so their"):
         arms(two({"train.objective.rate": 0.4}, set=MASKED))
     norms = two({"model.norm.kind": "layernorm"}, set=MASKED)
-    assert list(named_outcomes(norms, arms(norms))) == ["denoising_loss"]
+    assert list(outcomes_of(norms, arms(norms))) == ["denoising_loss"]
 
 
 @pytest.mark.parametrize(

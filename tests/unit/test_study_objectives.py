@@ -17,9 +17,10 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.report.study.page import drawn, render
-from archlab.study.checks import arm_notes, named_outcomes
+from archlab.study.checks import arm_notes
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
+from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.kinds import Continuation, WindowPart
 from archlab.study.runner import Study
@@ -213,9 +214,9 @@ def test_an_outcome_that_compares_nothing_has_one_problem(
 def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     mixed = study(text, measure=["state_bytes", "continuation", "training_speed"])
-    assert list(named_outcomes(mixed, arms(mixed))) == ["continuation", "state_bytes", "training_speed"]
+    assert list(outcomes_of(mixed, arms(mixed))) == ["continuation", "state_bytes", "training_speed"]
     alike = study(text, measure=["continuation"], arms={"a": {}, "b": {"train.lr": 1}})
-    assert list(named_outcomes(alike, arms(alike))) == ["bits_per_byte", "continuation"]
+    assert list(outcomes_of(alike, arms(alike))) == ["bits_per_byte", "continuation"]
     assert arm_notes([Continuation()], arms(alike)) == []
     parts = {name: {"objective.kind": name} for name in ("span_corruption", "prefix")}
     for kind, continues in (("prefix", True), ("span_corruption", False)):
@@ -223,7 +224,7 @@ def test_a_shared_outcome_comes_first(text: Path, tmp_path: Path, monkeypatch: p
         arm = study(text, measure=["continuation"], arms={"a": {**objective, "model.encoder.n_layers": 1}})
         assert (arm_notes([Continuation()], arms(arm)) == []) is continues
     fast = study(text, measure=["training_speed"], arms={**ARMS, "masked": MASKED})
-    assert list(named_outcomes(fast, arms(fast))) == ["training_speed"]
+    assert list(outcomes_of(fast, arms(fast))) == ["training_speed"]
 
 
 def test_masked_and_causal_training_are_compared_by_a_linear_probe(

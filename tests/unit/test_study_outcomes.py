@@ -18,11 +18,11 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_run
 from archlab.pricing.params import parameters
-from archlab.study.checks import named_outcomes
 from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
 from archlab.study.details import compare_documents
 from archlab.study.outcomes import timing
+from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.outcomes.final_weights import measure, read_measured
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.kinds import (
@@ -50,6 +50,7 @@ from archlab.study.outcomes.log import from_log, from_sweep
 from archlab.study.outcomes.schema import Outcome
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
+from archlab.study.stats import pairwise
 from archlab.study.study_file import with_kinds
 from archlab.training.callback import Callback
 from archlab.training.summary import PROBES, DocumentScore, RunSummary
@@ -351,11 +352,11 @@ def test_wrong_outcomes_and_wrong_arms_are_reported_together():
 
 def test_the_primary_outcome_comes_first_and_a_task_has_its_own():
     text = study(measure=["gap", "state_bytes"], primary="gap")
-    found = named_outcomes(text, arms(text))
+    found = outcomes_of(text, arms(text))
     assert list(found) == ["gap", "bits_per_byte", "state_bytes"]
     assert found["state_bytes"] == StateBytes(context=arms(text)[0].config.model.max_seq_len)
     task = study(set={"data.task.kind": "recall"})
-    assert list(named_outcomes(task, arms(task))) == ["accuracy"]
+    assert list(outcomes_of(task, arms(task))) == ["accuracy"]
 
 
 def test_every_outcome_says_what_it_is():
@@ -382,7 +383,7 @@ def test_values_by_seed_leave_out_what_is_missing_and_keep_what_diverged():
     }
     values = gather(outcome, StudyRuns(arms(found), runs, {}, {}))
     assert values == {"a": {0: 2.5, 1: None}, "b": {0: 2.25, 1: 3.0}}
-    assert outcome_statistics(outcome, values, {"b": "a"})["b"].comparison.verdict == "reference diverged"
+    assert outcome_statistics(outcome, values, pairwise({"b": "a"}))["b"].comparison.verdict == "reference diverged"
 
 
 def test_what_is_counted_is_compared_without_a_test():
@@ -392,7 +393,7 @@ def test_what_is_counted_is_compared_without_a_test():
     values = gather(outcome, StudyRuns(designed, {}, {}, {}))
     a = designed[0].config.model
     assert values["a"] == {0: 2 * 2 * a.n_layers * a.attention.n_kv_heads * (a.d_model // a.attention.n_heads) * 100}
-    compared = outcome_statistics(outcome, values, {"less": "a", "same": "a"})
+    compared = outcome_statistics(outcome, values, pairwise({"less": "a", "same": "a"}))
     assert (compared["less"].comparison.verdict, compared["same"].comparison.verdict) == ("better", "equal")
     assert compared["less"].comparison.p is None
 

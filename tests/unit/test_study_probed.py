@@ -9,12 +9,12 @@ import pytest
 import sample_study
 from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.page import render
-from archlab.study.details import LARGEST, OF_LAYERS, probed_arm
+from archlab.study.details import probed_arm
 from archlab.study.outcomes.kinds import OF_EVERY_LAYER, Probe
 from archlab.study.outcomes.log import from_log
 from archlab.study.runs import Ended
 from archlab.training.callback import Callback
-from archlab.training.measures import measured
+from archlab.training.measures import OF_LAYERS, measured
 from archlab.training.probes import training_probes
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
@@ -41,10 +41,10 @@ def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
     found = probed_arm({0: Ended(folder.summary(), folder.metrics(), {}, [], {})})
     rows = training_probes(tmp_path / "run")
     assert found.tokens == [64 * row["step"] for row in rows] == [0, 256, 512]
-    assert found.at_end.keys() == rows[-1].keys() & set(OF_LAYERS)
+    assert found.at_end.keys() == {name for name in rows[-1] if name in OF_LAYERS and OF_LAYERS[name].in_studies}
     for name, layers in found.at_end.items():
         assert layers == pytest.approx(rows[-1][name], rel=5e-4)
-        reduced = max if name in LARGEST else np.mean
+        reduced = max if OF_LAYERS[name].takes_largest else np.mean
         expected = [reduced(row[name]) if name in row else None for row in rows]
         assert [x is None for x in found.over_time[name]] == [x is None for x in expected]
         assert found.over_time[name][1:] == pytest.approx(expected[1:], rel=5e-4)
@@ -85,8 +85,10 @@ def test_what_is_kept_of_every_probe():
     attention = ("largest_score", "entropy", "first_token", "learned_sink")
     one_stack = ("gradient", "stream_rms", "update_ratio", *attention, "dead_units", "largest_load")
     cross = tuple(f"cross_attention.{name}" for name in attention)
-    assert (*one_stack, *cross, *(f"encoder.{name}" for name in one_stack)) == OF_LAYERS
-    assert LARGEST == (
+    assert (*one_stack, *cross, *(f"encoder.{name}" for name in one_stack)) == tuple(
+        name for name, measure in OF_LAYERS.items() if measure.in_studies
+    )
+    assert tuple(name for name, measure in OF_LAYERS.items() if measure.takes_largest) == (
         "largest_score", "largest_load", "cross_attention.largest_score", "encoder.largest_score", "encoder.largest_load",
     )  # fmt: skip
 

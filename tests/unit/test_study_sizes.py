@@ -151,9 +151,7 @@ def trend_of(gain, noise=0.005, seeds=5):
         for arm in designed
     }
     planned = planned_trends(designed)
-    references = {arm.name: arm.reference for arm in designed if arm.reference}
-    changes = {name: trend.change for name, trend in planned.items()}
-    tested = outcome_statistics(BitsPerByte(), values, references, None, None, changes)
+    tested = outcome_statistics(BitsPerByte(), values, comparisons(designed))
     (trend,) = size_trends(planned, tested, None)
     return trend, tested, values
 

@@ -22,7 +22,7 @@ ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
 
 
 def one(arm: dict[int, float | None], base: dict[int, float | None]) -> Comparison:
-    return compare({"base": base, "arm": arm}, {"arm": "base"})["arm"]
+    return compare({"base": base, "arm": arm}, pairwise({"arm": "base"}))["arm"]
 
 
 # --- independent computations -----------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_holm_runs_over_every_comparison_of_the_study() -> None:
         "arm": {**ARM},
         "gone": dict.fromkeys(BASE),
     }
-    found = compare(losses, {"arm": "base", "gone": "base"})
+    found = compare(losses, pairwise({"arm": "base", "gone": "base"}))
     assert found["arm"].p is not None
     assert found["arm"].p_holm == pytest.approx(2 * found["arm"].p), (
         "a comparison that could not be tested still counts"
@@ -79,7 +79,7 @@ def test_an_interval_excludes_zero_exactly_if_the_verdict_is_a_difference(p_valu
     for i, p in enumerate(p_values):
         shift = float(stats.t.isf(p / 2, 3)) * error
         losses[f"arm {i}"] = dict(enumerate(map(float, pattern + shift)))
-    for found in compare(losses, {arm: "base" for arm in losses if arm != "base"}).values():
+    for found in compare(losses, pairwise({arm: "base" for arm in losses if arm != "base"})).values():
         assert found.low is not None
         assert found.confidence is not None
         assert (found.low > 0) == (found.verdict == "worse")
@@ -95,7 +95,7 @@ def test_an_interval_lies_within_the_margin_exactly_if_equivalence_is_shown(mean
     pattern = 0.01 * np.array([-1.0, 1.0, -1.0, 1.0, 0.5])
     values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(5), 0.0)}
     values |= {f"arm {i}": dict(enumerate(map(float, pattern + mean))) for i, mean in enumerate(means)}
-    for found in compare(values, {arm: "base" for arm in values if arm != "base"}, margin=margin).values():
+    for found in compare(values, pairwise({arm: "base" for arm in values if arm != "base"}), margin=margin).values():
         assert found.p_equivalent is not None
         assert found.p_holm is not None
         assert found.within_low is not None
@@ -111,15 +111,15 @@ def test_equivalence_is_scipys_two_one_sided_tests() -> None:
     margin = 0.06
     above = stats.ttest_1samp(d, -margin, alternative="greater")
     below = stats.ttest_1samp(d, margin, alternative="less")
-    found = compare({"base": {**BASE}, "arm": {**ARM}}, {"arm": "base"}, margin=margin)["arm"]
+    found = compare({"base": {**BASE}, "arm": {**ARM}}, pairwise({"arm": "base"}), margin=margin)["arm"]
     assert found.p_equivalent == pytest.approx(max(float(above.pvalue), float(below.pvalue)), rel=1e-9)  # pyright: ignore[reportAttributeAccessIssue]
     assert (found.margin, found.verdict) == (margin, "better")
 
 
 def test_equivalence_is_corrected_over_all_comparisons_in_a_family_of_its_own() -> None:
     values: dict[str, dict[int, float | None]] = {"base": {**BASE}, "arm": {**ARM}, "gone": dict.fromkeys(BASE)}
-    alone = compare(values, {"arm": "base"}, margin=0.06)["arm"]
-    both = compare(values, {"arm": "base", "gone": "base"}, margin=0.06)
+    alone = compare(values, pairwise({"arm": "base"}), margin=0.06)["arm"]
+    both = compare(values, pairwise({"arm": "base", "gone": "base"}), margin=0.06)
     assert alone.p_equivalent is not None
     assert both["arm"].p_equivalent == pytest.approx(2 * alone.p_equivalent)
     assert (both["gone"].p_equivalent, both["gone"].within_low) == (None, None)
@@ -132,12 +132,12 @@ def test_the_interval_of_equivalence_has_the_level_that_is_said() -> None:
     d = np.array(list(ARM.values())) - np.array(list(BASE.values()))
     values: dict[str, dict[int, float | None]] = {"base": {**BASE}, "arm": {**ARM}, "gone": dict.fromkeys(BASE)}
     for references, level in (({"arm": "base"}, 0.9), ({"arm": "base", "gone": "base"}, 0.95)):
-        found = compare(values, references, margin=0.06)["arm"]
+        found = compare(values, pairwise(references), margin=0.06)["arm"]
         expected = stats.t.interval(level, len(d) - 1, d.mean(), stats.sem(d))
         assert found.within_confidence == pytest.approx(level)
         assert (found.within_low, found.within_high) == pytest.approx(expected)
         assert found.confidence == pytest.approx((1 + level) / 2)
-    assert compare(values, {"arm": "base"})["arm"].within_confidence is None
+    assert compare(values, pairwise({"arm": "base"}))["arm"].within_confidence is None
 
 
 def test_without_a_margin_nothing_is_equivalent() -> None:
@@ -148,7 +148,7 @@ def test_without_a_margin_nothing_is_equivalent() -> None:
 
 
 def test_two_exact_values_are_one_pair_without_a_test() -> None:
-    found = compare_exact({"base": {0: 1.0}, "arm": {0: 3.0}}, {"arm": "base"}, "lower")["arm"]
+    found = compare_exact({"base": {0: 1.0}, "arm": {0: 3.0}}, pairwise({"arm": "base"}), "lower")["arm"]
     assert (found.pairs, found.difference, found.low, found.p, found.verdict) == (1, 2, None, None, "worse")
 
 
@@ -157,12 +157,12 @@ def test_zeros_are_estimated_exactly() -> None:
 
 
 def test_exactly_equal_arms_are_equivalent_and_those_without_scatter_are_not_judged() -> None:
-    twin = compare({"base": {**BASE}, "arm": {**BASE}}, {"arm": "base"}, margin=1e-9)["arm"]
+    twin = compare({"base": {**BASE}, "arm": {**BASE}}, pairwise({"arm": "base"}), margin=1e-9)["arm"]
     assert (twin.p_equivalent, twin.within_low, twin.within_high, twin.verdict) == (0, 0, 0, "equivalent")
     base = {0: 2.0, 1: 2.1, 2: 2.2}
-    shifted = compare({"base": {**base}, "arm": {s: x + 0.3 for s, x in base.items()}}, {"arm": "base"}, margin=0.5)[
-        "arm"
-    ]
+    shifted = compare(
+        {"base": {**base}, "arm": {s: x + 0.3 for s, x in base.items()}}, pairwise({"arm": "base"}), margin=0.5
+    )["arm"]
     assert (shifted.p_equivalent, shifted.verdict) == (None, "not distinguishable")
 
 
@@ -175,9 +175,9 @@ def test_exactly_equal_arms_are_equivalent_and_those_without_scatter_are_not_jud
 )
 def test_the_direction_decides_which_difference_is_better(better: Better, verdicts: tuple[str, str]) -> None:
     values: dict[str, dict[int, float | None]] = {"base": {**BASE}, "arm": {**ARM}}
-    found = compare(values, {"arm": "base", "base": "arm"}, better)
+    found = compare(values, pairwise({"arm": "base", "base": "arm"}), better)
     assert (found["arm"].verdict, found["base"].verdict) == verdicts
-    same = compare({"base": {**BASE}, "arm": {**BASE}}, {"arm": "base"}, better)["arm"]
+    same = compare({"base": {**BASE}, "arm": {**BASE}}, pairwise({"arm": "base"}), better)["arm"]
     assert same.verdict == "not distinguishable"
     assert one({**ARM, 3: None}, {**BASE}).verdict == "diverged", "whatever is better"
 
@@ -206,7 +206,7 @@ def test_seeds_that_share_a_fold_count_once(folds: list[int]) -> None:
     d = rng.normal(0.02, 0.01, 6)
     values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(6), 2.0)}
     values["arm"] = {seed: float(2 + x) for seed, x in enumerate(d)}
-    found = compare(values, {"arm": "base"}, folds=dict(enumerate(folds)))["arm"]
+    found = compare(values, pairwise({"arm": "base"}), folds=dict(enumerate(folds)))["arm"]
     means = [d[np.array(folds) == fold].mean() for fold in sorted(set(folds))]
     expected = stats.ttest_1samp(means, 0)
     assert (found.pairs, found.folds) == (6, len(means))
@@ -221,7 +221,7 @@ def test_seeds_that_share_a_fold_count_once(folds: list[int]) -> None:
 def test_a_diverged_seed_leaves_its_fold_to_the_others() -> None:
     values: dict[str, dict[int, float | None]] = {"base": {0: 2.0, 1: 2.0, 2: None, 3: 2.0, 4: None}}
     values["arm"] = {0: 2.1, 1: 2.3, 2: 2.9, 3: 2.2, 4: 2.9}
-    found = compare(values, {"arm": "base"}, folds={0: 0, 1: 1, 2: 2, 3: 0, 4: 1})["arm"]
+    found = compare(values, pairwise({"arm": "base"}), folds={0: 0, 1: 1, 2: 2, 3: 0, 4: 1})["arm"]
     assert (found.pairs, found.folds) == (3, 2)
     assert found.difference == pytest.approx((0.15 + 0.3) / 2)
 
@@ -233,11 +233,11 @@ def test_with_added_seeds_the_test_keeps_the_first_ones_degrees_of_freedom() -> 
     d = [0.01, 0.03, 0.02, 0.04, 0.05, 0.03]
     values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(6), 2.0)}
     values["arm"] = {seed: 2 + x for seed, x in enumerate(d)}
-    found = compare(values, {"arm": "base"}, first=range(3))["arm"]
+    found = compare(values, pairwise({"arm": "base"}), first=range(3))["arm"]
     error = max(np.std(d, ddof=1), np.std(d[:3], ddof=1)) / math.sqrt(6)
     assert found.p == pytest.approx(float(2 * stats.t.sf(np.mean(d) / error, 2)))
     quiet = {**values, "arm": {**values["arm"], 3: 2.02, 4: 2.02, 5: 2.02}}
-    found = compare(quiet, {"arm": "base"}, first=range(3))["arm"]
+    found = compare(quiet, pairwise({"arm": "base"}), first=range(3))["arm"]
     assert found.p == pytest.approx(float(2 * stats.t.sf(0.02 / (0.01 / math.sqrt(6)), 2))), "the first ones' scatter"
 
 
@@ -392,10 +392,12 @@ def test_the_level_of_the_smallest_effect_relaxes_with_what_others_found() -> No
         "same": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()},
     }
     clear: dict[str, dict[int, float | None]] = {"clear": {s: x - 0.5 + rng.normal(0, 0.001) for s, x in BASE.items()}}
-    alone = compare(arms, {"same": "base"})["same"].smallest_effect
-    assert compare({**arms, **clear}, {"same": "base", "clear": "base"})["same"].smallest_effect == pytest.approx(alone)
+    alone = compare(arms, pairwise({"same": "base"}))["same"].smallest_effect
+    assert compare({**arms, **clear}, pairwise({"same": "base", "clear": "base"}))[
+        "same"
+    ].smallest_effect == pytest.approx(alone)
     unclear: dict[str, dict[int, float | None]] = {"clear": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()}}
-    stricter = compare({**arms, **unclear}, {"same": "base", "clear": "base"})["same"].smallest_effect
+    stricter = compare({**arms, **unclear}, pairwise({"same": "base", "clear": "base"}))["same"].smallest_effect
     assert stricter is not None
     assert alone is not None
     assert stricter > 1.1 * alone

@@ -62,8 +62,7 @@ def run(
     if html is not None:
         from archlab.report.drawings.words import title_with
 
-        title = title_with(config, overrides)
-        print(write_check(f"{title} ({part})" if part else title, review.case, review.findings, html))
+        print(write_check(title_with(config, overrides), review, html))
     elif json:
         print_json(review.data)
     else:

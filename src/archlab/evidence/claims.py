@@ -113,7 +113,7 @@ class Margin(Base):
     """Reason for the number, from published effects."""
 
 
-class Expectation(Base):
+class Prediction(Base):
     """A claim's prediction for one comparison in a study."""
 
     study: Line
@@ -129,7 +129,7 @@ class Expectation(Base):
     """Whether the comparison was listed after its result was known, because it is an instance of the statement."""
 
 
-class PrimaryExpectation(Expectation):
+class PrimaryPrediction(Prediction):
     """The prediction that decides a claim."""
 
     because: Line
@@ -183,12 +183,12 @@ class Claim(Base):
     """Published result in a few words, for a table. The verdict on the claim is about this result."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
     """Results that publications report about the claim."""
-    primary: PrimaryExpectation | None = None
+    primary: PrimaryPrediction | None = None
     """Prediction that decides the claim. null if no study tests the claim yet."""
-    instances: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    instances: Annotated[tuple[Prediction, ...], Field(strict=False)] = ()
     """Other comparisons of which the statement says the result. If one shows the opposite, the claim is "mixed" at
     best."""
-    described: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    described: Annotated[tuple[Prediction, ...], Field(strict=False)] = ()
     """Predictions that do not affect the verdict, such as consequences of the config and controls."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
     """Published orders of arms, which archlab compares with the order in its own runs. They do not affect the
@@ -201,7 +201,7 @@ class Claim(Base):
     """Reasons why results at a small scale may be misleading."""
 
     @property
-    def expected(self) -> tuple[Expectation, ...]:
+    def expected(self) -> tuple[Prediction, ...]:
         """All predictions, the primary one first."""
         return (*([self.primary] if self.primary else []), *self.instances, *self.described)
 

@@ -202,10 +202,10 @@ def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Ite
     They cover the primary outcome, and every outcome for which the claim makes a prediction about another arm. Outcomes
     that are computed from the config are left out. If a study crosses factors, contrasts are yielded instead of arms.
     """
-    for study in dict.fromkeys(expected.study for expected in claim.expected):
+    for study in dict.fromkeys(prediction.study for prediction in claim.expected):
         if ran := results.get(results_name(study, scale)):
             answer = ran.heading(None).name
-            predicted = [(e.outcome or answer, e.arm) for e in claim.expected if e.study == study]
+            predicted = [(p.outcome or answer, p.arm) for p in claim.expected if p.study == study]
             for outcome in dict.fromkeys([answer, *(outcome for outcome, _ in predicted)]):
                 comparisons = compared(ran, outcome).values()
                 is_crossed = any(comparison.is_contrast for comparison in comparisons)

@@ -9,7 +9,7 @@ from archlab.study.outcomes.schema import Better
 from archlab.study.record import Comparison
 from archlab.study.stats import ALPHA, Estimate, upper_tail
 
-ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not testable", "not run yet"]
+PredictionVerdict = Literal["as claimed", "the opposite", "undecided", "not testable", "not run yet"]
 """Verdict on one prediction of a claim. "not testable": a manipulation check of the study failed."""
 
 CLEAR_RESULTS = ("equivalent", "equal")
@@ -67,7 +67,7 @@ def _p_beyond(estimate: Estimate, bound: float, sign: int) -> float:
     return estimate.p if estimate.mean else 0.0  # arms with identical results differ by exactly zero
 
 
-def finding(predicted: Predicted, comparison: Comparison) -> ExpectationVerdict:
+def finding(predicted: Predicted, comparison: Comparison) -> PredictionVerdict:
     """Return whether the result of a study agrees with a prediction, is its opposite, or is undecided.
 
     A difference counts only if it is at least as large as the margin. A difference contradicts "equivalent", "not
@@ -94,7 +94,7 @@ def finding(predicted: Predicted, comparison: Comparison) -> ExpectationVerdict:
             return _either(is_equivalent or is_worse, beyond and is_better)
 
 
-def _either(is_found: bool, opposite: bool) -> ExpectationVerdict:
+def _either(is_found: bool, opposite: bool) -> PredictionVerdict:
     return "as claimed" if is_found else "the opposite" if opposite else "undecided"
 
 

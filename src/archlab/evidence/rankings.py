@@ -1,9 +1,7 @@
 """Comparison of archlab's order of arms with a published order. It does not affect a verdict."""
 
-from collections.abc import Sequence
 from math import atanh, sqrt, tanh
 
-import numpy as np
 import scipy  # loads its parts on first use
 
 from archlab.config.core.base import Base
@@ -34,14 +32,11 @@ def agreement(ranking: Ranking, results: Results) -> Agreement:
     if len(arms) < 4:
         return Agreement(ranking=ranking, arms=len(arms), rho=None, low=None, high=None)
     sign = 1 if results.heading(None).better != "higher" else -1
-    rho = _spearman([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])
+    published, ours = [ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms]
+    rho = float(scipy.stats.spearmanr(published, ours).statistic)
     if abs(rho) > 1 - 1e-9:
         return Agreement(ranking=ranking, arms=len(arms), rho=rho, low=None, high=None)
     reach = float(scipy.stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
     return Agreement(
         ranking=ranking, arms=len(arms), rho=rho, low=tanh(atanh(rho) - reach), high=tanh(atanh(rho) + reach)
     )
-
-
-def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    return float(np.corrcoef(scipy.stats.rankdata(left), scipy.stats.rankdata(right))[0, 1])

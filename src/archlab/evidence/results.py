@@ -22,12 +22,19 @@ from archlab.config.identity import config_hash
 from archlab.config.io import studies
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
-from archlab.study.comparisons import effects, factor_contrasts, outcome_statistics, planned_trends, size_trends
+from archlab.study.comparisons import (
+    comparisons,
+    effects,
+    factor_contrasts,
+    outcome_statistics,
+    planned_trends,
+    size_trends,
+)
 from archlab.study.design import arms
 from archlab.study.outcomes.schema import BY_SEED
 from archlab.study.record import Heading, OutcomeStatistics, SizeTrend, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
-from archlab.study.stats import Contrast, Estimate, Folds, Values, independent, pairwise, t_test
+from archlab.study.stats import Estimate, Folds, Values, independent, shared_folds, t_test
 from archlab.study.study_file import AS_IT_STANDS, scales_of, unloaded_study
 
 _WITHOUT_EFFECT = {"question", "claim", "labels", "scales", "checks"}
@@ -136,10 +143,9 @@ class Results(Base):
         return outcome_statistics(
             heading,
             self.values[heading.name],
-            {name: reference for name, reference in self._references().items() if only in (None, name)},
+            {name: contrast for name, contrast in comparisons(self.about.arms).items() if only in (None, name)},
             margin or (self.about.margin if is_primary else None),
             first,
-            {name: contrast for name, contrast in self._contrasts().items() if only in (None, name)},
             folds,
             level,
         )
@@ -161,16 +167,8 @@ class Results(Base):
     def t_test(self, outcome: str | None, name: str) -> Estimate | None:
         """Return the test of one comparison, without a correction. Return None if it has fewer than two pairs."""
         heading = self.heading(outcome)
-        contrast = {**pairwise(self._references()), **self._contrasts()}[name]
+        contrast = comparisons(self.about.arms)[name]
         return t_test(self.values[heading.name], contrast, *self._design(heading))
-
-    def _references(self) -> dict[str, str]:
-        return {arm.name: arm.reference for arm in self.about.arms if arm.reference}
-
-    def _contrasts(self) -> dict[str, Contrast]:
-        """Contrasts of crossed factors, and changes over model sizes."""
-        factors = {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()}
-        return factors | {name: trend.change for name, trend in planned_trends(self.about.arms).items()}
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
         """Return the two effects that an interaction of two factors compares.
@@ -203,10 +201,7 @@ class Results(Base):
     def _design(self, heading: Heading) -> tuple[list[int] | None, Folds]:
         """Return the seeds that were run first and the shared folds. Both are None if the outcome has no value per
         seed."""
-        return (self.about.first, self._shared_folds()) if heading.source in BY_SEED else (None, None)
-
-    def _shared_folds(self) -> Folds:
-        return self.folds if 1 < len(set(self.folds.values())) < len(self.folds) else None
+        return (self.about.first, shared_folds(self.folds)) if heading.source in BY_SEED else (None, None)
 
 
 class _Outcome(NamedTuple):

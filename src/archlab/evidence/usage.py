@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
 from archlab.config.layers import LayerConfig, distinct_layers
 from archlab.config.schema import Config
 from archlab.errors import UserError
+from archlab.spacing import evenly_spaced
 
 _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
 _FIELD = re.compile(r"(model|train|about)\.[\w.]+")
@@ -196,15 +197,10 @@ def in_words(used: Usage, counted: str = "") -> str:
     The text names up to four models, spread evenly from the first to the last year. `counted` is the setting that they
     have, if it should be shown.
     """
-    n, names = len(used.models), list(dict.fromkeys(_spread(used.models)))
+    n, names = len(used.models), list(dict.fromkeys(evenly_spaced(used.models, _MOST_NAMES)))
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
     is_complete = used.known == len(_entries())
     of = f"archlab's {used.known} models" if is_complete else f"the {used.known} models for which this is known"
     few = "" if len(used.partly) == n else f"{len(used.partly)} of them "
     partly = f", {few}only in some layers" if used.partly else ""
     return f"{n} of {of}{counted and f' ({counted})'}{partly}{named}"
-
-
-def _spread(models: Sequence[str]) -> Iterator[str]:
-    few = min(_MOST_NAMES, len(models))
-    yield from (models[round(i * (len(models) - 1) / max(1, few - 1))] for i in range(few))

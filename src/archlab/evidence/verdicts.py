@@ -15,12 +15,12 @@ from typing import Literal, NamedTuple
 from pydantic import TypeAdapter
 
 from archlab.config.core.base import Base
-from archlab.evidence.claims import Claim, Expectation, claims, margins
+from archlab.evidence.claims import Claim, Prediction, claims, margins
 from archlab.evidence.compared import Compared, compared, differs_or_diverged, unpredicted
 from archlab.evidence.findings import (
     CLEAR_RESULTS,
     WITHIN_MARGIN,
-    ExpectationVerdict,
+    PredictionVerdict,
     PValues,
     finding,
     is_large,
@@ -49,12 +49,12 @@ Role = Literal["primary", "instance", "described"]
 """Role of a prediction in its claim: it decides, it can make the verdict "mixed", or it has no effect."""
 
 
-class JudgedExpectation(Compared):
+class JudgedPrediction(Compared):
     """A prediction, its result and the verdict on it."""
 
-    expected: Expectation
+    expected: Prediction
     role: Role
-    found: ExpectationVerdict
+    found: PredictionVerdict
     untested: str | None = None
     """Reason why the runs could not test the prediction. null if they could, or if nothing was run."""
     would_find: float | None = None
@@ -83,7 +83,7 @@ class JudgedExpectation(Compared):
         return f"{result}, {_relation(self.found, self.comparison, self.expected, self.role)}"
 
 
-def _relation(verdict: ExpectationVerdict, comparison: Comparison, expected: Expectation, role: Role) -> str:
+def _relation(verdict: PredictionVerdict, comparison: Comparison, prediction: Prediction, role: Role) -> str:
     """Return a phrase such as `against the claim` that follows the result and relates it to the prediction.
 
     A described prediction is no part of the claim.
@@ -94,7 +94,7 @@ def _relation(verdict: ExpectationVerdict, comparison: Comparison, expected: Exp
         case "as claimed" if role == "described":
             return "as predicted"
         case "undecided" if comparison.is_difference and is_large(comparison):
-            may_be_small = expected.verdict in WITHIN_MARGIN
+            may_be_small = prediction.verdict in WITHIN_MARGIN
             return "but maybe within the margin, so undecided" if may_be_small else "but undecided after the correction"
         case "undecided":
             return f"{'but' if comparison.verdict in CLEAR_RESULTS else 'so'} undecided"
@@ -111,7 +111,7 @@ class ClaimAtScale(Base):
     """Verdict with half of every margin."""
     at_double: ClaimVerdict
     """Verdict with twice every margin."""
-    judged: list[JudgedExpectation]
+    judged: list[JudgedPrediction]
     """All predictions, the primary one first."""
     unpredicted: list[Compared]
     """Differences that were found but not predicted. They do not affect the verdict."""
@@ -120,12 +120,12 @@ class ClaimAtScale(Base):
     """Gains over model sizes. They do not affect the verdict."""
 
     @property
-    def primary(self) -> JudgedExpectation | None:
+    def primary(self) -> JudgedPrediction | None:
         """The prediction that decides. None if it was not run at this scale."""
         return next((one for one in self.judged if one.role == "primary" and one.comparison), None)
 
     @property
-    def deciding(self) -> list[JudgedExpectation]:
+    def deciding(self) -> list[JudgedPrediction]:
         """The primary prediction and the instances."""
         return [one for one in self.judged if one.role != "described"]
 
@@ -133,7 +133,7 @@ class ClaimAtScale(Base):
 class PrimaryFinding(NamedTuple):
     """Verdict on a primary prediction."""
 
-    found: ExpectationVerdict
+    found: PredictionVerdict
     level: float | None = None
     """Level at which Holm's correction over all claims judges the prediction. None if it was not tested."""
 
@@ -187,7 +187,7 @@ def judge(
     )
 
 
-def _verdict(judged: Sequence[JudgedExpectation]) -> ClaimVerdict:
+def _verdict(judged: Sequence[JudgedPrediction]) -> ClaimVerdict:
     primary = [one.found for one in judged if one.role == "primary"]
     instances = {one.found for one in judged if one.role == "instance"}
     if not primary:
@@ -207,75 +207,76 @@ def _verdict(judged: Sequence[JudgedExpectation]) -> ClaimVerdict:
 
 def _judged_at(
     claim: Claim, primaries: Mapping[int, PrimaryFinding], results: Mapping[str, Results], scale: str, factor: float
-) -> list[JudgedExpectation]:
+) -> list[JudgedPrediction]:
     """Return the verdicts on all predictions of a claim, with every margin multiplied by `factor`. Predictions about
     arms that the study does not have at this scale are left out, except the primary one."""
-    roles: list[tuple[Role, Iterable[Expectation]]] = [("instance", claim.instances), ("described", claim.described)]
-    judged = list[JudgedExpectation]()
+    roles: list[tuple[Role, Iterable[Prediction]]] = [("instance", claim.instances), ("described", claim.described)]
+    judged = list[JudgedPrediction]()
     if claim.primary:
         judged.append(_judged(claim.primary, "primary", results, scale, factor, primaries[claim.number]))
     for role, predictions in roles:
-        for expected in predictions:
-            ran = results.get(results_name(expected.study, scale))
-            if ran is None or expected.arm in ran.names:
-                judged.append(_judged(expected, role, results, scale, factor))
+        for prediction in predictions:
+            ran = results.get(results_name(prediction.study, scale))
+            if ran is None or prediction.arm in ran.names:
+                judged.append(_judged(prediction, role, results, scale, factor))
     return judged
 
 
 def _judged(
-    expected: Expectation,
+    prediction: Prediction,
     role: Role,
     results: Mapping[str, Results],
     scale: str,
     factor: float,
     decided: PrimaryFinding | None = None,
-) -> JudgedExpectation:
+) -> JudgedPrediction:
     """Return the verdict on a prediction. `decided` is the verdict after the correction over all claims; None for
     predictions that this correction does not cover."""
-    ran = results.get(results_name(expected.study, scale))
+    ran = results.get(results_name(prediction.study, scale))
     run = None
     if ran is not None:
-        only = expected.arm if role == "primary" else None
+        only = prediction.arm if role == "primary" else None
         level = decided.level if decided else None
-        run = compared(ran, expected.outcome, margin_for(ran, expected.outcome, factor), only, level).get(expected.arm)
+        margin = margin_for(ran, prediction.outcome, factor)
+        run = compared(ran, prediction.outcome, margin, only, level).get(prediction.arm)
     if ran is None or run is None or run.comparison is None:
-        return JudgedExpectation(
-            study=expected.study,
-            arm=expected.arm,
-            expected=expected,
+        return JudgedPrediction(
+            study=prediction.study,
+            arm=prediction.arm,
+            expected=prediction,
             role=role,
             found="not run yet",
-            label=library_values(expected.study).get("labels", {}).get(expected.arm, contrast_text(expected.arm)),
+            label=library_values(prediction.study).get("labels", {}).get(prediction.arm, contrast_text(prediction.arm)),
             against="",
             outcome=None,
             comparison=None,
             is_contrast=False,
             share=None,
         )
-    untested = why_untested(expected, ran)
+    untested = why_untested(prediction, ran)
     if untested:
         found = "not testable"
     elif decided:
         found = decided.found
     else:
-        found = finding(expected.verdict, run.comparison) if run.has_sides else "undecided"
-    return JudgedExpectation(
+        found = finding(prediction.verdict, run.comparison) if run.has_sides else "undecided"
+    return JudgedPrediction(
         **dict(run),
-        expected=expected,
+        expected=prediction,
         role=role,
         found=found,
         untested=untested,
-        would_find=_would_find(expected, ran, decided, factor),
+        would_find=_would_find(prediction, ran, decided, factor),
     )
 
 
-def _would_find(expected: Expectation, ran: Results, decided: PrimaryFinding | None, factor: float) -> float | None:
-    if decided is None or decided.level is None or expected.verdict in WITHIN_MARGIN:
+def _would_find(prediction: Prediction, ran: Results, decided: PrimaryFinding | None, factor: float) -> float | None:
+    if decided is None or decided.level is None or prediction.verdict in WITHIN_MARGIN:
         return None
-    estimate = ran.t_test(expected.outcome, expected.arm)
+    estimate = ran.t_test(prediction.outcome, prediction.arm)
     if estimate is None or not estimate.error:
         return None
-    margin = margin_for(ran, expected.outcome, factor) or 0.0
+    margin = margin_for(ran, prediction.outcome, factor) or 0.0
     return smallest_found(estimate.error, estimate.freedom, decided.level, margin)
 
 
@@ -292,7 +293,7 @@ def margin_for(results: Results, outcome: str | None, factor: float = 1.0) -> fl
     return factor * margin.largest * abs(mean) if mean else None
 
 
-def why_untested(expected: Expectation, ran: Results) -> str | None:
+def why_untested(prediction: Prediction, ran: Results) -> str | None:
     """Return why the runs cannot test a prediction: the manipulation checks that they do not meet. Return None if they
     meet all."""
 
@@ -302,7 +303,7 @@ def why_untested(expected: Expectation, ran: Results) -> str | None:
 
     labels = {arm.name: arm.label for arm in ran.about.arms}
     failed = unmet(_checks_of(ran.about.study, ran.about.scale), labels, measured)
-    texts = [check.text for check in failed if check.concerns(ran.heading(expected.outcome).name, expected.arm)]
+    texts = [check.text for check in failed if check.concerns(ran.heading(prediction.outcome).name, prediction.arm)]
     return " ".join(texts) or None
 
 
@@ -319,31 +320,31 @@ def _primary_findings(
 ) -> dict[int, PrimaryFinding]:
     found, sides = dict[int, PrimaryFinding](), dict[int, PValues]()
     for claim in family:
-        expected = claim.primary
-        ran = results.get(results_name(expected.study, scale)) if expected else None
-        if expected is None or ran is None or expected.arm not in ran.names:
+        prediction = claim.primary
+        ran = results.get(results_name(prediction.study, scale)) if prediction else None
+        if prediction is None or ran is None or prediction.arm not in ran.names:
             found[claim.number] = PrimaryFinding("not run yet")
-        elif why_untested(expected, ran):
+        elif why_untested(prediction, ran):
             found[claim.number] = PrimaryFinding("not testable")
         else:
-            sides[claim.number] = _sides(expected, ran, factor)
+            sides[claim.number] = _sides(prediction, ran, factor)
     smallest = [min(pair) for pair in sides.values()]
     for index, ((number, pair), p) in enumerate(zip(sides.items(), holm(smallest), strict=True)):
-        side: ExpectationVerdict = "as claimed" if min(pair) == pair.claimed else "the opposite"
+        side: PredictionVerdict = "as claimed" if min(pair) == pair.claimed else "the opposite"
         found[number] = PrimaryFinding(side if p < ALPHA else "undecided", holm_level(smallest, index))
     return found
 
 
-def _sides(expected: Expectation, ran: Results, factor: float) -> PValues:
+def _sides(prediction: Prediction, ran: Results, factor: float) -> PValues:
     """Return the p-values of a prediction and of its opposite."""
-    margin = margin_for(ran, expected.outcome, factor)
-    run = compared(ran, expected.outcome, margin, expected.arm).get(expected.arm)
+    margin = margin_for(ran, prediction.outcome, factor)
+    run = compared(ran, prediction.outcome, margin, prediction.arm).get(prediction.arm)
     if run is None or run.comparison is None or not run.has_sides:
         return PValues(1.0, 1.0)
     if "diverged" in run.comparison.verdict:
-        verdict = finding(expected.verdict, run.comparison)
+        verdict = finding(prediction.verdict, run.comparison)
         return PValues(0.0 if verdict == "as claimed" else 1.0, 0.0 if verdict == "the opposite" else 1.0)
-    estimate = ran.t_test(expected.outcome, expected.arm)
+    estimate = ran.t_test(prediction.outcome, prediction.arm)
     if estimate is None:
         return PValues(1.0, 1.0)
-    return p_values(expected.verdict, estimate, ran.heading(expected.outcome).better, margin or 0.0)
+    return p_values(prediction.verdict, estimate, ran.heading(prediction.outcome).better, margin or 0.0)

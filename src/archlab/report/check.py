@@ -236,16 +236,18 @@ def strip(result: Result) -> Strip | None:
     )
 
 
-def write_check(config: str, case: Case, findings: Sequence[Finding], path: Path) -> Path:
+def write_check(title: str, review: Review, path: Path) -> Path:
     """Write the page, creating missing parent folders, and return its path."""
-    return write_page(path, render(config, case, findings))
+    return write_page(path, render(title, review))
 
 
-def render(config: str, case: Case, findings: Sequence[Finding]) -> str:
-    """Return the page as HTML. `config` is the name that the user typed, and `findings` are those of the case."""
+def render(title: str, review: Review) -> str:
+    """Return the page as HTML. `title` is the name of the config and its overrides. If the config covers only a part of
+    the model, the part follows the title."""
     from archlab.report.html import render_page  # Altair takes a second to load
 
-    return render_page("check", config=config, **template_values(Review(case, tuple(findings))))
+    whole_title = f"{title} ({review.part})" if review.part else title
+    return render_page("check", title=whole_title, **template_values(review))
 
 
 def template_values(review: Review) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from archlab.config.tasks.transduction import Transduction
 from archlab.data.open import form_of_data
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
+from archlab.study.formatting import listed
+from archlab.study.outcomes.chosen import DEFAULTS, outcomes_of, scores_mean_the_same
 from archlab.study.outcomes.kinds import (
     Accuracy,
     AnyAnswers,
@@ -30,7 +32,6 @@ from archlab.study.outcomes.kinds import (
     Probe,
     Repetition,
     Sensitivity,
-    StateBytes,
     TokensPerByte,
     TokensTo,
     WindowPart,
@@ -144,7 +145,7 @@ def _factors(study: StudyConfig) -> Iterator[Problem]:
 
 
 def _outcomes(study: StudyConfig) -> Iterator[Problem]:
-    names = [*_DEFAULTS, *study.measure]
+    names = [*DEFAULTS, *study.measure]
     if study.primary is not None and study.primary not in names:
         yield Problem("primary", f"unknown outcome {study.primary!r}{choose(study.primary, names)}")
     if study.primary in study.measure and study.measure[study.primary].source == "config":
@@ -172,7 +173,7 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
 
 
 def _manipulation_checks(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
-    outcomes = [*_DEFAULTS, *study.measure]
+    outcomes = [*DEFAULTS, *study.measure]
     names = [name_at_size(arm, size) for arm in arms for size in study.sizes] or arms
     for index, check in enumerate(study.checks):
         if check.arm not in names:
@@ -238,19 +239,14 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
                 "means different things for these arms, because their objectives predict other tokens; "
                 f"allowed: {', '.join(_shared_kinds(arms))}, or an outcome that is timed or computed from the config",
             )
-    named = named_outcomes(study, arms)
-    if study.primary in _DEFAULTS and study.primary not in named:
-        yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
-    for name, outcome in named.items():
+    outcomes = outcomes_of(study, arms)
+    if study.primary in DEFAULTS and study.primary not in outcomes:
+        yield Problem(
+            "primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(outcomes))}"
+        )
+    for name, outcome in outcomes.items():
         if name not in incomparable:
             yield from _misfits(f"measure.{name}", outcome, arms)
-
-
-def scores_mean_the_same(arms: Sequence[Arm]) -> bool:
-    """Return whether the objectives of all arms are scored on the same tokens, given the same tokens. If they are not,
-    only outcomes that are shared by all objectives compare the arms."""
-    first, *others = (score_meaning(arm.config.train.objective) for arm in arms)
-    return all(meaning == first for meaning in others)
 
 
 def arm_notes(outcomes: Iterable[Outcome], arms: Sequence[Arm]) -> list[str]:
@@ -273,7 +269,7 @@ def _untrained_continuations(objective: Objective) -> list[str]:
 
 def _other_scores(arms: Sequence[Arm]) -> Problem:
     first, *others = (arm.name for arm in arms if arm is arms[0] or not scores_mean_the_same([arms[0], arm]))
-    predict = f"{others[0]} predicts" if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]} predict"
+    predict = f"{listed(others)} {'predicts' if len(others) == 1 else 'predict'}"
     return Problem(
         "measure",
         f"{predict} other tokens than {first}, so their scores mean different things; allowed: an outcome for any "
@@ -335,36 +331,3 @@ def _misfits(field: str, outcome: Outcome, arms: Sequence[Arm]) -> Iterator[Prob
     if without and isinstance(outcome, Probe) and outcome.needs_encoder:
         allowed = f"measures of one stack, such as {outcome.of.rpartition('.')[2]}"
         yield Problem(f"{field}.of", f"{outcome.of} needs an encoder, but {without} has none; allowed: {allowed}")
-
-
-_DEFAULTS = ("bits_per_byte", "accuracy", "denoising_loss")
-"""Names of the outcomes that every run of a study has, one of them for each kind of score."""
-
-
-def default_outcome(arms: Sequence[Arm]) -> Accuracy | BitsPerByte | DenoisingLoss | None:
-    """Return the outcome by which a study compares its arms unless its file names another one. Return None if the
-    scores of the arms mean different things."""
-    config = arms[0].config
-    if not scores_mean_the_same(arms):
-        return None
-    if ever_hides_tokens(config.train.objective):
-        return DenoisingLoss()
-    return Accuracy() if isinstance(config.data.task, Task) else BitsPerByte()
-
-
-def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
-    """Return the outcomes by name, starting with the primary outcome. Unless the study names it, the primary outcome is
-    the default outcome or, without one, the first measured outcome."""
-    default = default_outcome(arms)
-    context = min(arm.config.model.max_seq_len for arm in arms)
-    measured = {default.kind: default, **study.measure} if default else study.measure
-    named = {name: _with_context(outcome, context) for name, outcome in measured.items()}
-    tested = (name for name, outcome in named.items() if outcome.source != "config")
-    primary = study.primary if study.primary in named else next(tested)
-    return {primary: named[primary], **named}
-
-
-def _with_context(outcome: Outcome, context: int) -> Outcome:
-    if isinstance(outcome, StateBytes) and outcome.context is None:
-        return outcome.model_copy(update={"context": context})
-    return outcome

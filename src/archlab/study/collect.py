@@ -14,8 +14,9 @@ from archlab.pricing.units import plural
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.arm import Arm
-from archlab.study.checks import arm_notes, default_outcome, scores_mean_the_same
+from archlab.study.checks import arm_notes
 from archlab.study.comparisons import (
+    comparisons,
     contrast_summaries,
     factor_contrasts,
     heading,
@@ -29,6 +30,7 @@ from archlab.study.fit import describe_equal
 from archlab.study.folder import environment_warnings
 from archlab.study.formatting import listed
 from archlab.study.manipulation import unmet
+from archlab.study.outcomes.chosen import default_outcome, scores_mean_the_same
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
 from archlab.study.outcomes.schema import BY_SEED
@@ -110,17 +112,14 @@ def summarize_study(
 def _judged(plan: StudyPlan, study_runs: StudyRuns, folds: Mapping[int, int] | None) -> Iterator[OutcomeSummary]:
     """Yield the comparisons of each outcome. The primary outcome is the first one; the study's margin is its alone."""
     study, arms = plan.config, study_runs.arms
-    references = {arm.name: arm.reference for arm in arms if arm.reference}
     planned, trends = factor_contrasts(arms), planned_trends(arms)
-    contrasts = {name: contrast.sum for name, contrast in planned.items()}
-    contrasts |= {name: trend.change for name, trend in trends.items()}
     first_seeds = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
     primary = next(iter(plan.outcomes))
     for name, outcome in plan.outcomes.items():
         values = gather(outcome, study_runs)
         margin = study.margin if name == primary else None
         first, shared = (first_seeds, folds) if outcome.source in BY_SEED else (None, None)
-        tested = outcome_statistics(outcome, values, references, margin, first, contrasts, shared)
+        tested = outcome_statistics(outcome, values, comparisons(arms), margin, first, shared)
         yield OutcomeSummary(
             outcome=heading(name, outcome),
             arms={arm: tested[arm] for arm in values},

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from archlab.pricing.units import count
-from archlab.study.arm import Arm, setting_text, short_names
+from archlab.study.arm import setting_text, short_names
 from archlab.study.outcomes.schema import Outcome
 from archlab.study.record import Comparison, FactorContrast, Heading, OutcomeStatistics, SizeTrend, Trend
 from archlab.study.stats import (
@@ -34,26 +34,22 @@ from archlab.study.stats import (
 )
 
 
-class Crossed(Protocol):
-    """The attributes of an arm that are needed to compute contrasts between factor levels."""
+class ComparedArm(Protocol):
+    """The attributes of an arm that decide with what it is compared. A planned arm has them, and so has an arm of a
+    results file."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def reference(self) -> str | None:
+        """Name of the arm that this arm is compared with; None for the first arm."""
+        ...
 
     @property
     def factors(self) -> Mapping[str, Any]:
         """The arm's level of each crossed factor."""
         ...
-
-
-class Sized(Protocol):
-    """The attributes of an arm that are needed to compute trends over model sizes."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def reference(self) -> str | None: ...
 
     @property
     def size(self) -> int | None:
@@ -80,15 +76,16 @@ class PlannedContrast(NamedTuple):
     first factor. None for an average effect."""
 
 
-def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
+def comparisons(arms: Sequence[ComparedArm]) -> dict[str, Contrast]:
     """Return all comparisons that share one Holm correction: arms with their references, contrasts of factors, and
     trends."""
     references = {arm.name: arm.reference for arm in arms if arm.reference}
     factors = {name: planned.sum for name, planned in factor_contrasts(arms).items()}
-    return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
+    trends = {name: trend.change for name, trend in planned_trends(arms).items()}
+    return {**pairwise(references), **factors, **trends}
 
 
-def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
+def factor_contrasts(arms: Sequence[ComparedArm]) -> dict[str, PlannedContrast]:
     """Return the contrasts of the crossed factors, by name. The interactions of each pair of factors come first, then
     the average effects.
 
@@ -134,7 +131,7 @@ def contrast_summaries(
     ]
 
 
-def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
+def _interaction(arms: Sequence[ComparedArm], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
     (condition, (first, other)), (factor, step) = factors.items()
     effects = (_effect(arms, factor, step, {condition: first}), _effect(arms, factor, step, {condition: other}))
     names = short_names(arms[0].factors)
@@ -144,14 +141,14 @@ def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]
     return f"{changed} {conditions[1]}", PlannedContrast(factors, Contrast(total, conditions[0]), effects)
 
 
-def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
+def _average(arms: Sequence[ComparedArm], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
     ((factor, step),) = factors.items()
     name = short_names(arms[0].factors)[factor]
     first, other = (f"{setting_text(name, level)} on average" for level in step)
     return other, PlannedContrast(factors, Contrast(_effect(arms, factor, step, {}), first), None)
 
 
-def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], condition: Mapping[str, Any]) -> Weights:
+def _effect(arms: Sequence[ComparedArm], factor: str, step: tuple[Any, Any], condition: Mapping[str, Any]) -> Weights:
     """Return the weight of each arm in the effect of changing a factor from one level to another.
 
     `condition` fixes the levels of some other factors. The effect is averaged over all levels of the remaining factors.
@@ -177,7 +174,7 @@ def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Fold
 class PlannedTrend(NamedTuple):
     """The trend of an arm over model sizes, defined by weights before the arms' values are known."""
 
-    arms: Sequence[Sized]
+    arms: Sequence[ComparedArm]
     """The arm at each size, from the smallest size to the largest."""
     reference: str
     """Label of the reference."""
@@ -191,7 +188,7 @@ class PlannedTrend(NamedTuple):
     log(size)."""
 
 
-def planned_trends(arms: Sequence[Sized]) -> dict[str, PlannedTrend]:
+def planned_trends(arms: Sequence[ComparedArm]) -> dict[str, PlannedTrend]:
     """Return the trend of each arm that has a reference, by the trend's name. Empty if all arms have the same size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
@@ -222,7 +219,7 @@ def _weights(sizes: Sequence[int]) -> list[float]:
     return [value * (x[-1] - x[0]) / sum(c * c for c in centered) for value in centered]
 
 
-def _differences(column: Sequence[Sized], references: Sequence[Sized], weights: Sequence[float]) -> Weights:
+def _differences(column: Sequence[ComparedArm], references: Sequence[ComparedArm], weights: Sequence[float]) -> Weights:
     weights_of_arms = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
     return weights_of_arms | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
 
@@ -272,21 +269,23 @@ def heading(name: str, outcome: Outcome) -> Heading:
 def outcome_statistics(
     outcome: Outcome | Heading,
     values: Mapping[str, Values],
-    references: Mapping[str, str],
+    contrasts: Mapping[str, Contrast],
     margin: float | None = None,
     first: Collection[int] | None = None,
-    contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
     level: float | None = None,
 ) -> dict[str, OutcomeStatistics]:
-    """Return the statistics of an outcome for each arm and each contrast, by name. Each arm is compared with its
-    reference, and each contrast with zero. `level` is passed to `compare`."""
+    """Return the statistics of an outcome for each arm and each contrast, by name.
+
+    A contrast with the name of an arm compares this arm with its reference. `margin`, `first`, `folds` and `level` are
+    passed to `compare`.
+    """
     if outcome.source == "config":
-        comparisons = compare_exact(values, references, outcome.better, contrasts)
+        compared = compare_exact(values, contrasts, outcome.better)
     else:
-        comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds, level)
-    sums = {name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}
-    return {name: _measured(each, comparisons.get(name), folds) for name, each in {**values, **sums}.items()}
+        compared = compare(values, contrasts, outcome.better, margin, first, folds, level)
+    sums = {name: weighted(values, contrast.weights) for name, contrast in contrasts.items() if name not in values}
+    return {name: _measured(each, compared.get(name), folds) for name, each in {**values, **sums}.items()}
 
 
 def _measured(values: Values, comparison: Comparison | None, folds: Folds) -> OutcomeStatistics:

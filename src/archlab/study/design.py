@@ -109,7 +109,7 @@ def _arms_of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Pr
         except UserError as error:
             errors[arm.name] = error
     valid = [arm for name, arm in designed.items() if name not in errors]
-    duplicates = _equal_arms([draft for draft in drafts if draft.arm.name not in errors], study)
+    duplicates = _identical_arms([draft for draft in drafts if draft.arm.name not in errors], study)
     return list(designed.values()), [*_problems_of_arms(errors, study), *_judged_differently(valid, study), *duplicates]
 
 
@@ -120,7 +120,7 @@ def _unused_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Proble
         yield Problem("set.data.path", f"{problem}; remove it, or add data.task: none")
 
 
-def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
+def _identical_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
     """Yield a problem for each arm whose runs would all be identical to those of an earlier arm, so that comparing the
     two arms would show nothing."""
     counts_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())

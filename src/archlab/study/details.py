@@ -9,14 +9,13 @@ import numpy as np
 import scipy  # loads its parts on first use
 
 from archlab.data.batch import Measure
+from archlab.spacing import evenly_spaced
 from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
 from archlab.study.runs import Ended
 from archlab.study.stats import ALPHA
-from archlab.training.measures import OF_LAYERS as MEASURES
-from archlab.training.probes import Number
-from archlab.training.run_files import parts
-from archlab.training.summary import PROBES
+from archlab.training.measures import OF_LAYERS, Number
+from archlab.training.run_files import parts, probes_of
 
 _PARTS = 100
 
@@ -103,11 +102,8 @@ def _shown(pairs: Sequence[_Pair]) -> list[DocumentDifference]:
     return [DocumentDifference(begins=p.begins, difference=p.bits / p.bytes, bytes=p.bytes) for p in pairs]
 
 
-OF_LAYERS = tuple(name for name, measure in MEASURES.items() if measure.in_studies)
-OF_MODEL = ("log_z",)
-
-LARGEST = tuple(name for name, measure in MEASURES.items() if measure.takes_largest)
-"""Probe measures whose values are reduced over layers by the maximum. All other measures use the mean."""
+_OF_LAYERS_IN_STUDIES = tuple(name for name, measure in OF_LAYERS.items() if measure.in_studies)
+_OF_MODEL_IN_STUDIES = ("log_z",)
 
 _MOST_PROBES = 50
 
@@ -120,29 +116,25 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
     shared = sorted(set[int].intersection(*map(set, by_seed.values()))) if by_seed else []
     if not shared:
         return None
-    tokens = _thinned(shared)
+    tokens = evenly_spaced(shared, _MOST_PROBES)
     probes = [[values[n] for values in by_seed.values()] for n in tokens]
     recorded = {name for seed_probes in probes for probe in seed_probes for name in probe}
-    layers = {name: [_means(name, seed_probes) for seed_probes in probes] for name in OF_LAYERS if name in recorded}
-    model = {name: [_mean([probe.get(name) for probe in seed_probes]) for seed_probes in probes] for name in OF_MODEL}
-    over_time = {name: [over_layers(name, row) for row in values] for name, values in layers.items()} | model
+    layers = {
+        name: [_means(name, seed_probes) for seed_probes in probes]
+        for name in _OF_LAYERS_IN_STUDIES
+        if name in recorded
+    }
+    model = {
+        name: [_mean([probe.get(name) for probe in seed_probes]) for seed_probes in probes]
+        for name in _OF_MODEL_IN_STUDIES
+    }
+    over_time = {name: [OF_LAYERS[name].over_layers(row) for row in values] for name, values in layers.items()} | model
     return ProbedArm(
         seeds=list(by_seed),
         tokens=tokens,
         at_end={name: _short(values[-1]) for name, values in layers.items()},
         over_time={name: _short(values) for name, values in over_time.items()},
     )
-
-
-def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the probes of a run, keyed by the number of training tokens at each probe."""
-    tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
-    return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
-
-
-def _thinned(tokens: Sequence[int]) -> list[int]:
-    n = min(_MOST_PROBES, len(tokens))
-    return [tokens[i * (len(tokens) - 1) // max(1, n - 1)] for i in range(n)]
 
 
 def _means(name: str, seed_probes: Sequence[Mapping[str, Any]]) -> list[Number]:
@@ -154,12 +146,6 @@ def _means(name: str, seed_probes: Sequence[Mapping[str, Any]]) -> list[Number]:
 def _mean(values: Sequence[Number]) -> Number:
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) else None
-
-
-def over_layers(name: str, layers: Sequence[Number]) -> Number:
-    """Return one value for all layers: the maximum for measures in `LARGEST`, otherwise the mean."""
-    known = [value for value in layers if value is not None]
-    return (max if name in LARGEST else fmean)(known) if known else None
 
 
 def _short(values: Sequence[Number]) -> list[Number]:

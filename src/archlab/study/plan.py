@@ -18,7 +18,7 @@ from archlab.study.record import TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.shared_start import start_config
-from archlab.study.stats import Folds
+from archlab.study.stats import Folds, shared_folds
 from archlab.training.start_weights import open_start
 
 _FEW_FOLDS = 5
@@ -113,10 +113,8 @@ class StudyPlan:
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
-        """Return the fold of each seed if several seeds share a fold and the seeds use more than one fold. Otherwise
-        return None."""
-        folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
-        return folds if 1 < len(set(folds.values())) < len(seeds) else None
+        """Return the fold of each seed if the test must use one value per fold; otherwise None."""
+        return shared_folds({seed: seed % (self.n_folds or 1) for seed in seeds})
 
     def _with(self, arm: Arm, values: Raw, seed: int, fold: int) -> Run:
         suffix = "".join(f", {field}={value}" for field, value in values.items())

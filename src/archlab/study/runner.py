@@ -11,7 +11,7 @@ from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.files import RUNS, STUDY
 from archlab.study.arm import Arm
-from archlab.study.checks import arm_notes, named_outcomes
+from archlab.study.checks import arm_notes
 from archlab.study.collect import summarize_study
 from archlab.study.comparisons import comparisons
 from archlab.study.design import arms, single_arm_note
@@ -30,6 +30,7 @@ from archlab.study.folder import (
     remove_stale,
 )
 from archlab.study.known_runs import KnownRuns, NamedRun, write_known_runs
+from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
 from archlab.study.plan import StudyPlan, TuningResult, tune
@@ -64,7 +65,7 @@ class Study:
     ) -> None:
         self.name, self.config, self.folder = name, config, folder
         self.arms = _with_one_choice_of_compiling(arms(config, source))
-        self.outcomes = named_outcomes(config, self.arms)
+        self.outcomes = outcomes_of(config, self.arms)
         self.executor = executor or Local()
         self.threads = threads or default_threads([arm.config for arm in self.arms])
         self._damaged: dict[str, RunProgress] = {}

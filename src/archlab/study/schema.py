@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from archlab.config.core.base import Count, Flops, Overrides, Positive, Seed, Settings, Share, Tokens
 from archlab.config.core.plugins import PlugIns
 from archlab.config.core.text import FileName, Line, Text
-from archlab.study.outcomes.named import Outcomes
+from archlab.study.outcomes.field import Outcomes
 
 MOST_RUNS = 10_000
 """Largest allowed number of runs in the comparison. The same limit applies to the tuning runs."""

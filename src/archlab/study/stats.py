@@ -75,20 +75,19 @@ class Estimate(NamedTuple):
 
 def compare(
     values: Mapping[str, Values],
-    references: Mapping[str, str],
+    contrasts: Mapping[str, Contrast],
     better: Better = "lower",
     margin: float | None = None,
     first: Collection[int] | None = None,
-    contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
     level: float | None = None,
 ) -> dict[str, Comparison]:
-    """Compare every arm with its reference, paired by seed, and every contrast with zero. Return the comparisons by
-    name.
+    """Compare every contrast with zero, paired by seed. Return the comparisons by name.
 
-    `references` maps each arm to its reference. `margin` is the largest difference that does not matter, in the unit of
-    the values; None skips the equivalence tests. `first` holds the seeds whose standard deviation decided the total
-    number of seeds (`seeds_in_all`); None if the number was fixed in advance.
+    `pairwise` returns the contrasts of arms with their references, and `comparisons` returns all contrasts of a study.
+    `margin` is the largest difference that does not matter, in the unit of the values; None skips the equivalence
+    tests. `first` holds the seeds whose standard deviation decided the total number of seeds (`seeds_in_all`); None if
+    the number was fixed in advance.
 
     Holm's correction covers all comparisons together, once for the tests of a difference and once for the tests of
     equivalence. A comparison that could not be tested still counts. Otherwise a study would become less strict if runs
@@ -98,15 +97,14 @@ def compare(
     If `level` is given, every comparison is judged at this level instead. It comes from a correction that also covers
     comparisons of other studies.
     """
-    planned = {**pairwise(references), **(contrasts or {})}
-    samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in planned.items()}
+    samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in contrasts.items()}
     tests = {arm: sample.estimate(ALPHA) for arm, sample in samples.items()}
     p_values = [1.0 if test is None else test.p for test in tests.values()]
     p_inside = [None if test is None or margin is None else _p_equivalent(test, margin) for test in tests.values()]
     p_within = [1.0 if p is None else p for p in p_inside]
     corrected, equivalent = (_corrected(p, level) for p in (p_values, p_within))
     comparisons = {}
-    for index, (name, contrast) in enumerate(planned.items()):
+    for index, (name, contrast) in enumerate(contrasts.items()):
         sample, test = samples[name], tests[name]
         p_holm = None if test is None else corrected[index]
         p_equivalent = None if p_inside[index] is None else equivalent[index]
@@ -147,15 +145,12 @@ def t_test(
 
 
 def compare_exact(
-    values: Mapping[str, Values],
-    references: Mapping[str, str],
-    better: Better,
-    contrasts: Mapping[str, Contrast] | None = None,
+    values: Mapping[str, Values], contrasts: Mapping[str, Contrast], better: Better
 ) -> dict[str, Comparison]:
     """Compare the arms by an outcome that is computed from the config. There is no test, because each arm has one exact
     value."""
     comparisons = {}
-    for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
+    for name, contrast in contrasts.items():
         (difference,) = weighted(values, contrast.weights).values()
         assert difference is not None
         rounding = _NO_SCATTER * max(abs(value or 0.0) for arm in values.values() for value in arm.values())
@@ -230,6 +225,16 @@ def _sum(terms: Iterable[tuple[float | None, float]]) -> float | None:
             return None
         total += weight * value
     return total
+
+
+def shared_folds(folds: Mapping[int, int]) -> Folds:
+    """Return the fold of each seed if several seeds share a fold and the seeds use more than one fold. Otherwise return
+    None.
+
+    If no seeds share a fold, each seed is one value of the test anyway. If all seeds share one fold, the seeds are
+    independent evidence about this fold.
+    """
+    return folds if 1 < len(set(folds.values())) < len(folds) else None
 
 
 def known(values: Values, seeds: Collection[int] | None = None) -> list[float]:

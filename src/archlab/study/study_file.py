@@ -24,7 +24,7 @@ from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import STUDY, real_path
 from archlab.study.design import arms
-from archlab.study.outcomes.named import outcomes_with_kinds
+from archlab.study.outcomes.field import outcomes_with_kinds
 from archlab.study.schema import StudyConfig
 
 _MOST_EXTENDED = 100

@@ -1,11 +1,14 @@
 """Measures of a probe: names, titles and display settings. docs/probes.md has the formulas."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 ProbeValues = Mapping[str, Any]
 """Values of one probe, by measure name. A value is a number, or a list with one number per layer."""
 
+Number = float | None
+"""Value of a measure. None means that there is nothing to measure, or that the value is not finite."""
 
 Range = tuple[float | None, float | None]
 """Lowest and highest value. None means that the range has no limit on this side."""
@@ -41,7 +44,12 @@ class Measure(NamedTuple):
         """Description of the measure, followed by its healthy values."""
         return f"{self.says} {self.healthy_says}".strip()
 
-    def text(self, value: float | None) -> str:
+    def over_layers(self, layers: Sequence[Number]) -> Number:
+        """Return one value for all layers, the maximum or the mean. Layers without a value are left out."""
+        known = [value for value in layers if value is not None]
+        return (max if self.takes_largest else fmean)(known) if known else None
+
+    def text(self, value: Number) -> str:
         """Format a value with three significant digits, as a percentage, or as a count. None becomes a dash."""
         if value is None:
             return "-"

@@ -24,7 +24,7 @@ from archlab.model.router import collected_loads
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces, objective
-from archlab.training.measures import CROSS, ENCODER, OF_LAYERS
+from archlab.training.measures import CROSS, ENCODER, OF_LAYERS, Number
 from archlab.training.probe_attention import Reached, WatchedAttend, measure_attention
 from archlab.training.run_files import METRICS
 from archlab.training.run_folder import RunFolder
@@ -36,9 +36,6 @@ NEARLY_ZERO = 0.01
 
 PROBED_TOKENS = 512
 """Number of held-out tokens that a probe reads, always the same ones. If a window is longer, one window is read."""
-
-Number = float | None
-"""Value of a measure. None means that there is nothing to measure, or that the value is not finite."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from archlab.data.tokenizer import end_of_text, load, own_tokenizer, read
 from archlab.digests import RESTORE_OR_REMAKE, verify
 from archlab.errors import UserError
 from archlab.files import RUNS, STUDY, is_locked, read_bytes
-from archlab.training.summary import DocumentScore, RunSummary, checked
+from archlab.training.summary import PROBES, DocumentScore, RunSummary, checked
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -27,6 +27,12 @@ def parts(lines: Sequence[dict[str, Any]], most: int) -> Iterator[Sequence[dict[
     """Yield the lines of a log in parts of equal size, at most `most`."""
     n = min(most, len(lines))
     return (lines[i * len(lines) // n : (i + 1) * len(lines) // n] for i in range(n))
+
+
+def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the probes of a run, keyed by the number of training tokens at each probe."""
+    tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
+    return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
 
 
 class RunFiles:

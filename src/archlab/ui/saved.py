@@ -78,9 +78,8 @@ def check_page(view: View, root: Path) -> SavedPage:
     """Return the page of `archlab check --html`."""
     shape = load(view.variant, root)
     case = Case(shape.config)
-    title = view.variant.title
-    title = f"{title} ({shape.part})" if shape.part else title
-    return SavedPage(f"{view.name}-check", check.render(title, case, findings(case)))
+    review = check.Review(case, tuple(findings(case)), shape.part)
+    return SavedPage(f"{view.name}-check", check.render(view.variant.title, review))
 
 
 def models_page(view: ModelsView) -> SavedPage:

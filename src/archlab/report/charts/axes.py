@@ -38,7 +38,7 @@ def plain(low: float, high: float, most: int = 5) -> list[float]:
 def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
     """Return round multiples of powers of ten between the two ends. If there would be too many ticks, some powers are
     left out. If the ends are too close for two such ticks, return those of a linear axis."""
-    powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    powers = powers_of_ten(low, high)
     for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
         ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
         if len(ticks) < _FEWEST_TICKS:
@@ -46,6 +46,26 @@ def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
         if len(ticks) <= most:
             return ticks
     return powers[:: math.ceil(len(powers) / most)]
+
+
+def powers_of_ten(low: float, high: float) -> list[float]:
+    """Return the powers of ten from the last one up to `low` to the first one from `high` on."""
+    return [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def covering(values: Sequence[float]) -> list[float]:
+    """Return the ticks of a logarithmic axis that covers the values and little else. Values that differ by less than
+    a factor of 2 have evenly spaced ticks. Up to two decades have ticks at 1, 2 and 5 times a power of ten. Longer axes
+    have ticks at powers of ten and at both ends."""
+    low, high = min(values), max(values)
+    if high < 2 * low:
+        return _evenly_covering(low, high)
+    powers = powers_of_ten(low, high)
+    ticks = [n * power for power in powers for n in (1, 2, 5)]
+    first = max(tick for tick in ticks if tick <= low)
+    last = min(tick for tick in ticks if tick >= high and tick > first)
+    inner = ticks if last <= 100 * first else powers
+    return [first, *(tick for tick in inner if first < tick < last), last]
 
 
 def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
@@ -68,7 +88,7 @@ def both_sides(low: float, high: float, near: float) -> list[float]:
     def side(end: float) -> list[float]:
         if end < 2 * near:
             return [tick for tick in plain(0, end, 2) if 2 * tick > near]
-        powers = [10.0**n for n in range(math.floor(math.log10(near)), math.ceil(math.log10(end)) + 1)]
+        powers = powers_of_ten(near, end)
         fine, coarse = (
             [tick for power in powers for m in multiples if near <= (tick := float(f"{m * power:.3g}")) <= end]
             for multiples in ((1, 2, 5), (1,))
@@ -105,6 +125,14 @@ def axis(
         elif unit in ("tokens", "tokens/s", "count") and max(abs(low), abs(high)) >= 1000:
             label = LARGE
     return alt.Axis(title=title, values=ticks, labelExpr=label, grid=grid)
+
+
+def _evenly_covering(low: float, high: float) -> list[float]:
+    """Return up to seven ticks around the values. Their distance is 1, 2 or 5 times a power of ten."""
+    span = max(high - low, 0.1 * high)
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = next(n * power for n in (1, 2, 5, 10) if n * power >= span / 5)
+    return [step * n for n in range(math.floor(low / step), math.ceil((low + span) / step) + 1)]
 
 
 def _n_multiples(low: float, high: float, step: float) -> int:

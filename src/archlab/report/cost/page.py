@@ -1,6 +1,5 @@
 """Page with the costs of configs: tables and charts in one HTML file that opens offline."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost
 from archlab.pricing.units import binary, si
 from archlab.pricing.work import PassName
-from archlab.report.charts.axes import LENGTH
+from archlab.report.charts.axes import LENGTH, covering, powers_of_ten
 from archlab.report.charts.marks import DASHED, chart_of, color, crosshair, dash_turns, layered, tooltip
 from archlab.report.cost.tables import Point, beyond_limits, side_by_side, with_sources
 from archlab.report.html import render_page
@@ -202,7 +201,9 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
     x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False))
     speeds = [d["speed"] for d in dots]
     y = alt.Y("speed:Q", scale=alt.Scale(type="log", domain=[min(speeds) / 2, peak * 2], nice=False)).axis(
-        title="FLOP/s", format=".3~s", values=[*(tick for tick in _powers(speeds) if 2 * tick < peak), peak]
+        title="FLOP/s",
+        format=".3~s",
+        values=[*(tick for tick in powers_of_ten(min(speeds), max(speeds)) if 2 * tick < peak), peak],
     )
     x = x.axis(title="FLOPs per byte moved", format="~g", tickCount=6, grid=False)
     line = chart_of(roof).mark_line(strokeWidth=2, clip=True, style="notch").encode(x=x, y=y)
@@ -331,7 +332,7 @@ def _over(
 ) -> alt.LayerChart:
     shown = [row for row in rows if row["y"]]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title=x_title, values=ticks, labelExpr=LENGTH)
-    marks = _marks([row["y"] for row in shown]) if shown else []
+    marks = covering([row["y"] for row in shown]) if shown else []
     y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=[marks[0], marks[-1]] if marks else alt.Undefined, nice=False))
     y = y.axis(title=y_title, labelExpr="replace(format(datum.value, '~s'), 'k', 'K')", values=marks)
     base = chart_of(shown).encode(x=x, y=y, color=color(names, "config"))
@@ -361,30 +362,3 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
     bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=color(names, "config"))
     words = base.mark_text(align="left", dx=6, baseline="bottom", dy=2, lineBreak="|").encode(text="text:N")
     return layered([bar, words], "Decoding speed and bytes kept per token, by kind of heads", 40 * len(bars))
-
-
-def _marks(values: Sequence[float]) -> list[float]:
-    """Return the ticks of a logarithmic axis that covers the values and little else. Values that differ by less than
-    a factor of 2 have evenly spaced ticks. Up to two decades have ticks at 1, 2 and 5 times a power of ten. Longer axes
-    have ticks at powers of ten and at both ends."""
-    if max(values) < 2 * min(values):
-        return _even_ticks(min(values), max(values))
-    powers = _powers(values)
-    ticks = [n * power for power in powers for n in (1, 2, 5)]
-    first = max(tick for tick in ticks if tick <= min(values))
-    last = min(tick for tick in ticks if tick >= max(values) and tick > first)
-    inner = ticks if last <= 100 * first else powers
-    return [first, *(tick for tick in inner if first < tick < last), last]
-
-
-def _even_ticks(low: float, high: float) -> list[float]:
-    """Return up to seven ticks around the values. Their distance is 1, 2 or 5 times a power of ten."""
-    span = max(high - low, 0.1 * high)
-    power = 10.0 ** math.floor(math.log10(span / 5))
-    step = next(n * power for n in (1, 2, 5, 10) if n * power >= span / 5)
-    return [step * n for n in range(math.floor(low / step), math.ceil((low + span) / step) + 1)]
-
-
-def _powers(values: Sequence[float]) -> list[float]:
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return [10.0**n for n in range(low, high + 1)]

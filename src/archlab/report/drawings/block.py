@@ -20,7 +20,7 @@ _SMALLEST = 0.8
 """Fraction of its width to which a page may shrink a diagram of two stacks."""
 
 
-class Drawing(NamedTuple):
+class Diagram(NamedTuple):
     """Block diagram as shapes that have not been converted to SVG yet."""
 
     shapes: tuple[Shape, ...]
@@ -55,12 +55,12 @@ def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark:
 def side_by_side(configs: Sequence[tuple[str, Config]]) -> list[Svg]:
     """Return the diagrams of several configs, each given with its name. Text that not all diagrams have is highlighted.
     Kinds of layers with the same boxes share a frame."""
-    drawings = [draw(config, name, merge=True) for name, config in configs]
-    shared = frozenset.intersection(*(drawing.texts for drawing in drawings))
-    return [drawing.svg(drawing.texts - shared) for drawing in drawings]
+    diagrams = [draw(config, name, merge=True) for name, config in configs]
+    shared = frozenset.intersection(*(diagram.texts for diagram in diagrams))
+    return [diagram.svg(diagram.texts - shared) for diagram in diagrams]
 
 
-def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "", *, merge: bool = False) -> Drawing:
+def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "", *, merge: bool = False) -> Diagram:
     """Return the shapes of a config's diagram. The arguments are those of `block_diagram`, and `merge` is that of
     `draw_stack`."""
     model = config.model
@@ -74,7 +74,7 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
     width = max(stack.right, *(MARGIN + label.width for label in heading)) + MARGIN
     title = f"Block diagram of {name}{f': {remark}' if remark else ''}"
     height = heading[0].up + _HEADING + MARGIN / 2
-    return Drawing((*stack.shapes, *heading), width, height, title, 0 if encoder is None else _SMALLEST * width)
+    return Diagram((*stack.shapes, *heading), width, height, title, 0 if encoder is None else _SMALLEST * width)
 
 
 def _two_stacks(model: ModelConfig, encoder: ModelConfig, unfold: Sequence[str], *, merge: bool) -> Stack:

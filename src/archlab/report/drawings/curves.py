@@ -21,6 +21,7 @@ from archlab.report.drawings.numbers import (
     normalized,
     t5_buckets,
 )
+from archlab.spacing import evenly_spaced
 
 Points = Sequence[Mapping[str, Any]]
 
@@ -208,7 +209,7 @@ def rotation_points(rope: Rope, width: int, length: int) -> list[dict[str, float
     """Return the cosine of RoPE's rotation angle at every position, for a few pairs of dimensions. The pair that
     rotates fastest comes first."""
     per_token, amplitude = frequencies(rope, width, length)
-    pairs = sorted({round(i * (len(per_token) - 1) / (_PAIRS_SHOWN - 1)) for i in range(_PAIRS_SHOWN)})
+    pairs = evenly_spaced(range(len(per_token)), _PAIRS_SHOWN)
     at = np.unique(np.linspace(0, length - 1, min(length, 4 * _POINTS)).round())
     return [point for pair in pairs for point in _curve(f"pair {pair}", at, amplitude * np.cos(at * per_token[pair]))]
 

@@ -148,9 +148,9 @@ def _merged_box(boxes: Sequence[Boxed], kinds: Sequence[str]) -> Boxed:
     return boxes[0]._replace(words=boxes[0].words._replace(lines=(*common, *own)))
 
 
-def columns_of(stages: Sequence[LayerBoxes], left: float) -> list[Column]:
+def columns_of(layers: Sequence[LayerBoxes], left: float) -> list[Column]:
     """Return one column for each branch of the stage with the most branches. The first column begins at `left`."""
-    rows = [stage for layer_stages in stages for stage in layer_stages.stages]
+    rows = [stage for boxes in layers for stage in boxes.stages]
     deepest = max((len(stage) for stage in rows), default=1)
     widths = [max((stage[i].width for stage in rows if len(stage) > i), default=0) for i in range(deepest)]
     lefts = accumulate((width + BESIDE for width in widths[:-1]), initial=left)

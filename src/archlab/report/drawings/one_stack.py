@@ -40,13 +40,13 @@ def draw_stack(
     groups = [[LayerBoxes(layer, unfold)] for layer in kinds]
     if merge:
         groups = same_boxes([boxes for (boxes,) in groups])
-    stages = [merged(group) for group in groups]
+    layers = [merged(group) for group in groups]
     names = {layer.kind: n for layer, n in kinds.items()}
     left = MARGIN + _STRIP + _STRIP_GAP
     outside = max(box.width for box in (*around.below, *around.summed, *around.above)) / 2
-    inside = max((box.width for layer_stages in stages for box in layer_stages.on_stream), default=0) / 2
+    inside = max((box.width for boxes in layers for box in boxes.on_stream), default=0) / 2
     stream = max(MARGIN + outside, left + GAP + inside)
-    columns = columns_of(stages, stream + max(inside, 2 * Plus.radius) + BESIDE)
+    columns = columns_of(layers, stream + max(inside, 2 * Plus.radius) + BESIDE)
     start = Trunk((Label(around.tokens, stream, MARGIN - 6, anchor="middle", faint=True),), MARGIN + 6)
     trunk = climb(start, around.below, stream)
     for boxed in around.added:
@@ -61,7 +61,7 @@ def draw_stack(
         trunk = led_up(trunk, stream)
     begin = trunk.up
     colors = [layer.kind for layer in kinds]
-    for group, boxes in zip(groups, stages, strict=True):
+    for group, boxes in zip(groups, layers, strict=True):
         labels = list[str]()
         for kind in (member.layer.kind for member in group):
             label = kind if len(kinds) > 1 else f"{name} layer".strip()

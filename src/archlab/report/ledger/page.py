@@ -14,7 +14,7 @@ import altair as alt
 
 from archlab.evidence.claims import Claim, cited, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry
-from archlab.evidence.verdicts import ClaimAtScale, JudgedExpectation
+from archlab.evidence.verdicts import ClaimAtScale, JudgedPrediction
 from archlab.files import write_page
 from archlab.report.charts.axes import axis, axis_title, both_sides, padded
 from archlab.report.charts.comparisons import (
@@ -117,7 +117,7 @@ def _panel(outcome: Heading) -> Panel:
 
 
 def _row(
-    entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, comparison: Comparison
+    entry: LedgerEntry, scale: str, judged: JudgedPrediction, outcome: Heading, comparison: Comparison
 ) -> ChartRow:
     is_relative = outcome.unit in _RELATIVE
     unit: Unit = "share" if is_relative else outcome.unit

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from archlab.evidence.claims import Effect, Publication, margins, sources
 from archlab.evidence.compared import Compared
-from archlab.evidence.findings import WITHIN_MARGIN, ExpectationVerdict
+from archlab.evidence.findings import WITHIN_MARGIN, PredictionVerdict
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.over_sizes import SizedResult
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.results import RunInfo
-from archlab.evidence.verdicts import ClaimAtScale, ClaimVerdict, JudgedExpectation, Role
+from archlab.evidence.verdicts import ClaimAtScale, ClaimVerdict, JudgedPrediction, Role
 from archlab.pricing.units import count, plural
 from archlab.study.formatting import margin_of, span
 from archlab.study.power import POWER
@@ -57,7 +57,7 @@ LIMITS = (
 """Note on what the corrections of the ledger do not cover (docs/claims.md)."""
 
 
-_SIDES: dict[ExpectationVerdict, str] = {
+_SIDES: dict[PredictionVerdict, str] = {
     "as claimed": "as claimed",
     "the opposite": "against the claim",
     "undecided": "undecided",
@@ -66,7 +66,7 @@ _SIDES: dict[ExpectationVerdict, str] = {
 }
 """Map the verdict on a prediction to its wording in counts and short lines."""
 
-TONES: dict[ClaimVerdict | ExpectationVerdict, str] = {
+TONES: dict[ClaimVerdict | PredictionVerdict, str] = {
     "as claimed here": "supported",
     "as claimed": "supported",
     "the opposite found here": "contradicted",
@@ -86,7 +86,7 @@ VERDICTS = (
 """Meaning of each verdict. "Here" stands for the size and the text of the runs."""
 
 
-def tone(judged: JudgedExpectation) -> str:
+def tone(judged: JudgedPrediction) -> str:
     """Return the style of a result on a page."""
     return "" if judged.is_counted else TONES.get(judged.found, "")
 
@@ -224,7 +224,7 @@ def decisive(result: ClaimAtScale) -> str:
     return "; ".join(texts)
 
 
-def _result(judged: JudgedExpectation) -> str:
+def _result(judged: JudgedPrediction) -> str:
     against = f" vs {judged.against}" if judged.against else ""
     outcome = judged.outcome.title if judged.outcome else ""
     return f"{judged.label}{against}, {outcome}, {judged.effect or judged.why}"
@@ -271,7 +271,7 @@ def untested(result: ClaimAtScale) -> list[str]:
 _ROLES: dict[Role, str] = {"primary": "; decides", "instance": "", "described": "; does not count"}
 
 
-def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
+def expected(judged: JudgedPrediction) -> tuple[str, str, str, str]:
     """Return a row of the table of predictions, with the columns of EXPECTED."""
     is_within = judged.expected.verdict in WITHIN_MARGIN
     margin = judged.comparison.margin if judged.comparison and is_within else None
@@ -313,7 +313,7 @@ def measured_lines(found: Iterable[Compared]) -> Iterator[str]:
 def _outcome_and_result(compared: Compared) -> str:
     outcome = f"{compared.outcome.title}: " if compared.outcome else ""
     text = f"{outcome}{f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
-    does_not_count = isinstance(compared, JudgedExpectation) and compared.role == "described"
+    does_not_count = isinstance(compared, JudgedPrediction) and compared.role == "described"
     return f"{text} (does not count)" if does_not_count else text
 
 

@@ -28,7 +28,7 @@ _COLUMNS = 3
 
 
 class Charts(NamedTuple):
-    """Charts of a value by name, the one that a notebook shows first, and the colors of their lines."""
+    """Charts of a value by name, and the colors of their lines. A notebook shows the first chart."""
 
     by_name: Mapping[str, alt.LayerChart]
     colors: Mapping[Mode, Sequence[str]]

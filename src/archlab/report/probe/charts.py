@@ -14,7 +14,6 @@ from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
 from archlab.report.charts.marks import chart_of, color, crosshair, dashes, layered, tooltip
-from archlab.study.details import LARGEST
 from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, Range, measured
 
 _HEIGHT = 200
@@ -54,7 +53,7 @@ def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePict
         ProbePicture(
             f"time-{name}",
             measure.title,
-            f"{measure.caption}{_over_layers_in_words(name)}",
+            f"{measure.caption}{_over_layers_in_words(name, measure)}",
             over_training({config: of_config.get(name, ((), ())) for config, of_config in lines.items()}, measure),
         )
         for name, measure in (measured(lines.values()) | {"log_z": LOG_Z}).items()
@@ -62,12 +61,12 @@ def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePict
     ]
 
 
-def _over_layers_in_words(name: str) -> str:
+def _over_layers_in_words(name: str, measure: Measure) -> str:
     if name not in OF_LAYERS:
         return ""
     return (
         " The chart shows the largest value of all layers."
-        if name in LARGEST
+        if measure.takes_largest
         else " The chart shows the mean over the layers."
     )
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from archlab.infer.coordinates import Coordinates, Place
 from archlab.infer.probe import Probes, RopeProducts, Start
 from archlab.report.text_table import FIXED, Table, print_columns
+from archlab.spacing import evenly_spaced
 from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 
 _SPARKLINES = "over depth"
@@ -88,9 +89,9 @@ def ropes(products_by_config: Mapping[str, Sequence[RopeProducts]]) -> Iterator[
 def spark(values: Sequence[float | None], measure: Measure, span: tuple[float, float]) -> str:
     """Return a sparkline with one column per layer. `span` holds the two values that are drawn as the lowest and the
     highest column."""
-    n = min(len(values), WIDEST)
-    chosen = [values[round(i * (len(values) - 1) / max(1, n - 1))] for i in range(n)]
-    return "".join(MISSING if x is None else COLUMNS[_height(_place(measure, x), span)] for x in chosen)
+    return "".join(
+        MISSING if x is None else COLUMNS[_height(_place(measure, x), span)] for x in evenly_spaced(values, WIDEST)
+    )
 
 
 def _span(measure: Measure, values: Sequence[float]) -> tuple[float, float]:
@@ -134,8 +135,7 @@ def over_widths(name: str, check: Coordinates) -> Iterator[Table]:
 
 def places_shown(places: Sequence[Place]) -> Sequence[Place]:
     """Return all places, or as many as fit into a table. The first and the last are always included."""
-    n = min(len(places), MOST_ROWS)
-    return [places[round(i * (len(places) - 1) / max(1, n - 1))] for i in range(n)]
+    return evenly_spaced(places, MOST_ROWS)
 
 
 def _three_digits(value: float) -> str:

@@ -18,8 +18,8 @@ from archlab.report.html import render_page
 from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
 from archlab.report.run.curves import HELD_OUT, Drawn, held_out, of_updates
 from archlab.report.run.watched import Watched
-from archlab.study.details import over_layers, probes_of
 from archlab.training.measures import OF_LAYERS, ProbeValues, measured
+from archlab.training.run_files import probes_of
 from archlab.training.summary import PROBES
 
 _MISSING = "-"
@@ -208,5 +208,5 @@ def _lines(probes: Mapping[int, ProbeValues]) -> dict[str, Line]:
 def _line(probes: Mapping[int, ProbeValues], name: str) -> Line:
     value_by_tokens = {tokens: probe[name] for tokens, probe in probes.items() if name in probe}
     return [*value_by_tokens], [
-        over_layers(name, value) if name in OF_LAYERS else value for value in value_by_tokens.values()
+        OF_LAYERS[name].over_layers(value) if name in OF_LAYERS else value for value in value_by_tokens.values()
     ]

@@ -3,7 +3,8 @@
 Colors come from the theme in `charts.palette`, so that the same chart is used in light and dark mode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 import altair as alt
 
@@ -171,6 +172,21 @@ def labels(summary: StudySummary) -> dict[str, str]:
     return {
         arm.name: arm.label if all_labels.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms
     }
+
+
+def seed_effects(points: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    """Return the effect of each seed on all points: the seed's value minus the point's mean, averaged over points. A
+    point holds the value of each seed, for example of one arm.
+
+    Only points with a value for every seed are used. The result is empty with fewer than two such points, because an
+    effect on all points shows only in two or more.
+    """
+    points = list(points)
+    seeds = sorted({seed for point in points for seed in point})
+    complete = [point for point in points if len(point) == len(seeds)]
+    if len(complete) < 2:
+        return {}
+    return {seed: fmean(point[seed] - fmean(point.values()) for point in complete) for seed in seeds}
 
 
 def level_rows(summary: StudySummary) -> list[ChartRow]:

@@ -106,10 +106,9 @@ def basis(pace: Pace | None) -> str:
 def predicted(study: str, claim: Claim) -> str:
     """Return predictions such as `swiglu better, relu worse in training_speed, SwiGLU vs ReLU: grows over sizes`."""
     comparisons = [
-        f"{_named(expectation.arm)} {expectation.verdict}"
-        + (f" in {expectation.outcome}" if expectation.outcome else "")
-        for expectation in claim.expected
-        if expectation.study == study
+        f"{_named(prediction.arm)} {prediction.verdict}" + (f" in {prediction.outcome}" if prediction.outcome else "")
+        for prediction in claim.expected
+        if prediction.study == study
     ]
     trends = [f"{sized.of}: {sized.trend} over sizes" for sized in claim.over_sizes if sized.study == study]
     return ", ".join([*comparisons, *trends])

@@ -11,7 +11,7 @@ from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import ChartRow, Width
 from archlab.report.probe.charts import Line, ProbePicture, depth_pictures, training_pictures
-from archlab.report.study.arms import labels
+from archlab.report.study.arms import labels, seed_effects
 from archlab.study.formatting import span
 from archlab.study.outcomes.schema import Unit
 from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
@@ -90,10 +90,13 @@ def mean_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartRow]:
     The lowest and highest value are computed without effects that a seed and its held-out text have on all arms.
     """
     by_arm = {arm.name: _by_tokens(arm, quantity) for arm in summary.arms}
-    seed_effects = {} if quantity.axis.is_logarithmic else _shared(list(by_arm.values()))
+    evaluated = () if quantity.axis.is_logarithmic else {tokens for points in by_arm.values() for tokens in points}
+    effects = {
+        tokens: seed_effects(points[tokens] for points in by_arm.values() if tokens in points) for tokens in evaluated
+    }
     arm_labels = labels(summary)
     return [
-        _mean_row(arm_labels[arm], tokens, values, seed_effects.get(tokens, {}), quantity)
+        _mean_row(arm_labels[arm], tokens, values, effects.get(tokens, {}), quantity)
         for arm, points in by_arm.items()
         for tokens, values in sorted(points.items())
     ]
@@ -112,19 +115,6 @@ def _by_tokens(arm: ArmSummary, quantity: CurveQuantity) -> _Points:
                 values_at.setdefault(tokens, {})[curve.seed] = value
     finished = max(map(len, values_at.values()), default=0)
     return {tokens: values for tokens, values in values_at.items() if len(values) == finished}
-
-
-def _shared(arms: Sequence[_Points]) -> _Points:
-    """Return the effect of each seed on all arms: the seed's value minus the arm's mean, averaged over arms. Only arms
-    that have a value for every seed are used."""
-    seed_effects = dict[int, dict[int, float]]()
-    for tokens in {tokens for points in arms for tokens in points}:
-        points_here = [points[tokens] for points in arms if tokens in points]
-        seeds = {seed for values in points_here for seed in values}
-        complete = [values for values in points_here if len(values) == len(seeds)]
-        if len(complete) > 1:  # a common effect shows only in two or more arms
-            seed_effects[tokens] = {seed: fmean(v[seed] - fmean(v.values()) for v in complete) for seed in seeds}
-    return seed_effects
 
 
 def _mean_row(

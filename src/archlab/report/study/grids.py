@@ -11,7 +11,7 @@ from archlab.pricing.units import plural
 from archlab.report.charts.axes import padded, without_outliers
 from archlab.report.charts.lines import YAxis, names, opacity, single_out, tall_enough
 from archlab.report.charts.marks import ChartRow, chart_of, color, dashes, layered, tooltip
-from archlab.report.study.arms import labels
+from archlab.report.study.arms import labels, seed_effects
 from archlab.study.formatting import amount, span
 from archlab.study.outcomes.schema import Unit
 from archlab.study.record import StudySummary, SweepPoint, TuningPoint
@@ -71,22 +71,15 @@ def _ends(rows: Sequence[ChartRow], cross_at: float) -> list[ChartRow]:
 def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
     """Return the rows of seeds, with the effect that each seed has on all arms removed from its `loss`.
 
-    This effect is the loss of the seed minus the mean loss of all seeds, for the same `arm` and `value`. It is averaged
-    over all combinations of arm and value for which every seed has a loss.
+    `seed_effects` computes this effect from the losses of each combination of `arm` and `value`.
     """
     points: dict[tuple[Any, Any], dict[int, float]] = {}
     for row in seeds:
         if row["loss"] is not None:
             points.setdefault((row["arm"], row["value"]), {})[row["seed"]] = row["loss"]
-    complete = [point for point in points.values() if len(point) == len({row["seed"] for row in seeds})]
-    seed_effect = {
-        row["seed"]: fmean(point[row["seed"]] - fmean(point.values()) for point in complete)
-        for row in seeds
-        if complete
-    }
+    effects = seed_effects(points.values())
     return [
-        row if row["loss"] is None else {**row, "loss": row["loss"] - seed_effect.get(row["seed"], 0.0)}
-        for row in seeds
+        row if row["loss"] is None else {**row, "loss": row["loss"] - effects.get(row["seed"], 0.0)} for row in seeds
     ]
 
 

@@ -1,6 +1,6 @@
 """Outcomes that a study can measure, and by which its arms are compared.
 
-`log.py`, `weights.py`, `timing.py` and `gather.py` compute their values.
+`log.py`, `final_weights.py`, `timing.py` and `gather.py` compute their values.
 """
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal

@@ -1,4 +1,7 @@
-"""Pictures for README.md and docs/drawing.md. `python -m archlab.report.pictures docs` writes them into `docs`."""
+"""Pictures for README.md and docs/drawing.md.
+
+`python -m archlab.report.readme_pictures docs` writes them into `docs`.
+"""
 
 import sys
 from pathlib import Path
@@ -13,7 +16,7 @@ _LADDER, _TITLE = "ladder-rates", "Which step from 2017's block to today's lower
 _MODEL = "llama-3-8b"
 
 
-def pictures() -> dict[str, str]:
+def readme_pictures() -> dict[str, str]:
     """Return each picture as an SVG, by file name. Every picture is drawn from files that come with archlab.
 
     They are not PNGs, whose pixels depend on the versions of fonts on the machine.
@@ -25,5 +28,5 @@ def pictures() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for name, content in pictures().items():
+    for name, content in readme_pictures().items():
         write_atomic(Path(sys.argv[1]) / name, content)
