@@ -146,6 +146,20 @@ def test_factors_of_one_name_are_distinguished():
             "cross.model.norm +overlaps with ",
         ),
         (
+            {
+                "cross": PLACED,
+                "checks": [
+                    {
+                        "arm": "norm.placement=post warmup=0",
+                        "at_most": 2.0,
+                        "because": "It must learn.",
+                        "arms": ["warmup=0.1 where norm.placement=post", "warmup=0.1 where norm.placement=pots"],
+                    }
+                ],
+            },
+            "1 problem in the study\n  checks.0.arms  unknown comparison 'warmup=0.1 where norm.placement=pots'; did",
+        ),
+        (
             {"cross": PLACED, "labels": {"pre": "Pre"}},
             "labels.pre  unknown arm; .*allowed: norm.placement=pre warmup=0",
         ),

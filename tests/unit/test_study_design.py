@@ -209,7 +209,10 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
     [
         ({"budget": {"tokens": 1, "flops": 1}}, "budget  sets tokens and flops; allowed: exactly one of"),
         ({"budget": {}}, "budget  sets nothing; allowed: exactly one of tokens, flops, tokens_per_parameter, bytes"),
-        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  sets parameters and flops; allowed: exactly one of parameters, flops"),
+        (
+            {"equal": {"parameters": 0.01, "flops": 0.01}},
+            "equal  sets parameters and flops; allowed: exactly one of parameters, flops",
+        ),
         (
             {"equal": {"parameters": 0.01, "by": "model.mlp.dff"}},
             r"equal.by  .*did you mean model.mlp.d_ff\?",

@@ -21,6 +21,7 @@ from archlab.pricing.params import parameters
 from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
 from archlab.study.details import compare_documents
+from archlab.study.outcomes import gather as gathering
 from archlab.study.outcomes import timing
 from archlab.study.outcomes.chosen import outcomes_of
 from archlab.study.outcomes.final_weights import measure, read_measured
@@ -396,6 +397,19 @@ def test_what_is_counted_is_compared_without_a_test():
     compared = outcome_statistics(outcome, values, pairwise({"less": "a", "same": "a"}))
     assert (compared["less"].comparison.verdict, compared["same"].comparison.verdict) == ("better", "equal")
     assert compared["less"].comparison.p is None
+
+
+def test_what_cannot_be_counted_or_timed_is_not_compared(monkeypatch):
+    """An outcome of a plug-in may return None. Such a value is missing; only a run can diverge."""
+    monkeypatch.setattr(gathering, "make", lambda outcome, config, check: None if config.model.d_model == 96 else 1.0)
+    designed = arms(study(arms={"a": {}, "wide": {"model.d_model": 96, "model.attention.n_heads": 6}}))
+    counted, timed = StateBytes(context=100), TrainingSpeed()
+    runs = StudyRuns(designed, {}, {}, {timed: {"a": {0: 5.0, 1: 5.5}, "wide": {0: None, 1: None}}})
+    for outcome, known in ((counted, {0: 1.0}), (timed, {0: 5.0, 1: 5.5})):
+        values = gather(outcome, runs)
+        assert values == {"a": known, "wide": {}}
+        found = outcome_statistics(outcome, values, pairwise({"wide": "a"}))["wide"].comparison
+        assert (found.verdict, found.pairs, found.difference) == ("too few runs", 0, None)
 
 
 def test_the_intensity_of_decoding_is_flops_over_bytes():

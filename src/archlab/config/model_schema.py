@@ -130,8 +130,8 @@ class Init(Settings):
     """Standard deviation of the initial weights of projections that write to the stream (attention output, MLP down
     projection). null: 1 / sqrt(fan-in)."""
     head: Positive | None = None
-    """Standard deviation of the initial weights of an untied head. null: 1 / sqrt(d_model), or 1 / sqrt(base_width) with
-    model.mup."""
+    """Standard deviation of the initial weights of an untied head. null: 1 / sqrt(d_model), or 1 / sqrt(base_width)
+    with model.mup."""
     depth_scaled: bool = False
     """Whether the standard deviation of output projections is divided by the square root of the number of branches
     (GPT-2). A model in which each layer has attention and an MLP has 2 n_layers branches."""

@@ -128,7 +128,8 @@ WRITE = {
     "logitscale logitsscaling": "model.head.scale",
     "embeddingmultiplier scaleembedding scaleemb": "model.embedding.scale=sqrt_d_model",
     "initializerrange initstd std": (
-        "model.init.embedding=0.02 model.init.input=0.02 model.init.output=0.02 (and model.init.head=0.02 for an untied head)"
+        "model.init.embedding=0.02 model.init.input=0.02 model.init.output=0.02 (and model.init.head=0.02 for an "
+        "untied head)"
     ),
     "attentiondropout attnpdrop attndropout": "model.dropout.attention",
     "residpdrop hiddendropout residdropout residualdropout": "model.dropout.branch",

@@ -15,6 +15,7 @@ from archlab.config.tasks.transduction import Transduction
 from archlab.data.open import form_of_data
 from archlab.errors import UserError
 from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
+from archlab.study.comparisons import comparisons
 from archlab.study.formatting import listed
 from archlab.study.outcomes.chosen import DEFAULTS, outcomes_of, scores_mean_the_same
 from archlab.study.outcomes.kinds import (
@@ -181,6 +182,15 @@ def _manipulation_checks(study: StudyConfig, arms: Sequence[str]) -> Iterator[Pr
         for name in (*([check.outcome] if check.outcome else []), *check.decides):
             if name not in outcomes:
                 yield Problem(f"checks.{index}", f"unknown outcome {name!r}{choose(name, outcomes)}")
+
+
+def unknown_comparisons(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
+    """Yield the names in `arms` of the study's checks that are not comparisons of these arms."""
+    names = [*comparisons(arms)]
+    for index, check in enumerate(study.checks):
+        for name in check.arms:
+            if name not in names:
+                yield Problem(f"checks.{index}.arms", f"unknown comparison {name!r}{choose(name, names)}")
 
 
 def overridden_fields(overrides: Raw) -> list[str]:

@@ -162,6 +162,14 @@ def _unmet_checks(study: StudyConfig, judged: Sequence[OutcomeSummary]) -> Itera
 
 def _missing_value_warnings(plan: StudyPlan, study_runs: StudyRuns) -> Iterator[str]:
     labels = {arm.name: arm.label for arm in study_runs.arms}
+    by_arm = {
+        name: outcome
+        for name, outcome in plan.outcomes.items()
+        if outcome.source == "config" or outcome in study_runs.timed
+    }
+    for name, outcome in by_arm.items():
+        if without := [labels[arm] for arm, values in gather(outcome, study_runs).items() if not values]:
+            yield f"{name}: not compared, because these arms have no value: {listed(without)}"
     of_runs = {name: outcome for name, outcome in plan.outcomes.items() if outcome.source in ("log", "weights")}
     for name, outcome in of_runs.items():
         gathered = gather(outcome, study_runs)

@@ -23,7 +23,14 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import NOT_TRAINED, Arm, default_label, levels_of, overrides_of_arms, section_of
-from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, field_problems, overridden_fields, unfit_outcomes
+from archlab.study.checks import (
+    DECIDED_BY,
+    SAME_FOR_ALL,
+    field_problems,
+    overridden_fields,
+    unfit_outcomes,
+    unknown_comparisons,
+)
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
@@ -74,6 +81,8 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
         from archlab.study.start_problems import start_problems  # loads torch, which other studies do not need
 
         problems += start_problems(study, designed)
+    if not problems:
+        problems += unknown_comparisons(study, designed)
     raise_problems(list(dict.fromkeys(problems)), source)
     return designed
 

@@ -40,7 +40,8 @@ _NO_SCATTER = 1e-12
 error of 64-bit subtraction, and far below the differences between real runs."""
 
 Values = Mapping[int, float | None]
-"""Value of an outcome by seed; None if the run diverged or has no value."""
+"""Value of an outcome by seed or round of timing; None if the run diverged. A value that is missing for another reason
+has no entry."""
 
 
 Folds = Mapping[int, int] | None
@@ -151,12 +152,11 @@ def compare_exact(
     value."""
     comparisons = {}
     for name, contrast in contrasts.items():
-        (difference,) = weighted(values, contrast.weights).values()
-        assert difference is not None
-        rounding = _NO_SCATTER * max(abs(value or 0.0) for arm in values.values() for value in arm.values())
+        (difference,) = known(weighted(values, contrast.weights)) or (None,)
+        rounding = _NO_SCATTER * max((abs(value) for arm in values.values() for value in known(arm)), default=0.0)
         comparisons[name] = Comparison(
             reference=contrast.reference,
-            pairs=1,
+            pairs=0 if difference is None else 1,
             difference=difference,
             low=None,
             high=None,
@@ -164,9 +164,15 @@ def compare_exact(
             p=None,
             p_holm=None,
             smallest_effect=None,
-            verdict="equal" if abs(difference) <= rounding else _direction(difference, better),
+            verdict=_exact_verdict(difference, rounding, better),
         )
     return comparisons
+
+
+def _exact_verdict(difference: float | None, rounding: float, better: Better) -> Verdict:
+    if difference is None:
+        return "too few runs"
+    return "equal" if abs(difference) <= rounding else _direction(difference, better)
 
 
 def estimate(

@@ -44,9 +44,14 @@ def gather(outcome: Outcome, study_runs: StudyRuns) -> dict[str, Values]:
                 arm: {seed: from_sweep(outcome, runs) for seed, runs in seeds.items()} for arm, seeds in swept.items()
             }
         case "timing":
-            return {arm.name: study_runs.timed.get(outcome, {}).get(arm.name, {}) for arm in study_runs.arms}
+            timed = study_runs.timed.get(outcome, {})
+            return {arm.name: _present(timed.get(arm.name, {})) for arm in study_runs.arms}
         case "config":
-            return {arm.name: {0: make(outcome, arm.config, check=check_value)} for arm in study_runs.arms}
+            return {arm.name: _present({0: make(outcome, arm.config, check=check_value)}) for arm in study_runs.arms}
+
+
+def _present(values: Values) -> Values:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _values_of_runs(study_runs: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
