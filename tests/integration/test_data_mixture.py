@@ -17,11 +17,11 @@ from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
 from archlab.data.text_data import TextData, TextSource, distribute_samples
 from archlab.errors import UserError
-from archlab.infer.score import score
 from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from archlab.training.train import train
+from scores import score
 from tiny import config as tiny
 
 WORDS = {"prose": "the cat sat on a mat and saw one dog", "code": "if x: return y + [f(z) for z in x]"}

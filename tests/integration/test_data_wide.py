@@ -8,8 +8,8 @@ import pytest
 
 from archlab.data.prepare import prepare
 from archlab.data.text_data import TextData, TextSource
-from archlab.infer.score import score
 from archlab.training.train import train
+from scores import score
 from tiny import config
 
 MANY = 66_000

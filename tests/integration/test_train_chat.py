@@ -18,7 +18,6 @@ from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
 from archlab.data.template import ChatFields
 from archlab.infer.load import load_run
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import visible_training_flops
 from archlab.training.callback import Callback
@@ -27,6 +26,7 @@ from archlab.training.loss import backward_through_head
 from archlab.training.step import hidden_and_targets
 from archlab.training.train import train
 from chats import CHATML, TAGGED, tokenizer_folder, write_chats
+from scores import score
 from tiny import Killed, config, losses
 
 SEQ_LEN = 96

@@ -10,7 +10,6 @@ import torch
 
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
-from archlab.infer.score import score
 from archlab.training import device
 from archlab.training import loop as training
 from archlab.training.callback import Callback
@@ -18,6 +17,7 @@ from archlab.training.evaluate import Predictions
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import divergence
 from archlab.training.train import train
+from scores import score
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

@@ -20,7 +20,6 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.study.checks import named_outcomes
 from archlab.study.design import arms
@@ -33,6 +32,7 @@ from archlab.training.callback import Callback
 from archlab.training.checks import check_counted
 from archlab.training.train import train
 from plugin_files import write
+from scores import score
 from tiny import MODEL, TRAIN, Killed, config, losses, run_here
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

@@ -27,9 +27,9 @@ from archlab.exchange.gguf.write import save_gguf
 from archlab.hf.special_tokens import SpecialTokens, complete_from
 from archlab.infer.import_export import export_gguf, export_model, import_model
 from archlab.infer.load import load_codec
-from archlab.infer.score import score
 from archlab.infer.session import Session
 from archlab.infer.text import stream_text
+from scores import score
 from tests.parity.tiny import Case, tiny_model
 
 TEXT = "the quick brown fox jumps over the lazy dog. "

@@ -12,9 +12,9 @@ from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.load import load_codec
-from archlab.infer.score import score
 from archlab.training.callback import Callback
 from archlab.training.train import train
+from scores import score
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

@@ -26,18 +26,17 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.load import load_codec
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import training_flops, visible_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import hidden_and_targets, update
 from archlab.training.train import train
 from plugin_files import write
 from plugin_state import as_a_new_process
+from scores import evaluate, score
 from tiny import MODEL, TRAIN, Killed, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

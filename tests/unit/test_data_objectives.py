@@ -23,16 +23,15 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.fill import fill
 from archlab.infer.load import from_pretrained, load_codec
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import computed_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import update
 from archlab.training.train import train
+from scores import evaluate, score
 from tiny import Killed, config, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

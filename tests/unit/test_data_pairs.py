@@ -26,7 +26,7 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.training.callback import Callback
 from archlab.training.train import train
-from subwords import llama_2
+from subwords import decode, llama_2
 from tiny import config
 
 FIELDS = PairFields(("en", "de"))
@@ -66,7 +66,7 @@ def texts_of(data: DataFolder, split: str) -> list[tuple[str, str]]:
     tokens = getattr(data, split)
     documents = bytes(0) if not len(tokens) else tokens.read(0, len(tokens))
     starts = np.flatnonzero(documents == data.manifest.end_of_text)
-    texts = [bpe.decode(data.tokenizer, part) for part in np.split(documents, starts[1:])]
+    texts = [decode(data.tokenizer, part) for part in np.split(documents, starts[1:])]
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
@@ -81,7 +81,7 @@ def expected_window(data: DataFolder, pair: tuple[str, str], width: int) -> tupl
 def sources_of(data: DataFolder, windows: Windows) -> list[str]:
     assert windows.source_lengths is not None
     rows = zip(windows.tokens, windows.source_lengths, strict=True)
-    return [bpe.decode(data.tokenizer, tokens[: int(n)]) for tokens, n in rows]
+    return [decode(data.tokenizer, tokens[: int(n)]) for tokens, n in rows]
 
 
 # --- reading and splitting ----------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_held_out_pairs_are_spread_evenly_and_only_the_bytes_of_targets_count(ki
     index = np.arange(10) * len(pairs) // 10
     np.testing.assert_array_equal(some.tokens, whole.tokens[index])
     assert [text.replace(" ", "") for text in opened(data).beginnings(some)] == [
-        bpe.decode(data.tokenizer, bpe.encode(data.tokenizer, [pairs[i][0]])[0][:24]).strip() for i in index
+        decode(data.tokenizer, bpe.encode(data.tokenizer, [pairs[i][0]])[0][:24]).strip() for i in index
     ]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
+import subwords
 from archlab.data import split
 from archlab.data import tokenizer as bpe
 from archlab.data.encoding import Encoded, by_rank, encode_pieces
@@ -30,7 +31,7 @@ def encode(tokenizer: Tokenizer, *texts: str) -> list[Encoded]:
 
 def decode(kind: str, ids: np.ndarray) -> str:
     """Decode with the library. Its byte-level decoder keeps the space that was put before the text."""
-    text = bpe.decode(MADE[kind], ids)
+    text = subwords.decode(MADE[kind], ids)
     return text.removeprefix(" ") if kind == "byte_level" else text
 
 

@@ -34,6 +34,7 @@ from archlab.infer.session import Session
 from archlab.infer.stop_strings import StopStrings
 from archlab.infer.text import PublishedCodec, RunCodec, best_text, stream_text
 from archlab.model.decoder import Decoder
+from subwords import decode
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
 TOKENIZER = bpe.train([TEXT], 300)
@@ -150,7 +151,7 @@ def test_any_text_comes_back(text: str) -> None:
 @pytest.mark.slow
 def test_any_tokens_give_the_text_of_decode_except_for_an_unfinished_end(tokens: list[int]) -> None:
     kept = tokens[: tokens.index(END)] if END in tokens else tokens
-    whole = bpe.decode(TOKENIZER, kept)
+    whole = decode(TOKENIZER, kept)
     data = b"".join(BYTES[t] for t in kept)
     unfinished = next((n for n in (1, 2, 3) if data[-n:].decode(errors="ignore") == "" and _may_go_on(data[-n:])), 0)
     assert "".join(pieces(tokens)) == (whole.removesuffix("\ufffd") if unfinished else whole)

@@ -90,24 +90,17 @@ class Scored:
     windows: WindowSums
 
 
-def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
-    """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
-
-    `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of the layers and the head to
-    int8. Raise UserError if the data was encoded with a tokenizer other than the model's, if the run was trained on the
-    chosen held-out fold, or if the model's output is NaN or infinite.
-    """
-    return score_all([source], overrides, tokens, int8=int8)[0].score
-
-
 def score_all(
     sources: Sequence[str], overrides: Sequence[str], tokens: int | None, *, int8: bool = False
 ) -> list[Scored]:
-    """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
+    """Score run folders, published weights or untrained configs on the same windows of held-out data.
 
     The data, the objective, the length of the windows and the dtype are those of the first run folder, or of the first
-    source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data
-    to use.
+    source if none is a run folder. `overrides` apply to all sources. `tokens` is the number of held-out tokens; None
+    means all. `int8` converts the weights of the layers and the head to int8.
+
+    Raise UserError if it is not clear which data to use, or if the data was encoded with a tokenizer other than a
+    model's. Also raise it if a run was trained on the chosen held-out fold, or if a model's output is NaN or infinite.
     """
     sources = [folder_first(source) for source in sources]
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])

@@ -129,10 +129,6 @@ class Predictions:
         )
 
 
-def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
-    return predict(model, held_out, device, batch_tokens).score(held_out)
-
-
 @torch.no_grad()
 def predict(
     model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192, world: World = ALONE
