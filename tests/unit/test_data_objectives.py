@@ -217,7 +217,7 @@ def test_held_out_masks_are_the_same_for_all_seeds(text: Path) -> None:
     first, second = (batches.training(0, step, 4, 16).counted for step in (0, 1))
     assert first is not None
     assert (first != second).any()  # a step hides other places than the step before it
-    assert data.special.mask == data.special.n_tokens - 1
+    assert data.special.mask == data.special.vocab_size - 1
 
 
 # --- reserved tokens ----------------------------------------------------------------------------------------------

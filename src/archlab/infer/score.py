@@ -11,7 +11,7 @@ from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
-from archlab.data.batch import Measure
+from archlab.data.batch import ScoreName
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
@@ -62,7 +62,7 @@ class HeldOutScore(Base):
     corpus: str
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> ScoreName:
         """Name of the field with the score: of the denoising loss, the bits per byte, or the accuracy."""
         if self.denoising_loss is not None:
             return "denoising_loss"

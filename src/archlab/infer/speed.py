@@ -33,7 +33,7 @@ from archlab.training.attention_kernels import products_up_to
 from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device
 from archlab.training.optim import make_optimizer
-from archlab.training.rates import copy_bandwidth
+from archlab.training.processor_speed import copy_bandwidth
 from archlab.training.shard import sharded
 from archlab.training.step import update
 from archlab.training.utilization import Utilization

@@ -134,7 +134,7 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
 
 def _notes(setup: RunSetup) -> Iterator[str]:
     settings, data, vocab_size = setup.settings, setup.batches.data, setup.config.model.vocab_size
-    if vocab_size > (known := data.special.n_tokens):
+    if vocab_size > (known := data.special.vocab_size):
         rows = f"embedding rows from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps, settings.rows, settings.seq_len).items():

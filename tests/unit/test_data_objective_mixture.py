@@ -15,7 +15,7 @@ from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train, tokens_read
 from archlab.data import tokenizer as bpe
 from archlab.data.batch import Batch, HeldOut
-from archlab.data.mixing import windows_of_parts
+from archlab.data.objective_mixture import windows_of_parts
 from archlab.data.objectives import Batches, batch_of, random_batch
 from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
