@@ -24,7 +24,7 @@ from archlab.model.origin import Origin
 from archlab.training.checkpoint import load_weights
 from archlab.training.device import torch_device
 from archlab.training.run_folder import RunFolder
-from archlab.training.start_weights import newest_weights
+from archlab.training.trained_weights import newest_weights
 
 
 def from_pretrained(
