@@ -51,7 +51,9 @@ def tokenizer(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer: Path) -> Path:
     file = write_chats(tmp_path / "chats.jsonl", capitals(200))
-    return prepare([str(file)], tmp_path / "data", None, tokenizer, 0.1, ChatFields(("messages",))).path
+    return prepare(
+        [str(file)], tmp_path / "data", tokenizer=tokenizer, held_out=0.1, template=ChatFields(("messages",))
+    ).path
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -241,7 +243,9 @@ def test_tags_decide_which_tokens_are_learned(tmp_path: Path) -> None:
         (home := tmp_path / name).mkdir()
         file = write_chats(home / "chats.jsonl", capitals(100))
         tokenizer = tokenizer_folder(home / "tokenizer", template)
-        data = prepare([str(file)], home / "data", None, tokenizer, 0.1, ChatFields(("messages",)))
+        data = prepare(
+            [str(file)], home / "data", tokenizer=tokenizer, held_out=0.1, template=ChatFields(("messages",))
+        )
         assert data.manifest.chat is not None
         counted.append((data.manifest.chat.counted, len(data.manifest.chat.ends)))
     assert counted[0][0] - counted[1][0] == 100

@@ -79,7 +79,7 @@ def test_a_run_continues_with_the_attention_kernel_with_which_it_began(text, tmp
 
 
 def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
-    prepare([str(text)], tmp_path / "data", 300, None, 0.05)
+    prepare([str(text)], tmp_path / "data", vocab_size=300, held_out=0.05)
     for size, notes in (
         (300, []),
         (

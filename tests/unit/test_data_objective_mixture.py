@@ -331,7 +331,9 @@ def test_a_prompt_begins_with_the_name_of_its_mode(text: Path, tmp_path: Path) -
 
 
 def test_mode_tokens_are_reserved_and_found_by_name(text: Path, tmp_path: Path) -> None:
-    made = prepare([str(text)], tmp_path / "data", 300, None, 0.1, reserve=["sentinels:2", "mode:R", "mode:S"])
+    made = prepare(
+        [str(text)], tmp_path / "data", vocab_size=300, held_out=0.1, reserve=["sentinels:2", "mode:R", "mode:S"]
+    )
     found = special_ids(made.tokenizer, made.manifest.vocab_size, made.document_tokens)
     assert (found.sentinels, found.modes) == ((296, 297), {"R": 298, "S": 299})
     assert made.train.read(0, len(made.train)).max() < 296
@@ -343,7 +345,7 @@ def test_a_given_tokenizer_keeps_its_own_mode_tokens(text: Path, tmp_path: Path)
     tokenizer.add_special_tokens(["[NLU]", "[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"])
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
     reserve = ["mode:NLU", "mode:NLG"]
-    made = prepare([str(text)], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1, reserve=reserve)
+    made = prepare([str(text)], tmp_path / "data", tokenizer=tmp_path / "tokenizer.json", held_out=0.1, reserve=reserve)
     found = special_ids(made.tokenizer, made.manifest.vocab_size, ())
     assert (found.modes, found.mask) == ({"NLU": 290, "NLG": 296}, 291)
 

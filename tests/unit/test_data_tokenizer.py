@@ -143,10 +143,10 @@ def test_a_tokenizer_that_changes_the_text_is_recorded_when_it_does(tmp_path: Pa
     (tmp_path / "nfc.json").write_text(normalizing())
     (tmp_path / "plain.txt").write_text("plain text\n" * 50)
     (tmp_path / "decomposed.txt").write_text("cafe\u0301\n" * 50)
-    made = prepare([str(tmp_path / "plain.txt")], tmp_path / "a", None, tmp_path / "nfc.json", 0.1)
+    made = prepare([str(tmp_path / "plain.txt")], tmp_path / "a", tokenizer=tmp_path / "nfc.json", held_out=0.1)
     assert made.manifest.vocab_size == 320
     assert made.manifest.inexact is None
-    made = prepare([str(tmp_path / "decomposed.txt")], tmp_path / "b", None, tmp_path / "nfc.json", 0.1)
+    made = prepare([str(tmp_path / "decomposed.txt")], tmp_path / "b", tokenizer=tmp_path / "nfc.json", held_out=0.1)
     assert made.manifest.inexact is not None
     assert made.manifest.inexact.startswith("decomposed.txt: the tokenizer changes its text ('cafe\\u0301")
 
