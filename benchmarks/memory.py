@@ -30,8 +30,8 @@ from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
 from archlab.hf.family import Family
 from archlab.hf.weight_map import placed
-from archlab.infer.speed import rehearse
 from archlab.machine import keep_freed_memory
+from archlab.measuring.speed import rehearse
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.evaluate import predict

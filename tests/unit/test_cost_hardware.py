@@ -8,8 +8,8 @@ import torch
 
 from archlab.cli import app
 from archlab.errors import UserError
-from archlab.infer import measure
-from archlab.infer import measure as calibrate
+from archlab.measuring import measure
+from archlab.measuring import measure as calibrate
 from archlab.pricing.hardware import Hardware, hardware, load_hardware, this_machine
 from archlab.training import processor_speed
 

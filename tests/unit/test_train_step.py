@@ -22,8 +22,8 @@ from archlab.data.batch import HeldOut, next_token
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
-from archlab.infer import speed
-from archlab.infer.speed import rehearse
+from archlab.measuring import speed
+from archlab.measuring.speed import rehearse
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
 from archlab.training import compiling, loss

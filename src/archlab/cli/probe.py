@@ -64,7 +64,7 @@ def run(
         return
     if steps is not None:
         raise UserError("--steps belongs to the coordinate check; add --widths, or leave out --steps")
-    from archlab.infer.probe import probe
+    from archlab.measuring.probe import probe
     from archlab.report.probe.tables import print_tables, probe_tables
     from archlab.training.probes import training_probes
 
@@ -97,8 +97,8 @@ def _over_widths(
     *,
     json: bool,
 ) -> None:
-    from archlab.infer.coordinates import STEPS, coordinate_check
-    from archlab.infer.probe import shared_context
+    from archlab.measuring.coordinates import STEPS, coordinate_check
+    from archlab.measuring.probe import shared_context
     from archlab.report.probe.tables import over_widths, print_tables
 
     context, steps = context or shared_context(configs.values()), steps or STEPS

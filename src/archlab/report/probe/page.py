@@ -6,8 +6,8 @@ from pathlib import Path
 import altair as alt
 
 from archlab.files import write_page
-from archlab.infer.coordinates import Coordinates
-from archlab.infer.probe import ModelProbe
+from archlab.measuring.coordinates import Coordinates
+from archlab.measuring.probe import ModelProbe
 from archlab.pricing.units import count
 from archlab.report.charts.axes import logarithmic
 from archlab.report.charts.marks import chart_of, layered, tooltip

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from archlab.infer.coordinates import Coordinates, Place
-from archlab.infer.probe import ModelProbe, Probes, RopeProducts
+from archlab.measuring.coordinates import Coordinates, Place
+from archlab.measuring.probe import ModelProbe, Probes, RopeProducts
 from archlab.report.text_table import FIXED, Table, print_columns
 from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 

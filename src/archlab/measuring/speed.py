@@ -20,9 +20,9 @@ from archlab.data.training_data import Windows
 from archlab.displayed import Printed
 from archlab.errors import UserError, check_at_least
 from archlab.exchange.configs import ConfigSource, config_of
-from archlab.infer.clock import Part, clocked, time_by_kind
 from archlab.infer.session import Session, checked_every
 from archlab.machine import keep_freed_memory
+from archlab.measuring.clock import Part, clocked, time_by_kind
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
 from archlab.pricing.memory import Format, training_memory_of

@@ -20,7 +20,7 @@ from archlab.data.training_data import Windows
 from archlab.displayed import Printed
 from archlab.errors import UserError, at, check_at_least
 from archlab.exchange.configs import ConfigSource, config_of
-from archlab.infer.probe import shared_context
+from archlab.measuring.probe import shared_context
 from archlab.model.decoder import Decoder
 from archlab.pricing.memory import step_memory
 from archlab.sizing.resize import at_width

@@ -11,8 +11,8 @@ import torch
 
 from archlab.config.components.work import KINDS, OperationKind
 from archlab.exchange.configs import load_config
-from archlab.infer.clock import Clocked, clocked
-from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
+from archlab.measuring.clock import Clocked, clocked
+from archlab.measuring.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
 from archlab.model.decoder import Decoder
 from archlab.pricing.hardware import Hardware, Measurements, NumberFormat, Rate, Rates, keep_measured
 from archlab.pricing.memory import Format
