@@ -91,7 +91,7 @@ def long(attention: str, format_: str, context: int) -> Round:
 
 def copying() -> Round:
     """Return a round of a large copy, in bytes read and written per second: the upper limit."""
-    from archlab.training.rates import copy_bandwidth
+    from archlab.training.processor_speed import copy_bandwidth
 
     return lambda: copy_bandwidth(DEVICE)
 

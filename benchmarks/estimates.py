@@ -23,8 +23,8 @@ from rounds import Round, finish, measure, options
 
 from archlab.config.schema import Config
 from archlab.exchange.configs import load_config
-from archlab.infer.measure import calibrate
-from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding
+from archlab.measuring.measure import calibrate
+from archlab.measuring.speed import WARM_UP, rehearse, rehearse_decoding
 from archlab.pricing.hardware import Rates
 from archlab.pricing.memory import Format
 from archlab.pricing.pass_time import predicted

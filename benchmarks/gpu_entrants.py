@@ -21,7 +21,7 @@ from archlab.exchange.configs import load_config
 from archlab.infer.generate import generate
 from archlab.infer.int8 import to_int8
 from archlab.infer.session import Session, left_pad
-from archlab.infer.speed import profile, rehearse
+from archlab.measuring.speed import profile, rehearse
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs
 from archlab.pricing.summary import cost, step_memory_of

@@ -19,8 +19,8 @@ import torch
 from rounds import Round, finish, measure, options
 
 from archlab.exchange.configs import load_config
-from archlab.infer.speed import rehearse
 from archlab.machine import keep_freed_memory
+from archlab.measuring.speed import rehearse
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import Inputs
 from archlab.model.state import Cache

@@ -30,11 +30,11 @@ from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
 from archlab.hf.family import Family
 from archlab.hf.weight_map import placed
-from archlab.infer.speed import rehearse
 from archlab.machine import keep_freed_memory
+from archlab.measuring.speed import rehearse
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
+from archlab.training.evaluate import predict
 
 TOKENS, LENGTHS = 32_768, (4096, 16_384, 32_768)
 ARMS = {"full": (), "window 512": ("model.attention.window=512",)}
@@ -62,7 +62,7 @@ def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens:
     counts = np.ones(vocabulary, dtype=np.int64)
     text = Windows.of_text(windows, counts, (-1,), continues=np.zeros(len(windows), bool))
     held_out = HeldOut(next_token(text), text)
-    return once(lambda: evaluate(model, held_out, CPU, batch_tokens=tokens + length))
+    return once(lambda: predict(model, held_out, CPU, batch_tokens=tokens + length).score(held_out))
 
 
 def made(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> tuple[Decoder, np.ndarray]:

@@ -23,7 +23,7 @@ from rounds import Round, finish, measure, options
 from archlab.data.batch import HeldOut, next_token
 from archlab.data.training_data import Windows
 from archlab.exchange.configs import load_config
-from archlab.infer.speed import Rehearsal, rehearse
+from archlab.measuring.speed import Rehearsal, rehearse
 from archlab.training.probes import Probing
 from archlab.training.run_folder import RunFolder
 

@@ -15,7 +15,7 @@ import torch
 from rounds import Round, finish, measure, options, side_by_side
 
 from archlab.exchange.configs import load_config
-from archlab.infer.speed import rehearse
+from archlab.measuring.speed import rehearse
 
 STEPS = 40
 

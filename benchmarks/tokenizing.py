@@ -62,7 +62,9 @@ def command(home: Path, workers: int) -> Round:
     def work() -> None:
         with tempfile.TemporaryDirectory(dir=home) as out:
             os.environ["ARCHLAB_CACHE"] = f"{out}/cache"
-            prepare([str(home / TEXT)], Path(out) / "tokens", None, home / TOKENIZER, 0.05, workers=workers)
+            prepare(
+                [str(home / TEXT)], Path(out) / "tokens", tokenizer=home / TOKENIZER, held_out=0.05, workers=workers
+            )
 
     return timed(home, work)
 

@@ -38,7 +38,7 @@ def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
 def ours(shape: Shape, mode: str, format_: str) -> Round:
     """Return a round of archlab's own training step."""
     from archlab.exchange.configs import load_config
-    from archlab.infer.speed import rehearse
+    from archlab.measuring.speed import rehearse
 
     how = (f"train.dtype={format_}", f"train.compile={str(mode == 'compiled').lower()}")
     return timed(rehearse(load_config("tiny-llama", *archlab_overrides(shape), *how), windows(shape)).step, shape)

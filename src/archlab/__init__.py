@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from archlab.flatten.write import flatten_model
     from archlab.infer.beams import beam_search
     from archlab.infer.convert import convert
-    from archlab.infer.coordinates import coordinate_check
     from archlab.infer.evaluate import evaluate
     from archlab.infer.fill import fill
     from archlab.infer.generate import generate
     from archlab.infer.import_export import import_model
     from archlab.infer.inspect import inspect
     from archlab.infer.load import from_pretrained, load_tokenizer
-    from archlab.infer.measure import measure_hardware
-    from archlab.infer.probe import probe
     from archlab.infer.session import Session, left_pad
-    from archlab.infer.speed import decoding_speed, profile, training_speed
     from archlab.infer.tasks import lm_eval
+    from archlab.measuring.coordinates import coordinate_check
+    from archlab.measuring.measure import measure_hardware
+    from archlab.measuring.probe import probe
+    from archlab.measuring.speed import decoding_speed, profile, training_speed
     from archlab.model.attention import MultiHeadAttention
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
@@ -158,9 +158,9 @@ _HOME = {
     "beam_search": "archlab.infer.beams",
     "check": "archlab.report.check",
     "convert": "archlab.infer.convert",
-    "coordinate_check": "archlab.infer.coordinates",
+    "coordinate_check": "archlab.measuring.coordinates",
     "cost": "archlab.report.cost.answer",
-    "decoding_speed": "archlab.infer.speed",
+    "decoding_speed": "archlab.measuring.speed",
     "diff": "archlab.exchange.diff",
     "draw": "archlab.report.drawings.figure",
     "evaluate": "archlab.infer.evaluate",
@@ -185,11 +185,11 @@ _HOME = {
     "load_run": "archlab.report.run.watched",
     "load_study": "archlab.study.summary_file",
     "load_tokenizer": "archlab.infer.load",
-    "measure_hardware": "archlab.infer.measure",
+    "measure_hardware": "archlab.measuring.measure",
     "plan_study": "archlab.evidence.study_plan",
     "prepare_data": "archlab.data.prepare_data",
-    "probe": "archlab.infer.probe",
-    "profile": "archlab.infer.speed",
+    "probe": "archlab.measuring.probe",
+    "profile": "archlab.measuring.speed",
     "propose": "archlab.sizing.propose",
     "register_mixer": "archlab.config.register",
     "register_mlp": "archlab.config.register",
@@ -198,7 +198,7 @@ _HOME = {
     "run_study": "archlab.report.study.run_study",
     "save_pretrained": "archlab.exchange.save",
     "train": "archlab.training.train",
-    "training_speed": "archlab.infer.speed",
+    "training_speed": "archlab.measuring.speed",
 }
 """Defining module by public name."""
 

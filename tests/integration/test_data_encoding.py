@@ -68,7 +68,9 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, kind: str) 
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     found = []
     for workers in (1, 2, 3):
-        made = prepare([str(tmp_path / "a.jsonl")], tmp_path / f"{workers}", None, tokenizer, 0.2, workers=workers)
+        made = prepare(
+            [str(tmp_path / "a.jsonl")], tmp_path / f"{workers}", tokenizer=tokenizer, held_out=0.2, workers=workers
+        )
         found.append({file.name: file.read_bytes() for file in made.path.iterdir()})
     assert found[0] == found[1] == found[2]
     assert len(found[0]) > 5
@@ -113,7 +115,7 @@ from archlab.data.prepare import prepare
 encoding.WORTH_A_PROCESS = 1
 encoding.BATCH = 100_000
 source, out, tokenizer = map(Path, sys.argv[1:])
-prepare([str(source)], out, None, tokenizer, 0.1, workers=2)
+prepare([str(source)], out, tokenizer=tokenizer, held_out=0.1, workers=2)
 print(re.findall(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[0])
 """
 

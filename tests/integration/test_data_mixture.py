@@ -17,11 +17,11 @@ from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
 from archlab.data.text_data import TextData, TextSource, distribute_samples
 from archlab.errors import UserError
-from archlab.infer.score import score
 from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from archlab.training.train import train
+from scores import score
 from tiny import config as tiny
 
 WORDS = {"prose": "the cat sat on a mat and saw one dog", "code": "if x: return y + [f(z) for z in x]"}
@@ -42,7 +42,13 @@ def folders(tmp_path: Path) -> dict[str, DataFolder]:
             text = "".join(f"{WORDS[name]} {i * j}\n" for j in range(lines // 50))
             (tmp_path / name / f"{i}.txt").write_text(text)
         known = made["prose"].path / "tokenizer.json" if made else None
-        made[name] = prepare([str(tmp_path / name)], tmp_path / f"{name}-tokens", None if made else 300, known, 0.1)
+        made[name] = prepare(
+            [str(tmp_path / name)],
+            tmp_path / f"{name}-tokens",
+            vocab_size=None if made else 300,
+            tokenizer=known,
+            held_out=0.1,
+        )
     return made
 
 
@@ -161,7 +167,7 @@ def test_tokens_per_byte_are_those_of_what_is_read(folders: dict[str, DataFolder
 
 
 def test_another_tokenizer_is_refused(folders: dict[str, DataFolder], tmp_path: Path) -> None:
-    other = prepare([str(tmp_path / "code")], tmp_path / "other", 290, None, 0.1)
+    other = prepare([str(tmp_path / "code")], tmp_path / "other", vocab_size=290, held_out=0.1)
     with pytest.raises(
         UserError, match=r"data\.mixture\.prose\.path: .* a different tokenizer than code; .*--tokenizer"
     ):
@@ -252,7 +258,7 @@ def test_a_source_that_is_read_too_often_is_noted(folders: dict[str, DataFolder]
     for i in range(20):
         (tmp_path / "short" / f"{i}.txt").write_text(f"{WORDS['code']} {i}\n" * 3)
     known = folders["prose"].path / "tokenizer.json"
-    short = prepare([str(tmp_path / "short")], tmp_path / "short-tokens", None, known, 0.1)
+    short = prepare([str(tmp_path / "short")], tmp_path / "short-tokens", tokenizer=known, held_out=0.1)
     notes, steps = Notes(), math.ceil(9.2 * len(short.train) / 64)
     trained({"prose": folders["prose"], "short": short}, tmp_path / "run", notes, f"train.tokens={steps * 64}",
             "train.eval_every=10000", "train.checkpoint_every=10000", "model.n_layers=1")  # fmt: skip

@@ -8,8 +8,8 @@ import pytest
 
 from archlab.data.prepare import prepare
 from archlab.data.text_data import TextData, TextSource
-from archlab.infer.score import score
 from archlab.training.train import train
+from scores import score
 from tiny import config
 
 MANY = 66_000
@@ -22,7 +22,7 @@ def test_tokens_beyond_65535_are_read_and_learned(tmp_path: Path, monkeypatch: p
     (tmp_path / "text").mkdir()
     for i in range(40):
         (tmp_path / "text" / f"{i}.txt").write_text(" ".join(words[1250 * i : 1250 * (i + 1)] * 2))
-    data = prepare([str(tmp_path / "text")], tmp_path / "tokens", MANY, None, 0.1)
+    data = prepare([str(tmp_path / "text")], tmp_path / "tokens", vocab_size=MANY, held_out=0.1)
     manifest = data.manifest
     assert (manifest.vocab_size, manifest.dtype) == (MANY, "uint32")
     shards = [shard for part in manifest.parts for shard in part.shards]

@@ -24,9 +24,9 @@ from archlab.cli.app import main
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.identity import differences
 from archlab.errors import UserError
-from archlab.infer import speed
 from archlab.infer.load import load_codec
 from archlab.infer.text import stream_text
+from archlab.measuring import speed
 from archlab.progress import Bar
 from archlab.report.drawings.block import block_diagram
 from archlab.report.study.arms import difference_rows

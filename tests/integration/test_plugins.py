@@ -37,7 +37,7 @@ from archlab.digests import write_with_digests
 from archlab.errors import UserError, user_message
 from archlab.exchange.gguf.write import save_gguf
 from archlab.flatten.write import flatten_model
-from archlab.infer.clock import clocked
+from archlab.measuring.clock import clocked
 from archlab.model.context import start_pass
 from archlab.pricing.work import forward_flops
 from archlab.report.guide.reference import config_addresses

@@ -3,7 +3,7 @@
 import pytest
 
 from archlab.config.check import validate
-from archlab.data.prepare import open_data
+from archlab.data.open import open_data
 from archlab.errors import UserError
 from archlab.study.executors.local import Local
 from archlab.study.runner import Study

@@ -18,7 +18,6 @@ from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
 from archlab.data.template import ChatFields
 from archlab.infer.load import load_run
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import visible_training_flops
 from archlab.training.callback import Callback
@@ -27,6 +26,7 @@ from archlab.training.loss import backward_through_head
 from archlab.training.step import hidden_and_targets
 from archlab.training.train import train
 from chats import CHATML, TAGGED, tokenizer_folder, write_chats
+from scores import score
 from tiny import Killed, config, losses
 
 SEQ_LEN = 96
@@ -51,7 +51,9 @@ def tokenizer(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer: Path) -> Path:
     file = write_chats(tmp_path / "chats.jsonl", capitals(200))
-    return prepare([str(file)], tmp_path / "data", None, tokenizer, 0.1, ChatFields(("messages",))).path
+    return prepare(
+        [str(file)], tmp_path / "data", tokenizer=tokenizer, held_out=0.1, template=ChatFields(("messages",))
+    ).path
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -241,7 +243,9 @@ def test_tags_decide_which_tokens_are_learned(tmp_path: Path) -> None:
         (home := tmp_path / name).mkdir()
         file = write_chats(home / "chats.jsonl", capitals(100))
         tokenizer = tokenizer_folder(home / "tokenizer", template)
-        data = prepare([str(file)], home / "data", None, tokenizer, 0.1, ChatFields(("messages",)))
+        data = prepare(
+            [str(file)], home / "data", tokenizer=tokenizer, held_out=0.1, template=ChatFields(("messages",))
+        )
         assert data.manifest.chat is not None
         counted.append((data.manifest.chat.counted, len(data.manifest.chat.ends)))
     assert counted[0][0] - counted[1][0] == 100

@@ -10,7 +10,6 @@ import torch
 
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
-from archlab.infer.score import score
 from archlab.training import device
 from archlab.training import loop as training
 from archlab.training.callback import Callback
@@ -18,6 +17,7 @@ from archlab.training.evaluate import Predictions
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import divergence
 from archlab.training.train import train
+from scores import score
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -79,7 +79,7 @@ def test_a_run_continues_with_the_attention_kernel_with_which_it_began(text, tmp
 
 
 def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
-    prepare([str(text)], tmp_path / "data", 300, None, 0.05)
+    prepare([str(text)], tmp_path / "data", vocab_size=300, held_out=0.05)
     for size, notes in (
         (300, []),
         (

@@ -16,8 +16,8 @@ from archlab.training.callback import Callback
 from archlab.training.checkpoint import load_weights, newest_checkpoint
 from archlab.training.run_folder import RunFolder
 from archlab.training.shard import sharded
-from archlab.training.start_weights import open_start
 from archlab.training.train import train
+from archlab.training.trained_weights import open_weights
 from archlab.training.world import ALONE
 from tests.shared import tiny
 from tests.shared.tiny import Killed, losses
@@ -166,7 +166,7 @@ def test_commands_read_the_folder(tuned, capsys):
 
 
 def test_a_transplant_reads_merged_weights(tuned):
-    start, merged = open_start(str(tuned)), from_pretrained(tuned).state_dict()
+    start, merged = open_weights(str(tuned)), from_pretrained(tuned).state_dict()
     assert start.weights.tensors.keys() == merged.keys()
     assert all(torch.equal(tensor.read(), merged[name]) for name, tensor in start.weights.tensors.items())
 

@@ -16,13 +16,12 @@ from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.load import load_run
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import training_flops, visible_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.train import train
+from scores import evaluate, score
 from tiny import Killed, config, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

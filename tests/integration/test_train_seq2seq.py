@@ -20,7 +20,6 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms
 from archlab.study.executors.local import Local
@@ -30,9 +29,10 @@ from archlab.study.outcomes.kinds import Answers, WholeAnswers
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback
-from archlab.training.checks import check_counted
+from archlab.training.checks import check_data_can_be_divided
 from archlab.training.train import train
 from plugin_files import write
+from scores import score
 from tiny import MODEL, TRAIN, Killed, config, losses, run_here
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -150,11 +150,11 @@ def test_learned_positions_need_room_for_half_a_window(tmp_path: Path) -> None:
     assert found[outcomes[1]] is None
 
 
-def test_context_parallelism_refuses_pairs() -> None:
-    check_counted(TaskData(Reverse(), 20, 0), 1)
-    check_counted(TaskData(Recall(), 20, 0), 2)
-    with pytest.raises(UserError, match=r"parallel\.context +2; only the targets of pairs count"):
-        check_counted(TaskData(Reverse(), 20, 0), 2)
+@pytest.mark.parametrize(("task", "counted"), [(Reverse(), "targets of pairs"), (Recall(), "answers of a task")])
+def test_context_parallelism_refuses_data_whose_tokens_do_not_all_count(task: Task, counted: str) -> None:
+    check_data_can_be_divided(TaskData(task, 20, 0), 1)
+    with pytest.raises(UserError, match=rf"parallel\.context +2; only the {counted} count"):
+        check_data_can_be_divided(TaskData(task, 20, 0), 2)
 
 
 # --- studies ------------------------------------------------------------------------------------------------------

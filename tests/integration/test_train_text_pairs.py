@@ -14,12 +14,12 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_codec, load_run, load_tokenizer
 from archlab.infer.sampling import Sampling
-from archlab.infer.score import score
 from archlab.infer.text import best_text, stream_text
 from archlab.study.design import arms
 from archlab.study.schema import StudyConfig
 from archlab.training.callback import Callback
 from archlab.training.train import train
+from scores import score
 from tiny import Killed, config, losses
 
 WORDS = ("get", "set", "item", "file")

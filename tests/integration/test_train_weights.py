@@ -155,7 +155,9 @@ def test_a_run_resumes_after_its_start_was_extended(here, text):
     began = RunFolder(here / "b").environment()["start"]
     extended = ("train.schedule=constant", "train.warmup=2", "train.tokens=1280")
     train(config(*extended, data=text), here / "run", Callback())
-    with pytest.raises(UserError, match=r"the run began with start \w+ and cannot continue with \w+"):
+    with pytest.raises(
+        UserError, match=r"train\.start: run has changed since the run began \(fingerprint \w+, now \w+\)"
+    ):
         train(longer, here / "c", Callback())
     shutil.copytree(here / "run", here / "moved")
     moved = config("train.start=moved", "train.tokens=1280", "train.checkpoint_every=5", data=text)

@@ -15,7 +15,7 @@ from archlab.config.components.work import Pass
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
-from archlab.infer.speed import rehearse
+from archlab.measuring.speed import rehearse
 from archlab.model.inputs import Inputs
 from archlab.pricing.memory import step_memory
 from archlab.pricing.summary import cost

@@ -15,8 +15,8 @@ from torch._dynamo.utils import counters
 
 from archlab.config.io import build_config
 from archlab.errors import UserError
-from archlab.infer.clock import clocked
 from archlab.infer.session import Session, left_pad
+from archlab.measuring.clock import clocked
 from archlab.model import flex, kernels, masks
 from archlab.model.decoder import Decoder
 

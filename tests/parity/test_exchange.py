@@ -206,7 +206,7 @@ def test_an_imported_model_is_trained_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def score(folder: str, overrides: tuple[str, ...]) -> float:
-    from archlab.infer.score import score
+    from scores import score
 
     found = score(folder, (*overrides, "train.dtype=float32", "train.device=cpu"), 256)
     assert found.trained

@@ -27,9 +27,9 @@ from archlab.exchange.gguf.write import save_gguf
 from archlab.hf.special_tokens import SpecialTokens, complete_from
 from archlab.infer.import_export import export_gguf, export_model, import_model
 from archlab.infer.load import load_codec
-from archlab.infer.score import score
 from archlab.infer.session import Session
 from archlab.infer.text import stream_text
+from scores import score
 from tests.parity.tiny import Case, tiny_model
 
 TEXT = "the quick brown fox jumps over the lazy dog. "
@@ -272,7 +272,7 @@ def test_end_tokens_of_any_name(names: tuple[str, str], tmp_path: Path, capsys: 
     begin, end = names
     tokenizer, text = byte_level(["<unk>", *names]), str(text_file(tmp_path))
     beside = write(tmp_path / "hf", tokenizer, {"tokenizer_config": described(bos_token=begin, eos_token=end)}, {})
-    made = prepare([text], tmp_path / "data", None, beside, 0.2)
+    made = prepare([text], tmp_path / "data", tokenizer=beside, held_out=0.2)
     expected = AutoTokenizer.from_pretrained(beside).bos_token_id
     assert (made.manifest.end_of_text, made.document_tokens) == (expected, (expected,))
     ids = np.fromfile(made.path / "fold-00-00000.bin", "<u2").astype(np.int64)
@@ -282,10 +282,10 @@ def test_end_tokens_of_any_name(names: tuple[str, str], tmp_path: Path, capsys: 
         assert document[1:].tolist() == theirs(theirs.decode(document[1:]), add_special_tokens=False).input_ids
     assert "note:" not in capsys.readouterr().err
     # Data made with the tokenizer.json of the data folder, without any other file, is the same.
-    again = prepare([text], tmp_path / "again", None, made.path / "tokenizer.json", 0.2)
+    again = prepare([text], tmp_path / "again", tokenizer=made.path / "tokenizer.json", held_out=0.2)
     assert again.fingerprint == made.fingerprint
     tokenizer.save(str(tmp_path / "alone.json"))
-    alone = prepare([text], tmp_path / "alone", None, tmp_path / "alone.json", 0.2)
+    alone = prepare([text], tmp_path / "alone", tokenizer=tmp_path / "alone.json", held_out=0.2)
     assert alone.manifest.end_of_text == 0
     assert "<unk>, its first special token, precedes each document" in capsys.readouterr().err
 
@@ -320,7 +320,7 @@ def test_several_tokens_before_a_text(tmp_path: Path) -> None:
     numbers = [("[gMASK]", 0), ("<sop>", 1)]
     tokenizer.post_processor = processors.TemplateProcessing(single="[gMASK] <sop> $A", special_tokens=numbers)
     folder = write(tmp_path / "hf", tokenizer, {})
-    data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, folder, 0.2)
+    data = prepare([str(text_file(tmp_path))], tmp_path / "data", tokenizer=folder, held_out=0.2)
     ids = np.fromfile(data.path / "fold-00-00000.bin", "<u2")
     assert (ids == 0).sum() == data.manifest.folds[0].documents
     assert (ids[np.flatnonzero(ids == 0) + 1] == 1).all()
@@ -341,7 +341,7 @@ def imported(tmp_path: Path, put_first: str | None = LLAMA_3[0]) -> tuple[Path, 
 def test_eval_puts_the_models_own_token_before_each_document(put_first: str | None, tmp_path: Path) -> None:
     folder, run = imported(tmp_path, put_first)
     theirs, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).double()
-    data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, run, 0.2)
+    data = prepare([str(text_file(tmp_path))], tmp_path / "data", tokenizer=run, held_out=0.2)
     # One window holds all documents. Each follows the token that begins a text.
     ids = np.fromfile(data.path / "fold-00-00000.bin", "<u2").astype(np.int64)
     length = min(len(ids) - 1, 120)
@@ -361,7 +361,7 @@ def test_eval_puts_the_models_own_token_before_each_document(put_first: str | No
 def test_data_with_another_document_token_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, run = imported(tmp_path)
     byte_level(LLAMA_3).save(str(tmp_path / "alone.json"))  # no file names the tokens, so a list of usual names decides
-    data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, tmp_path / "alone.json", 0.2)
+    data = prepare([str(text_file(tmp_path))], tmp_path / "data", tokenizer=tmp_path / "alone.json", held_out=0.2)
     assert data.manifest.end_of_text == 1
     for command in (["eval", run], ["eval", folder], ["train", run, "--out", run]):
         arguments = [*command, f"data.path={data.path}", *SMALL_RUN]
@@ -370,7 +370,7 @@ def test_data_with_another_document_token_is_refused(tmp_path: Path, capsys: pyt
         assert "begins each document with <|end_of_text|>, but" in message
         assert "begins a text with <|begin_of_text|>; make it with `archlab data --tokenizer" in message
     byte_level([*LLAMA_3, "<x>"]).save(str(tmp_path / "other.json"))
-    other = prepare([str(text_file(tmp_path))], tmp_path / "other", None, tmp_path / "other.json", 0.2)
+    other = prepare([str(text_file(tmp_path))], tmp_path / "other", tokenizer=tmp_path / "other.json", held_out=0.2)
     with pytest.raises(UserError, match="has a different tokenizer than"):
         score(str(run), (f"data.path={other.path}", *SMALL_RUN), 64)
 
@@ -379,7 +379,7 @@ def test_a_trained_import_ends_where_a_document_begins(tmp_path: Path) -> None:
     """After training, the model and its export end a document with the token that begins the next one."""
     folder, run = imported(tmp_path)
     assert load_codec(run).special.ends == load_codec(folder).special.ends == (1,)
-    data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, run, 0.2)
+    data = prepare([str(text_file(tmp_path))], tmp_path / "data", tokenizer=run, held_out=0.2)
     assert app.main(["train", str(run), f"data.path={data.path}", *SMALL_RUN, "train.lr=1e-6", "--out", str(run)]) == 0
     assert load_codec(run).special.ends == (1, 0)
     export_model(run, tmp_path / "back")
@@ -436,7 +436,7 @@ def test_a_run_with_a_published_tokenizer(tmp_path: Path) -> None:
     names = FIVE_FAMILIES[3]  # has a colon, at which the library's template would split it
     files = {"tokenizer_config": described(bos_token=names[0], eos_token=names[1])}
     folder = write(tmp_path / "from", byte_level(["<unk>", *names]), files)
-    data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, folder, 0.2)
+    data = prepare([str(text_file(tmp_path))], tmp_path / "data", tokenizer=folder, held_out=0.2)
     run = trained(tmp_path / "run", str(data.path))
     same_as_exported(run, tmp_path / "hf", 1)
     assert score(str(run), (), 64).bits_per_byte
@@ -449,7 +449,7 @@ def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as as_it_was:
         as_it_was.setattr(bpe, "document_tokens", lambda tokenizer: (bpe.end_of_text(tokenizer),))
         as_it_was.setattr(bpe, "put_before_text", lambda tokenizer, token: None)
-        data = prepare([text], tmp_path / "data", None, new, 0.2)
+        data = prepare([text], tmp_path / "data", tokenizer=new, held_out=0.2)
     opened = DataFolder.open(data.path)
     assert opened.document_tokens == (opened.manifest.end_of_text,) == (1,)
     run = trained(tmp_path / "run", str(data.path))
@@ -460,12 +460,12 @@ def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch:
     write_with_digests(run, {"env.json": json.dumps(env)})
     assert load_codec(run).encode("the")[0] == 1
     assert score(str(run), (), 64).bits_per_byte == expected
-    remade = prepare([text], tmp_path / "remade", None, new, 0.2)
+    remade = prepare([text], tmp_path / "remade", tokenizer=new, held_out=0.2)
     assert remade.manifest.end_of_text == 0
     with pytest.raises(UserError, match=r"begins each document with <\|begin_of_text\|>, but"):
         score(str(run), (f"data.path={remade.path}",), 64)
     with pytest.raises(UserError, match="already contains other data"):
-        prepare([text], data.path, None, new, 0.2)
+        prepare([text], data.path, tokenizer=new, held_out=0.2)
     both = {name: {"path": str(folder.path), "weight": 1} for name, folder in (("a", data), ("b", remade))}
     with pytest.raises(UserError, match="begins documents with a different token than a"):
         open_training_data(DataConfig.model_validate({"mixture": both}), 320)

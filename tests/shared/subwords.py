@@ -4,6 +4,7 @@ They are SentencePiece's kinds, and tokenizers that put a space before each text
 """
 
 import json
+from collections.abc import Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -106,3 +107,8 @@ def byte_level() -> Tokenizer:
 
 
 KINDS = {make.__name__: make for make in (llama_2, llama_5, gemma, t5, unigram_with_bytes, byte_level)}
+
+
+def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+    """Return the text of tokens, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
+    return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

@@ -12,8 +12,8 @@ import torch
 import archlab
 from archlab.cli import app
 from archlab.config.components.position import Rope
-from archlab.infer import probe as infer_probe
-from archlab.infer.probe import rope_products
+from archlab.measuring import probe as probe_module
+from archlab.measuring.probe import rope_products
 from archlab.report.probe.tables import over_depth
 from archlab.training.callback import Callback
 from archlab.training.device import Device
@@ -129,7 +129,7 @@ def test_a_runs_probes_stand_beside_its_start(capsys, tmp_path):
 
 def test_a_model_too_large_for_the_memory_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(Device, "memory", property(lambda _: 16 * 2**30))
-    monkeypatch.setattr(infer_probe, "Decoder", None)  # the model is not built
+    monkeypatch.setattr(probe_module, "Decoder", None)  # the model is not built
     assert app.main(["probe", "tiny-llama", "llama-3-8b"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -146,7 +146,7 @@ def test_a_model_too_large_for_the_memory_is_refused(capsys, monkeypatch):
     ],
 )
 def test_what_is_refused(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(infer_probe, "LONGEST_WINDOW", 64)
+    monkeypatch.setattr(probe_module, "LONGEST_WINDOW", 64)
     assert app.main(["probe", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""

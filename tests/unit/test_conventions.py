@@ -40,9 +40,9 @@ from archlab.model.state import Cache
 from archlab.pricing.params import parameters
 from archlab.study.schema import StudyConfig
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.loss import objective
 from archlab.training.schedule import learning_rate
+from scores import evaluate
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 RNG = np.random.default_rng(0)

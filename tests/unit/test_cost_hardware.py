@@ -8,10 +8,10 @@ import torch
 
 from archlab.cli import app
 from archlab.errors import UserError
-from archlab.infer import measure
-from archlab.infer import measure as calibrate
+from archlab.measuring import measure
+from archlab.measuring import measure as calibrate
 from archlab.pricing.hardware import Hardware, hardware, load_hardware, this_machine
-from archlab.training import rates
+from archlab.training import processor_speed
 
 DEVICES = dict(hardware())
 
@@ -140,11 +140,13 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(measure, "_SIDES", {"cpu": (32, 64)})
     monkeypatch.setattr(measure, "_SECONDS", 0)
-    monkeypatch.setattr(rates, "LARGE", 2**20)
+    monkeypatch.setattr(processor_speed, "LARGE", 2**20)
     monkeypatch.setattr(calibrate, "TRAINED", calibrate.TRAINED[:1])
     monkeypatch.setattr(calibrate, "DECODED", calibrate.DECODED[:1])
     took = iter(range(1, 10))
-    monkeypatch.setattr(rates, "_shortest", lambda compute, at_least: compute() is not None and next(took) / 1000)
+    monkeypatch.setattr(
+        processor_speed, "_shortest", lambda compute, at_least: compute() is not None and next(took) / 1000
+    )
     before = torch.get_rng_state()
     output(capsys, "hardware", "--measure")
     assert torch.equal(torch.get_rng_state(), before)
@@ -169,5 +171,5 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def test_products_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rates, "product_flops", lambda kind, dtype, side, seconds: 1e9)
+    monkeypatch.setattr(processor_speed, "product_flops", lambda kind, dtype, side, seconds: 1e9)
     assert list(measure._products("cpu", torch.float32)) == ["256", "512"], "1024: 2.1 seconds each"

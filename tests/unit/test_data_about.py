@@ -40,7 +40,7 @@ def test_text_is_counted_in_bytes_and_in_the_folds_that_its_tokens_have(tmp_path
 
 def test_data_folders_and_mixtures_of_them(tmp_path: Path) -> None:
     for name, lines in (("a", 300), ("b", 500)):
-        prepare([str(tiny.write_text(tmp_path, f"{name}.txt", lines))], tmp_path / name, 300, None, 0.2)
+        prepare([str(tiny.write_text(tmp_path, f"{name}.txt", lines))], tmp_path / name, vocab_size=300, held_out=0.2)
     sizes = [(tmp_path / f"{name}.txt").stat().st_size for name in "ab"]
     alone = about_data(DataConfig(path=str(tmp_path / "b")))
     assert str(alone) == f"text: {tmp_path / 'b'}, {sizes[1] / 1000:.3g} kB in 4 folds"

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def made(folder: Path, chats: list[list[dict[str, str]]], tokenizer: Path, **options: object) -> DataFolder:
     file = write_chats(folder / "chats.jsonl", chats)
-    return prepare([str(file)], folder / "data", None, tokenizer, 0.2, MESSAGES, **options)  # pyright: ignore[reportArgumentType]
+    return prepare([str(file)], folder / "data", tokenizer=tokenizer, held_out=0.2, template=MESSAGES, **options)  # pyright: ignore[reportArgumentType]
 
 
 def conversations(data: DataFolder) -> dict[tuple[int, ...], list[bool]]:
@@ -182,8 +182,15 @@ def test_a_record_without_a_conversation_is_named(record: dict, message: str, tm
     good = [json.dumps({"messages": [asked(content=str(i)), ANSWER]}) for i in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join([good[0], json.dumps(record), *good[1:]]))
     with pytest.raises(UserError, match=rf"a\.jsonl, line 2: .*{re.escape(message.removeprefix('line 2: '))}"):
-        prepare([str(tmp_path / "a.jsonl")], tmp_path / "data", None, tokenizer, 0.2, MESSAGES)
-    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "data", None, tokenizer, 0.2, MESSAGES, skip_invalid=True)
+        prepare([str(tmp_path / "a.jsonl")], tmp_path / "data", tokenizer=tokenizer, held_out=0.2, template=MESSAGES)
+    data = prepare(
+        [str(tmp_path / "a.jsonl")],
+        tmp_path / "data",
+        tokenizer=tokenizer,
+        held_out=0.2,
+        template=MESSAGES,
+        skip_invalid=True,
+    )
     assert len(conversations(data)) == 40
     assert data.manifest.invalid == 1
 
@@ -284,7 +291,7 @@ def test_every_worker_count_and_time_gives_the_same_files(tmp_path: Path) -> Non
     file = write_chats(tmp_path / "chats.jsonl", some_chats(50))
     for workers in (1, 2):
         out = tmp_path / str(workers)
-        prepare([str(file)], out, None, tokenizer, 0.2, MESSAGES, workers=workers)
+        prepare([str(file)], out, tokenizer=tokenizer, held_out=0.2, template=MESSAGES, workers=workers)
         contents.append({path.name: path.read_bytes() for path in out.iterdir()})
     assert contents[0] == contents[1]
 

@@ -89,7 +89,7 @@ def records() -> list[dict[str, Any]]:
 def prepared(home: Path, file: Path, template: str, fields: ChatFields = MESSAGES) -> dict[tuple[int, ...], int]:
     """Return the number of conversations by their tokens."""
     tokenizer = tokenizer_folder(home / "tokenizer", template)
-    data = prepare([str(file)], home / "data", None, tokenizer, 0.2, fields)
+    data = prepare([str(file)], home / "data", tokenizer=tokenizer, held_out=0.2, template=fields)
     flagged = np.concatenate([part.read(0, len(part)) for part in (data.train, data.held_out)])
     parts = [tuple((p & TOKEN_ID).tolist()) for p in np.split(flagged, np.flatnonzero(flagged & int(BEGINS))[1:])]
     return {tokens: parts.count(tokens) for tokens in parts}
@@ -167,12 +167,11 @@ def test_another_template_for_tools_is_refused(tmp_path: Path) -> None:
     (tokenizer / "tokenizer_config.json").write_text(json.dumps(described))
     rows = [{"messages": chat, "tools": [TOOL]} for chat in some_chats(20)]
     with pytest.raises(UserError, match=r"line 1|:1: the conversation has tools, for which the tokenizer has another"):
-        prepare([str(lines(tmp_path, rows))], tmp_path / "data", None, tokenizer, 0.2, MESSAGES)
+        prepare([str(lines(tmp_path, rows))], tmp_path / "data", tokenizer=tokenizer, held_out=0.2, template=MESSAGES)
     prepare(
         [str(lines(tmp_path, [{"messages": row["messages"]} for row in rows]))],
         tmp_path / "data",
-        None,
-        tokenizer,
-        0.2,
-        MESSAGES,
+        tokenizer=tokenizer,
+        held_out=0.2,
+        template=MESSAGES,
     )

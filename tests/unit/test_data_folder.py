@@ -17,8 +17,8 @@ from archlab.cli import app
 from archlab.config.schema import DataConfig
 from archlab.config.tasks.recall import Recall
 from archlab.data import corpus, file_cache, shards
-from archlab.data.open import tokens_per_byte
-from archlab.data.prepare import open_data, prepare
+from archlab.data.open import open_data, tokens_per_byte
+from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
 from archlab.data.template import TextTemplate
 from archlab.data.text_data import TextData, TextSource
@@ -42,7 +42,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def made(texts: Path, out: Path) -> DataFolder:
-    return prepare([str(texts)], out, 300, None, 0.2)
+    return prepare([str(texts)], out, vocab_size=300, held_out=0.2)
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -219,7 +219,7 @@ def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_
     (tmp_path / "out").mkdir()
     made(texts, tmp_path / "out")  # an empty folder is allowed
     with pytest.raises(UserError, match="already contains other data"):
-        prepare([str(texts)], tmp_path / "out", 310, None, 0.2)
+        prepare([str(texts)], tmp_path / "out", vocab_size=310, held_out=0.2)
     with pytest.raises(UserError, match="exists and is not a data folder"):
         made(texts, texts)
     with pytest.raises(UserError, match="exists and is not a data folder"):
@@ -229,7 +229,7 @@ def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_
 
 def test_vocab_size_and_tokenizer_exclude_each_other(texts: Path, tmp_path: Path):
     with pytest.raises(UserError, match="give either"):
-        prepare([str(texts)], tmp_path / "out", 300, tmp_path / "t.json", 0.2)
+        prepare([str(texts)], tmp_path / "out", vocab_size=300, tokenizer=tmp_path / "t.json", held_out=0.2)
 
 
 def test_text_is_prepared_once_into_the_cache(texts: Path, cache: Path):
@@ -489,7 +489,7 @@ def test_file_names_may_be_invalid_utf8(texts: Path, tmp_path: Path):
     """Names are Latin-1 bytes. The manifest has them as text, and the split uses the names themselves."""
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
-    data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)
+    data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", vocab_size=300, held_out=0.2)
     assert data.manifest.source.endswith(r"caf\udce90.txt")
     assert sum(part.documents for part in DataFolder.open(data.path).manifest.parts) == 80
     (texts / "caf\udce91.jsonl").write_text("[]")
@@ -501,18 +501,24 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(
         "\n".join(json.dumps({"text": "no", "body": f"text {i}\n" * 9}) for i in range(30))
     )
-    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, TextTemplate(("body",)))
+    data = prepare(
+        [str(tmp_path / "a.jsonl")], tmp_path / "out", vocab_size=300, held_out=0.2, template=TextTemplate(("body",))
+    )
     assert data.manifest.source.endswith("a.jsonl (field 'body')")
     assert sum(part.bytes for part in data.manifest.parts) == sum(9 * len(f"text {i}\n") for i in range(30))
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; did you mean body\? found: text, body$"):
-        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, TextTemplate(("bod",)))
+        prepare(
+            [str(tmp_path / "a.jsonl")], tmp_path / "new", vocab_size=300, held_out=0.2, template=TextTemplate(("bod",))
+        )
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(UserError, match=r"work only on records .* found none in .*a\.txt; leave the option out"):
-        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, TextTemplate(("body",)))
+        prepare(
+            [str(tmp_path / "a.txt")], tmp_path / "new", vocab_size=300, held_out=0.2, template=TextTemplate(("body",))
+        )
 
 
 def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path) -> None:
-    data = prepare([str(texts)], tmp_path / "out", 300, None, 0.2)
+    data = prepare([str(texts)], tmp_path / "out", vocab_size=300, held_out=0.2)
     tokens = sum(part.tokens for part in (data.manifest.rest, *data.manifest.folds))
     n_bytes = sum(len(file.read_bytes()) for file in texts.rglob("*") if file.is_file())
     found = tokens_per_byte(DataConfig(path=str(tmp_path / "out")), 300)
@@ -528,7 +534,7 @@ def test_a_data_folder_without_its_manifest_is_not_read_as_text(texts: Path, tmp
         UserError,
         match=r"tokens: this is a data folder, which has tokens instead of text; use it directly as data\.path",
     ):
-        prepare([str(tmp_path / "text")], tmp_path / "new", 300, None, 0.2)
+        prepare([str(tmp_path / "text")], tmp_path / "new", vocab_size=300, held_out=0.2)
     (folder / "manifest.json").unlink()
     for source in (folder, folder.parent, f"{folder}/*"):
         with pytest.raises(

@@ -12,9 +12,9 @@ from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.load import load_codec
-from archlab.infer.score import score
 from archlab.training.callback import Callback
 from archlab.training.train import train
+from scores import score
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -39,7 +39,7 @@ def word_pieces(text: Path, tmp_path: Path) -> Path:
 def test_a_masked_model_reads_text_that_its_tokenizer_changes(word_pieces: Path, text: Path, tmp_path: Path) -> None:
     (tmp_path / "upper.txt").write_text(text.read_text().title() + "☃")
     sources = [str(text), str(tmp_path / "upper.txt")]
-    data = prepare(sources, tmp_path / "data", None, word_pieces, 0.2)
+    data = prepare(sources, tmp_path / "data", tokenizer=word_pieces, held_out=0.2)
     assert data.manifest.inexact == "its decoder (WordPiece) is neither byte-level nor SentencePiece's"
     ids = np.concatenate([tokens.read(0, len(tokens)) for tokens in (data.train, data.held_out)])
     unknown, begins = (data.tokenizer.token_to_id(name) for name in ("[UNK]", "[CLS]"))
@@ -71,7 +71,7 @@ def test_a_lowercasing_tokenizer_is_exact_for_text_without_capitals(tmp_path: Pa
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     for name, line in (("lower", "plain text\n"), ("upper", "Plain text\n")):
         (tmp_path / f"{name}.txt").write_text(line * 100)
-        prepare([str(tmp_path / f"{name}.txt")], tmp_path / name, None, tmp_path / "tokenizer.json", 0.2)
+        prepare([str(tmp_path / f"{name}.txt")], tmp_path / name, tokenizer=tmp_path / "tokenizer.json", held_out=0.2)
     lower = open_training_data(config(data=tmp_path / "lower").data, 300)
     assert Batches.of(config(), lower).held_out(16, None).bytes is not None
     upper = open_training_data(config(data=tmp_path / "upper").data, 300)

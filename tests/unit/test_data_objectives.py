@@ -23,16 +23,15 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.fill import fill
 from archlab.infer.load import from_pretrained, load_codec
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import computed_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import update
 from archlab.training.train import train
+from scores import evaluate, score
 from tiny import Killed, config, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -218,21 +217,21 @@ def test_held_out_masks_are_the_same_for_all_seeds(text: Path) -> None:
     first, second = (batches.training(0, step, 4, 16).counted for step in (0, 1))
     assert first is not None
     assert (first != second).any()  # a step hides other places than the step before it
-    assert data.special.mask == data.special.n_tokens - 1
+    assert data.special.mask == data.special.vocab_size - 1
 
 
 # --- reserved tokens ----------------------------------------------------------------------------------------------
 
 
 def test_data_reserves_tokens_within_its_vocabulary(text: Path, tmp_path: Path) -> None:
-    made = prepare([str(text)], tmp_path / "data", 300, None, 0.1, reserve=["mask", "sentinels:3"])
+    made = prepare([str(text)], tmp_path / "data", vocab_size=300, held_out=0.1, reserve=["mask", "sentinels:3"])
     found = special_ids(made.tokenizer, made.manifest.vocab_size, made.document_tokens)
     assert (made.manifest.vocab_size, found.mask, found.sentinels) == (300, 296, (297, 298, 299))
     assert made.train.read(0, len(made.train)).max() < 296
     with pytest.raises(UserError, match=r"data.reserve is \['mask'\], but .* is a complete data folder"):
         open_training_data(config("data.reserve=[mask]", data=tmp_path / "data").data, 300)
     with pytest.raises(UserError, match="already contains other data"):
-        prepare([str(text)], tmp_path / "data", 300, None, 0.1)
+        prepare([str(text)], tmp_path / "data", vocab_size=300, held_out=0.1)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +254,7 @@ def test_wrong_reserved_tokens_are_refused_by_name(reserve: str, message: str, t
 
 
 def test_a_vocabulary_that_has_no_room_for_reserved_tokens_names_them(text: Path, tmp_path: Path) -> None:
-    prepare([str(text)], tmp_path / "data", 310, None, 0.1, reserve=["mask", "sentinels:3"])
+    prepare([str(text)], tmp_path / "data", vocab_size=310, held_out=0.1, reserve=["mask", "sentinels:3"])
     message = r"model.vocab_size is 308; .* has 310 token ids, including mask, sentinels:3; allowed: 310 or more"
     with pytest.raises(UserError, match=message):
         open_training_data(config(data=tmp_path / "data").data, 308)
@@ -265,10 +264,10 @@ def test_a_given_tokenizer_keeps_its_own_mask_token(text: Path, tmp_path: Path) 
     tokenizer = bpe.train([text.read_text()], 290)
     tokenizer.add_special_tokens(["[MASK]"])
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
-    made = prepare([str(text)], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)
+    made = prepare([str(text)], tmp_path / "data", tokenizer=tmp_path / "tokenizer.json", held_out=0.1)
     assert special_ids(made.tokenizer, 291, ()).mask == 290
     with_sentinels = prepare(
-        [str(text)], tmp_path / "more", None, tmp_path / "tokenizer.json", 0.1, reserve=["sentinels:2"]
+        [str(text)], tmp_path / "more", tokenizer=tmp_path / "tokenizer.json", held_out=0.1, reserve=["sentinels:2"]
     )
     assert special_ids(with_sentinels.tokenizer, 293, ()) == SpecialIds(293, (), 290, (291, 292))
 

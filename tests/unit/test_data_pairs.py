@@ -26,7 +26,7 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.training.callback import Callback
 from archlab.training.train import train
-from subwords import llama_2
+from subwords import decode, llama_2
 from tiny import config
 
 FIELDS = PairFields(("en", "de"))
@@ -54,7 +54,7 @@ def write_jsonl(path: Path, pairs: Iterable[tuple[str, str]]) -> Path:
 
 def made(folder: Path, n: int = 300, **options: object) -> DataFolder:
     file = write_jsonl(folder / "a.jsonl", some_pairs(n))
-    return prepare([str(file)], folder / "data", VOCAB, None, 0.2, FIELDS, **options)  # pyright: ignore[reportArgumentType]
+    return prepare([str(file)], folder / "data", vocab_size=VOCAB, held_out=0.2, template=FIELDS, **options)  # pyright: ignore[reportArgumentType]
 
 
 def opened(folder: DataFolder) -> PairData:
@@ -66,7 +66,7 @@ def texts_of(data: DataFolder, split: str) -> list[tuple[str, str]]:
     tokens = getattr(data, split)
     documents = bytes(0) if not len(tokens) else tokens.read(0, len(tokens))
     starts = np.flatnonzero(documents == data.manifest.end_of_text)
-    texts = [bpe.decode(data.tokenizer, part) for part in np.split(documents, starts[1:])]
+    texts = [decode(data.tokenizer, part) for part in np.split(documents, starts[1:])]
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
@@ -81,7 +81,7 @@ def expected_window(data: DataFolder, pair: tuple[str, str], width: int) -> tupl
 def sources_of(data: DataFolder, windows: Windows) -> list[str]:
     assert windows.source_lengths is not None
     rows = zip(windows.tokens, windows.source_lengths, strict=True)
-    return [bpe.decode(data.tokenizer, tokens[: int(n)]) for tokens, n in rows]
+    return [decode(data.tokenizer, tokens[: int(n)]) for tokens, n in rows]
 
 
 # --- reading and splitting ----------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def written_tsv(kind: str, folder: Path, pairs: list[tuple[str, str]]) -> tuple[
 @pytest.mark.parametrize("kind", ["names", "numbers", "crlf", "mark", "packed"])
 def test_columns_of_a_tsv_file_are_read_by_name_or_number(kind: str, tmp_path: Path) -> None:
     file, fields = written_tsv(kind, tmp_path, some_pairs(100))
-    data = prepare([str(file)], tmp_path / "data", 300, None, 0.2, PairFields(fields))
+    data = prepare([str(file)], tmp_path / "data", vocab_size=300, held_out=0.2, template=PairFields(fields))
     assert sorted(texts_of(data, "train") + texts_of(data, "held_out")) == sorted(some_pairs(100))
 
 
@@ -126,7 +126,7 @@ def test_the_standard_library_has_no_pairs(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_tsv_file_without_pairs_is_still_one_text(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("one\ttwo\n" * 50)
-    data = prepare([str(tmp_path / "a.tsv")], tmp_path / "data", 300, None, 0.2)
+    data = prepare([str(tmp_path / "a.tsv")], tmp_path / "data", vocab_size=300, held_out=0.2)
     assert data.manifest.pairs is None
     assert sum(part.bytes for part in data.manifest.parts) == 400
 
@@ -177,7 +177,15 @@ def test_wrong_pairs_are_refused_with_their_place(
 
 def test_invalid_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [*some_pairs(100), ("", "x"), ("y", " "), ("z" * 70, "Z")])
-    data = prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+    data = prepare(
+        [str(file)],
+        tmp_path / "data",
+        vocab_size=VOCAB,
+        held_out=0.2,
+        template=FIELDS,
+        skip_invalid=True,
+        seq_len=SEQ_LEN,
+    )
     assert sorted(texts_of(data, "train") + texts_of(data, "held_out")) == sorted(some_pairs(100))
     assert data.manifest.invalid == 3
     assert [line.partition(": ")[2] for line in data.manifest.left_out[-1:]] == [
@@ -191,12 +199,20 @@ def test_long_pairs_that_are_left_out_do_not_disturb_the_split(lengths: tuple[in
     normal, long = some_pairs(400), [(f"{i}" * n, "x") for i, n in enumerate(lengths)]
     pairs = [*normal[:200], *long, *normal[200:]]
     file = write_jsonl(tmp_path / "a.jsonl", pairs)
-    data = prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+    data = prepare(
+        [str(file)],
+        tmp_path / "data",
+        vocab_size=VOCAB,
+        held_out=0.2,
+        template=FIELDS,
+        skip_invalid=True,
+        seq_len=SEQ_LEN,
+    )
     assert data.manifest.invalid == len(long)
     assert sorted(texts_of(data, "train") + texts_of(data, "held_out")) == sorted(normal)
     size = sum(len(source) + len(target) for source, target in normal)
     assert all(0.5 * size / 5 < fold.bytes < 1.5 * size / 5 for fold in data.manifest.folds)
-    whole = prepare([str(file)], tmp_path / "whole", VOCAB, None, 0.2, FIELDS)
+    whole = prepare([str(file)], tmp_path / "whole", vocab_size=VOCAB, held_out=0.2, template=FIELDS)
     assert sorted(texts_of(whole, "train") + texts_of(whole, "held_out")) == sorted(pairs)
     assert whole.manifest.rest.documents == 2 * len(long)
 
@@ -206,7 +222,15 @@ def test_folds_without_pairs_that_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"too few pairs remain .* \(20 invalid were left out\); allowed: more"
     ) as raised:
-        prepare([str(file)], tmp_path / "data", VOCAB, None, 0.2, FIELDS, skip_invalid=True, seq_len=SEQ_LEN)
+        prepare(
+            [str(file)],
+            tmp_path / "data",
+            vocab_size=VOCAB,
+            held_out=0.2,
+            template=FIELDS,
+            skip_invalid=True,
+            seq_len=SEQ_LEN,
+        )
     assert "a.jsonl:1: the source has 100 tokens" in str(raised.value)
     assert not (tmp_path / "data").exists()
 
@@ -218,7 +242,7 @@ def test_a_pair_fits_if_each_side_fits_into_half_a_window(side: str, longest: in
         folder = tmp_path / str(n)
         folder.mkdir()
         file = write_jsonl(folder / "a.jsonl", [*some_pairs(100), long])
-        data = opened(prepare([str(file)], folder / "data", VOCAB, None, 0.2, FIELDS))
+        data = opened(prepare([str(file)], folder / "data", vocab_size=VOCAB, held_out=0.2, template=FIELDS))
         if n == longest:
             data.windows(0, 0, 2, SEQ_LEN)
             data.held_out(SEQ_LEN, None)
@@ -230,18 +254,18 @@ def test_a_pair_fits_if_each_side_fits_into_half_a_window(side: str, longest: in
             data.held_out(SEQ_LEN, None)
         data.held_out(SEQ_LEN + 2, None)
         with pytest.raises(UserError, match=rf"^a\.jsonl:101: the {side} has {n} tokens"):
-            prepare([str(file)], folder / "short", VOCAB, None, 0.2, FIELDS, seq_len=SEQ_LEN)
+            prepare([str(file)], folder / "short", vocab_size=VOCAB, held_out=0.2, template=FIELDS, seq_len=SEQ_LEN)
 
 
 def test_plain_text_keeps_its_key_and_pairs_have_another_one(tmp_path: Path) -> None:
     """The key of plain text was written down before archlab knew pairs."""
     lines = (json.dumps({"text": f"hello world {i} " * (i % 7 + 1)}) for i in range(300))
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    plain = prepare([str(tmp_path / "a.jsonl")], tmp_path / "plain", 300, None, 0.2)
+    plain = prepare([str(tmp_path / "a.jsonl")], tmp_path / "plain", vocab_size=300, held_out=0.2)
     assert plain.manifest.key == "7b2eeab19293609332db40be292310e8a8c947c421d6e2bdc1bea0c10119c78e"
     assert not {"pairs", "inexact"} & json.loads((tmp_path / "plain" / "manifest.json").read_text()).keys()
     pairs = made(tmp_path)
-    assert len({pairs.manifest.key, prepare([str(tmp_path / "a.jsonl")], tmp_path / "b", 300, None, 0.2, FIELDS,
+    assert len({pairs.manifest.key, prepare([str(tmp_path / "a.jsonl")], tmp_path / "b", vocab_size=300, held_out=0.2, template=FIELDS,
                                             seq_len=SEQ_LEN).manifest.key}) == 2  # fmt: skip
 
 
@@ -359,7 +383,14 @@ def test_held_out_pairs_are_spread_evenly_and_only_the_bytes_of_targets_count(ki
     if kind == "sentencepiece":
         tokenizer = tmp_path / "tokenizer.json"
         tokenizer.write_text(llama_2().to_str())
-    data = prepare([str(file)], tmp_path / "data", None if tokenizer else VOCAB, tokenizer, 0.2, FIELDS)
+    data = prepare(
+        [str(file)],
+        tmp_path / "data",
+        vocab_size=None if tokenizer else VOCAB,
+        tokenizer=tokenizer,
+        held_out=0.2,
+        template=FIELDS,
+    )
     pairs = texts_of(data, "held_out")
     whole = opened(data).held_out(256, None)
     assert whole.bytes is not None
@@ -373,7 +404,7 @@ def test_held_out_pairs_are_spread_evenly_and_only_the_bytes_of_targets_count(ki
     index = np.arange(10) * len(pairs) // 10
     np.testing.assert_array_equal(some.tokens, whole.tokens[index])
     assert [text.replace(" ", "") for text in opened(data).beginnings(some)] == [
-        bpe.decode(data.tokenizer, bpe.encode(data.tokenizer, [pairs[i][0]])[0][:24]).strip() for i in index
+        decode(data.tokenizer, bpe.encode(data.tokenizer, [pairs[i][0]])[0][:24]).strip() for i in index
     ]
 
 

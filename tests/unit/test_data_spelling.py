@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
+import subwords
 from archlab.data import split
 from archlab.data import tokenizer as bpe
 from archlab.data.encoding import Encoded, by_rank, encode_pieces
@@ -30,7 +31,7 @@ def encode(tokenizer: Tokenizer, *texts: str) -> list[Encoded]:
 
 def decode(kind: str, ids: np.ndarray) -> str:
     """Decode with the library. Its byte-level decoder keeps the space that was put before the text."""
-    text = bpe.decode(MADE[kind], ids)
+    text = subwords.decode(MADE[kind], ids)
     return text.removeprefix(" ") if kind == "byte_level" else text
 
 
@@ -84,7 +85,7 @@ def test_a_document_in_pieces_has_no_space_at_their_borders(
         (tmp_path / "texts").mkdir(exist_ok=True)
         (tmp_path / "texts" / f"{n}.txt").write_text(text)
     (tmp_path / "tokenizer.json").write_text(MADE[kind].to_str())
-    data = prepare([str(tmp_path / "texts")], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.3)
+    data = prepare([str(tmp_path / "texts")], tmp_path / "data", tokenizer=tmp_path / "tokenizer.json", held_out=0.3)
     ids = np.concatenate([tokens.read(0, len(tokens)) for tokens in (data.train, data.held_out)])
     starts = np.flatnonzero(ids == data.manifest.end_of_text)
     found = [decode(kind, part[1:]) for part in np.split(ids, starts[1:])]
@@ -160,14 +161,16 @@ def test_the_token_that_begins_documents_is_refused_in_text_even_if_it_is_not_sp
     )
     (tmp_path / "tokenizer.json").write_text(state)
     (tmp_path / "plain.jsonl").write_text('{"text": "plain text"}\n' * 60)
-    data = prepare([str(tmp_path / "plain.jsonl")], tmp_path / "plain", None, tmp_path / "tokenizer.json", 0.3)
+    data = prepare(
+        [str(tmp_path / "plain.jsonl")], tmp_path / "plain", tokenizer=tmp_path / "tokenizer.json", held_out=0.3
+    )
     assert data.manifest.folds[0].documents > 1
     held_out = TextData([TextSource("text", data)]).held_out(len(data.held_out) - 1, None)
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == data.manifest.folds[0].bytes
     (tmp_path / "a.txt").write_text("plain text\n" * 20 + "a <|endoftext|> b\n" + "plain text\n" * 20)
     with pytest.raises(UserError, match=r"a\.txt contains the token <\|endoftext\|>"):
-        prepare([str(tmp_path / "a.txt")], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)
+        prepare([str(tmp_path / "a.txt")], tmp_path / "data", tokenizer=tmp_path / "tokenizer.json", held_out=0.1)
 
 
 def test_the_added_space_is_scored_but_stands_for_no_byte() -> None:

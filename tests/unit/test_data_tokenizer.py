@@ -14,6 +14,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.spelling import not_spelled, spelling
 from archlab.errors import UserError
 from archlab.infer.text import PublishedCodec
+from subwords import decode
 
 TEXT = [Path(ast.__file__).read_text(), "The cat sat on the mat; it's 1234 o'clock.\r\n" * 20]
 TOKENIZER = bpe.train(TEXT, 320)
@@ -23,7 +24,7 @@ SIZES = spelling(TOKENIZER).sizes
 @given(st.text() | st.text(alphabet=" \n\r\tab'é☃<|>") | st.just("a<|endoftext|>b"))
 def test_any_text_comes_back_and_every_byte_is_counted(text: str):
     [ids] = bpe.encode(TOKENIZER, [text])
-    assert bpe.decode(TOKENIZER, ids) == text
+    assert decode(TOKENIZER, ids) == text
     assert SIZES[ids].sum() == len(text.encode())
     assert 0 not in ids
 
@@ -47,7 +48,7 @@ def test_a_long_run_is_learned_from_in_parts():
     assert 64 <= spelling(learned).sizes.max() <= bpe.LONGEST_WORD
     for run in ("a" * 5000, "\n" * 5000, " " * 5000 + "a"):
         [ids] = bpe.encode(learned, [run])
-        assert bpe.decode(learned, ids) == run
+        assert decode(learned, ids) == run
 
 
 def test_the_parts_change_nothing_if_no_word_is_long(monkeypatch: pytest.MonkeyPatch):
@@ -142,10 +143,10 @@ def test_a_tokenizer_that_changes_the_text_is_recorded_when_it_does(tmp_path: Pa
     (tmp_path / "nfc.json").write_text(normalizing())
     (tmp_path / "plain.txt").write_text("plain text\n" * 50)
     (tmp_path / "decomposed.txt").write_text("cafe\u0301\n" * 50)
-    made = prepare([str(tmp_path / "plain.txt")], tmp_path / "a", None, tmp_path / "nfc.json", 0.1)
+    made = prepare([str(tmp_path / "plain.txt")], tmp_path / "a", tokenizer=tmp_path / "nfc.json", held_out=0.1)
     assert made.manifest.vocab_size == 320
     assert made.manifest.inexact is None
-    made = prepare([str(tmp_path / "decomposed.txt")], tmp_path / "b", None, tmp_path / "nfc.json", 0.1)
+    made = prepare([str(tmp_path / "decomposed.txt")], tmp_path / "b", tokenizer=tmp_path / "nfc.json", held_out=0.1)
     assert made.manifest.inexact is not None
     assert made.manifest.inexact.startswith("decomposed.txt: the tokenizer changes its text ('cafe\\u0301")
 

@@ -1,6 +1,7 @@
 """Hugging Face folders that are damaged, contradict themselves or link out of the folder, and invalid config.json."""
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
 import archlab
@@ -432,8 +434,6 @@ def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The tokenizer is like Llama 2's: ▁ for spaces, byte fallback, and a token that begins a text."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, processors
-
     vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{b:02X}>": 3 + b for b in range(256)}}
     vocab |= {token: 259 + i for i, token in enumerate("▁abcdefghijklmnopqrstuvwxyz")}
     tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
@@ -462,6 +462,39 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     tokenizer.save(str(hf / "tokenizer.json"))
     assert app.main(["generate", str(hf)]) == 2
     assert "no file of the model names a token that begins a text" in capsys.readouterr().err
+
+
+def save_byte_level_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of 256 bytes without special tokens into a folder, whose config.json then names none."""
+    names = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    change(folder, bos_token_id=None, eos_token_id=None)
+
+
+def test_python_continues_a_text_as_the_command_does(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_byte_level_tokenizer(hf)
+    ours = archlab.generate(archlab.from_pretrained(hf), "so", max_new_tokens=8)
+    assert "note:" not in capsys.readouterr().err
+    assert app.main(["generate", str(hf), "--prompt", "so", "--max-new-tokens", "8", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out == f"{ours}\n"
+
+
+def test_an_imported_run_that_was_trained_on_a_task_has_no_text(
+    hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_byte_level_tokenizer(hf)
+    run = tmp_path / "run"
+    archlab.import_model(hf, run)
+    settings = ["data.task.kind=recall", "train.seq_len=32", "train.batch_tokens=32", "train.tokens=64"]
+    assert app.main(["train", str(run), "--out", str(run), "train.eval_tokens=64", *settings]) == 0
+    why = "was trained on a task (Recall"
+    with pytest.raises(UserError, match=re.escape(why)):
+        archlab.generate(archlab.from_pretrained(run), "so")
+    capsys.readouterr()
+    assert app.main(["generate", str(run), "--prompt", "so"]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_text_for_a_model_without_tokenizer(

@@ -5,8 +5,8 @@ import pytest
 
 from archlab.cli import app
 from archlab.exchange.configs import load_config
-from archlab.infer import measure as calibrate
-from archlab.infer.clock import Clocked
+from archlab.measuring import measure as calibrate
+from archlab.measuring.clock import Clocked
 from archlab.pricing.hardware import Measurements, Rate, Rates, keep_measured, load_hardware
 from archlab.pricing.pass_time import features, predicted, untimed
 from archlab.pricing.summary import cost

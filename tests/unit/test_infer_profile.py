@@ -10,8 +10,8 @@ from torch import library
 from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.infer.clock import time_by_kind
-from archlab.infer.speed import decoding_speed, profile
+from archlab.measuring.clock import time_by_kind
+from archlab.measuring.speed import decoding_speed, profile
 from archlab.model.attention import MultiHeadAttention
 from archlab.model.decoder import Head, TokenEmbedding
 from archlab.model.mlp import MLP
@@ -67,7 +67,7 @@ SLOW = [
 def test_the_time_of_a_part_is_that_of_its_modules(part, module, is_slow, is_backward, monkeypatch):
     """Let the time pass only in the modules of one part, in the forward or in the backward pass."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("archlab.infer.clock.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr("archlab.measuring.clock.time", SimpleNamespace(perf_counter=lambda: clock.now))
 
     def wait(x):
         clock.now += 1
@@ -102,7 +102,7 @@ def test_a_profiler_that_may_not_observe_the_gpu_gives_no_shares(monkeypatch):
     """It then records only the calls of the driver, which take no time on the GPU."""
     call = SimpleNamespace(key="cudaLaunchKernel", self_device_time_total=0.0)
     seen = SimpleNamespace(key_averages=lambda: [call])
-    monkeypatch.setattr("archlab.infer.clock.profile", lambda activities: nullcontext(seen))
+    monkeypatch.setattr("archlab.measuring.clock.profile", lambda activities: nullcontext(seen))
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     assert time_by_kind(lambda: None, "cuda") == {}
 

@@ -34,6 +34,7 @@ from archlab.infer.session import Session
 from archlab.infer.stop_strings import StopStrings
 from archlab.infer.text import PublishedCodec, RunCodec, best_text, stream_text
 from archlab.model.decoder import Decoder
+from subwords import decode
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
 TOKENIZER = bpe.train([TEXT], 300)
@@ -60,7 +61,7 @@ def writing(tokens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
 def pieces(tokens: list[int], stop: str | list[str] = ()) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         writing(tokens, patch)
-        return list(stream_text(tiny(), TOKENIZER, "", 1000, stop=stop))
+        return list(stream_text(tiny(), RunCodec(TOKENIZER), "", 1000, stop=stop))
 
 
 def test_tokens_that_the_tokenizer_does_not_have_are_never_chosen() -> None:
@@ -72,7 +73,7 @@ def test_tokens_that_the_tokenizer_does_not_have_are_never_chosen() -> None:
     prompt = torch.tensor([[END]])
     assert generate(larger, prompt, 20).max() >= TOKENIZER.get_vocab_size()
     for sampling in (Sampling(), Sampling(1.0, seed=1), Sampling(0.9, top_p=0.8, repetition_penalty=1.3, seed=2)):
-        texts = ["".join(stream_text(model, TOKENIZER, "the", 20, sampling)) for model in (larger, exact)]
+        texts = ["".join(stream_text(model, RunCodec(TOKENIZER), "the", 20, sampling)) for model in (larger, exact)]
         assert texts[0] == texts[1] != ""
     codec = RunCodec(TOKENIZER)
     found = [best_text(model, codec, "the", 12, alpha=9) for model in (larger, exact)]
@@ -150,7 +151,7 @@ def test_any_text_comes_back(text: str) -> None:
 @pytest.mark.slow
 def test_any_tokens_give_the_text_of_decode_except_for_an_unfinished_end(tokens: list[int]) -> None:
     kept = tokens[: tokens.index(END)] if END in tokens else tokens
-    whole = bpe.decode(TOKENIZER, kept)
+    whole = decode(TOKENIZER, kept)
     data = b"".join(BYTES[t] for t in kept)
     unfinished = next((n for n in (1, 2, 3) if data[-n:].decode(errors="ignore") == "" and _may_go_on(data[-n:])), 0)
     assert "".join(pieces(tokens)) == (whole.removesuffix("\ufffd") if unfinished else whole)
@@ -326,13 +327,13 @@ def test_nothing_is_written_after_a_stop_string(monkeypatch: pytest.MonkeyPatch)
     writing(by_bytes("ab.cd"), monkeypatch)
     add = codec._Utf8Decoder.add
     monkeypatch.setattr(codec._Utf8Decoder, "add", lambda self, raw: seen.append(raw) or add(self, raw))
-    assert "".join(stream_text(tiny(), TOKENIZER, "", 99, stop=".")) == "ab"
+    assert "".join(stream_text(tiny(), RunCodec(TOKENIZER), "", 99, stop=".")) == "ab"
     assert seen == [b"a", b"b", b"."]
 
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UserError, match="stop: ''"):
-        stream_text(tiny(), TOKENIZER, "x", stop=["a", ""])
+        stream_text(tiny(), RunCodec(TOKENIZER), "x", stop=["a", ""])
 
 
 # --- with a model ------------------------------------------------------------------------------------------
@@ -347,7 +348,7 @@ def test_the_text_is_that_of_the_tokens(prompt: str) -> None:
         sampling = Sampling(temperature=1.0, seed=seed)
         tokens = [int(t) for t in Session(model, ids, capacity=60).write(40, sampling, END)]
         data = b"".join(BYTES[t] for t in tokens)
-        shown.append("".join(stream_text(model, TOKENIZER, prompt, 40, sampling)))
+        shown.append("".join(stream_text(model, RunCodec(TOKENIZER), prompt, 40, sampling)))
         assert data.decode(errors="replace").rstrip("\ufffd") == shown[-1].rstrip("\ufffd")
     assert len(set(shown)) == 10
     assert any("\ufffd" in text for text in shown)
@@ -356,14 +357,14 @@ def test_the_text_is_that_of_the_tokens(prompt: str) -> None:
 def test_a_prompt_beyond_learned_positions_is_refused_before_anything_is_shown() -> None:
     model = tiny("model.position.kind=learned")
     with pytest.raises(UserError, match=r"prompt: 32 tokens; allowed: up to 31.*max_seq_len = 32"):
-        stream_text(model, TOKENIZER, "\x01" * 32)
-    list(stream_text(model, TOKENIZER, "\x01" * 31))
+        stream_text(model, RunCodec(TOKENIZER), "\x01" * 32)
+    list(stream_text(model, RunCodec(TOKENIZER), "\x01" * 31))
 
 
 def test_a_text_beyond_the_length_of_the_model_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    list(stream_text(tiny(), TOKENIZER, "\x01" * 28, 4))
+    list(stream_text(tiny(), RunCodec(TOKENIZER), "\x01" * 28, 4))
     assert capsys.readouterr().err == ""
-    list(stream_text(tiny(), TOKENIZER, "\x01" * 100, 4))
+    list(stream_text(tiny(), RunCodec(TOKENIZER), "\x01" * 100, 4))
     note = "the model is built for at most 32 tokens (model.max_seq_len), but the text may have 104"
     assert capsys.readouterr().err == f"note: {note}\n"
 
@@ -375,9 +376,9 @@ def test_writing_ends_at_the_end_of_learned_positions() -> None:
         asked = []
         write = Session.write
         patch.setattr(Session, "write", lambda s, n, *a, **k: asked.append(n) or write(s, n, *a, **k))
-        list(stream_text(model, TOKENIZER, "\x01" * 9, 500, sampling))
+        list(stream_text(model, RunCodec(TOKENIZER), "\x01" * 9, 500, sampling))
     assert asked == [32 - 10 + 1]
-    greedy = "".join(stream_text(model, TOKENIZER, "\x01" * 28, 500))
+    greedy = "".join(stream_text(model, RunCodec(TOKENIZER), "\x01" * 28, 500))
     assert best_text(model, codec.RunCodec(TOKENIZER), "\x01" * 28, 500, beams=1) == greedy
 
 
@@ -420,7 +421,7 @@ def test_generate_prints_the_prompt_and_what_follows(run_folder: Path, capsys: p
     text = output(capsys, str(run_folder), "--prompt", "日本", *settings)
     sampling = Sampling(1.0, 50, 0.95, 0.01, 1.1, 3)
     model = loaded(run_folder)
-    assert text == "日本" + "".join(stream_text(model, TOKENIZER, "日本", 30, sampling)) + "\n"
+    assert text == "日本" + "".join(stream_text(model, RunCodec(TOKENIZER), "日本", 30, sampling)) + "\n"
     assert output(capsys, str(run_folder), "--prompt", "日本", *settings) == text
     whole = output(capsys, str(run_folder), *settings)
     stop = next(c for c in whole[5:] if c.isprintable())

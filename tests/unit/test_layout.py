@@ -16,8 +16,8 @@ from archlab.families.registry import FAMILIES
 
 HOME = Path(archlab.__file__).parent
 FLOORS = (
-    "config", "model", "pricing", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "transplant", "testing", "data", "training", "infer", "study",
-    "evidence", "report", "ui", "cli",
+    "config", "model", "pricing", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "transplant", "testing", "data", "training", "infer", "measuring",
+    "study", "evidence", "report", "ui", "cli",
 )  # fmt: skip
 
 

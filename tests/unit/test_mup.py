@@ -14,7 +14,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.save import save_pretrained
-from archlab.infer.coordinates import coordinate_check
+from archlab.measuring.coordinates import coordinate_check
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
 from archlab.sizing.resize import at_width

@@ -117,7 +117,7 @@ def test_the_hidden_state_does_not_depend_on_the_answer(visibility: str, task: T
 def test_reserved_tokens_are_the_ids_that_a_task_leaves_free() -> None:
     for task in TASKS:
         with_mask, without = TaskData(task, 41, 5, ("mask",)), TaskData(task, 40, 5)
-        assert (with_mask.special.mask, with_mask.special.n_tokens) == (40, 41)
+        assert (with_mask.special.mask, with_mask.special.vocab_size) == (40, 41)
         assert without.special.mask is None
         for seed in range(3):
             np.testing.assert_array_equal(

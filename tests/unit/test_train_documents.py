@@ -12,15 +12,14 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
 from archlab.data.training_data import Windows
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.training.callback import Printing
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import update
 from archlab.training.train import train
+from scores import evaluate, score
 
 END, DEVICE = 0, Device("cpu", torch.float32)
 WINDOW = np.array([[4, 5, 6, END, 7, 8, 9, 3, END, END, 2, 5, 5]])

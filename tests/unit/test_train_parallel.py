@@ -11,7 +11,7 @@ from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
-from archlab.training.checks import check_dealt, check_divided, check_shares
+from archlab.training.checks import check_context_parallel, check_expert_parallel, check_tensor_parallel
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device
 from archlab.training.shard import _evenly_divided
@@ -72,15 +72,15 @@ def test_what_does_not_divide_the_processes_is_refused(sizes, message):
 )  # fmt: skip
 def test_components_that_cannot_be_shared_are_refused_by_name(changes, message):
     with pytest.raises(ConfigError, match=message) as refused:
-        check_shares(model(*changes), 4)
+        check_tensor_parallel(model(*changes), 4)
     assert {problem.path for problem in refused.value.problems} == {"parallel.tensor"}
 
 
 def test_experts_that_cannot_be_dealt_are_refused():
     with pytest.raises(ConfigError, match="2, but no layer has experts; allowed: 1"):
-        check_dealt(model(), 2)
+        check_expert_parallel(model(), 2)
     with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be divided evenly among 3 devices"):
-        check_dealt(model("model.mlp.kind=moe"), 3)
+        check_expert_parallel(model("model.mlp.kind=moe"), 3)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,15 @@ def test_experts_that_cannot_be_dealt_are_refused():
         ),
         (["model.dropout.embedding=0.1"], "2; model.dropout would drop different activations than in one process"),
         (["model.dropout.branch=0.1"], "2; model.dropout would drop different activations than in one process"),
-        (["data.task={kind: recall}"], "2; data.task scores only some tokens of a window"),
         (["train.seq_len=66"], "2; windows have 66 tokens; allowed: a multiple of 4"),
     ],
 )
 def test_windows_that_cannot_be_divided_are_refused_by_name(changes, message):
     config = load_config("tiny-llama", *changes)
     with pytest.raises(ConfigError, match=message) as refused:
-        check_divided(config, resolve_train(config).seq_len, 2)
+        check_context_parallel(config, resolve_train(config).seq_len, 2)
     assert {problem.path for problem in refused.value.problems} == {"parallel.context"}
-    check_divided(load_config("tiny-llama", "model.mlp.kind=moe"), 128, 2)
+    check_context_parallel(load_config("tiny-llama", "model.mlp.kind=moe"), 128, 2)
 
 
 def test_more_processes_than_gpus_are_refused():

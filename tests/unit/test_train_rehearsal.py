@@ -5,7 +5,7 @@ import numpy as np
 from archlab.config.check import validate
 from archlab.config.schema import Config
 from archlab.data.tasks.task_data import TaskData
-from archlab.infer import speed as rehearsal
+from archlab.measuring import speed as rehearsal
 from tiny import MODEL, TRAIN
 
 

@@ -79,8 +79,12 @@ def test_the_same_tokens_may_lie_elsewhere_but_other_tokens_are_refused(claimed,
     claimed.claim(config(data="/elsewhere"), ENV, tokenizer)
     with pytest.raises(UserError, match=r"data.path: python-stdlib in the folder, /elsewhere in the new config"):
         claimed.claim(config(data="/elsewhere"), {**ENV, "corpus": "other"}, tokenizer)
-    with pytest.raises(UserError, match="the run began with corpus c0ffee and cannot continue with other"):
+    with pytest.raises(UserError) as refused:
         claimed.claim(config(), {**ENV, "corpus": "other"}, tokenizer)
+    assert str(refused.value) == (
+        f"{claimed.path}: data.path: python-stdlib has changed since the run began (fingerprint c0ffee, now other); "
+        "restore it to continue the run, or choose another folder"
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,19 +22,19 @@ from archlab.data.batch import HeldOut, next_token
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
-from archlab.infer import speed
-from archlab.infer.speed import rehearse
+from archlab.measuring import speed
+from archlab.measuring.speed import rehearse
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
 from archlab.training import compiling, loss
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.loss import Routers, objective
 from archlab.training.optim import Treatment, groups_by_role, make_optimizer
 from archlab.training.parallel import ContextGroup
 from archlab.training.step import update
 from archlab.training.world import ALONE
+from scores import evaluate
 from tiny import config
 
 CPU = Device("cpu", torch.float32)

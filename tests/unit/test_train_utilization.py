@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from archlab.cli import app
-from archlab.infer.speed import training_speed
+from archlab.measuring.speed import training_speed
 from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.run_folder import RunFolder

@@ -10,7 +10,7 @@ from archlab.console import console
 from archlab.pricing.memory import Format
 
 if TYPE_CHECKING:
-    from archlab.infer.speed import Profile, Speed
+    from archlab.measuring.speed import Profile, Speed
 
 app = verb_with_subcommands("bench")
 
@@ -33,7 +33,7 @@ def train(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 10, j
     json
         Print JSON.
     """
-    from archlab.infer.speed import training_speed
+    from archlab.measuring.speed import training_speed
 
     check_effect(overrides, "bench train")
     speed = training_speed(load_with_notes(config, overrides), steps)
@@ -76,7 +76,7 @@ def decode(
     json
         Print JSON.
     """
-    from archlab.infer.speed import decoding_speed
+    from archlab.measuring.speed import decoding_speed
 
     check_effect(overrides, "bench decode")
     speed = decoding_speed(load_with_notes(config, overrides), batch, context, steps, dtype, compiled=compile)
@@ -101,7 +101,7 @@ def profile(config: ConfigName, /, *overrides: Override, steps: AtLeastOne = 5, 
     json
         Print JSON.
     """
-    from archlab.infer.speed import profile as training_profile
+    from archlab.measuring.speed import profile as training_profile
 
     check_effect(overrides, "profile")
     step = training_profile(load_with_notes(config, overrides), steps)

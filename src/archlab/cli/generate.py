@@ -72,8 +72,6 @@ def run(
     compile
         Compile a decoding step. This takes up to a minute and halves the time per token.
     """
-    import torch
-
     from archlab.errors import UserError
     from archlab.exchange.configs import find_folder
     from archlab.infer.beams import ALPHA
@@ -104,8 +102,7 @@ def run(
             "--source cannot be combined with --chat, which puts --prompt into the message of a user; leave it out"
         )
     codec = chat_codec(load_codec(home), home) if chat else load_codec(home)
-    torch_dtype = getattr(torch, dtype) if dtype else None
-    model = from_pretrained(home, torch_dtype, device_type)
+    model = from_pretrained(home, dtype, device_type)
     model = to_int8(model) if int8 else model
     if beams:
         pieces = [

@@ -26,7 +26,7 @@ def run(name: DeviceName = THIS, /, *, measure: Flag = False, json: Flag = False
     if measure:
         if name != THIS:
             raise UserError(f"--measure measures this machine, not {name!r}; type: archlab hardware --measure")
-        from archlab.infer.measure import measure_hardware
+        from archlab.measuring.measure import measure_hardware
 
         measure_hardware()
     device = load_hardware(name)

@@ -64,26 +64,26 @@ def run(
         return
     if steps is not None:
         raise UserError("--steps belongs to the coordinate check; add --widths, or leave out --steps")
-    from archlab.infer.probe import probe
-    from archlab.report.probe.tables import print_tables, start_tables
+    from archlab.measuring.probe import probe
+    from archlab.report.probe.tables import print_tables, probe_tables
     from archlab.training.probes import training_probes
 
     configs = load_several(config, more)
     measured = probe(*configs.values(), context=context, names=[*configs])
-    starts = dict(zip(configs, measured, strict=True))
+    probes = dict(zip(configs, measured, strict=True))
     trained = {name: rows for name in configs if (rows := training_probes(Path(name)))}
     if json:
         answers = [
-            {"config": name, **start.as_json(), **({"training": trained[name]} if name in trained else {})}
-            for name, start in starts.items()
+            {"config": name, **probed.as_json(), **({"training": trained[name]} if name in trained else {})}
+            for name, probed in probes.items()
         ]
         print_json(answers if len(answers) > 1 else answers[0])
         return
-    tables = start_tables(starts, trained)
+    tables = probe_tables(probes, trained)
     if html is not None:
         from archlab.report.probe.page import write_probes
 
-        print(write_probes(starts, trained, tables, html))
+        print(write_probes(probes, trained, tables, html))
         return
     print_tables(console(), tables)
 
@@ -97,8 +97,8 @@ def _over_widths(
     *,
     json: bool,
 ) -> None:
-    from archlab.infer.coordinates import STEPS, coordinate_check
-    from archlab.infer.probe import shared_context
+    from archlab.measuring.coordinates import STEPS, coordinate_check
+    from archlab.measuring.probe import shared_context
     from archlab.report.probe.tables import over_widths, print_tables
 
     context, steps = context or shared_context(configs.values()), steps or STEPS

@@ -11,7 +11,7 @@ import numpy as np
 
 from archlab.data.training_data import Windows, rows_of
 
-Measure = Literal["bits_per_byte", "accuracy", "denoising_loss"]
+ScoreName = Literal["bits_per_byte", "accuracy", "denoising_loss"]
 """Name of the score of a run: bits per byte of text, the fraction of a task's answers that are right, or the loss per
 hidden token."""
 
@@ -84,7 +84,7 @@ class HeldOut:
     """Indices of the windows of each part of a mixture, int64, by the name of the part. Empty without a mixture."""
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> ScoreName:
         """Name of the score."""
         if self.hides_tokens:
             return "denoising_loss"

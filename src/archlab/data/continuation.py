@@ -10,7 +10,7 @@ import numpy as np
 
 from archlab.config.objective import Masked, Mixture, Objective, Prefix, SpanCorruption, TokensRead
 from archlab.data.batch import Batch, HeldOut, document_ids
-from archlab.data.mixing import fitted
+from archlab.data.objective_mixture import fitted
 from archlab.data.objectives import Batches
 from archlab.data.reserved import SpecialIds
 from archlab.data.training_data import Windows

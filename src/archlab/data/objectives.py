@@ -27,7 +27,7 @@ from archlab.config.schema import Config
 from archlab.config.tasks import BLANK
 from archlab.config.tasks.transduction import Transduction
 from archlab.data.batch import Batch, HeldOut, document_ids, next_token
-from archlab.data.mixing import fitted, interleaved, windows_of_parts
+from archlab.data.objective_mixture import fitted, interleaved, windows_of_parts
 from archlab.data.reserved import SpecialIds, reserved_names
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import TrainingData, Windows
@@ -183,7 +183,7 @@ def _masked(objective: Masked, windows: Windows, special: SpecialIds, separator:
     order_NT = np.lexsort((dice.bits("hidden tokens", n_tokens), ~may_hide_NT))
     hidden_NT = np.argsort(order_NT) < count_N[:, None]
     share_NT = dice.bits("replacements", n_tokens) / 2.0**64
-    random_NT = dice.below("random tokens", n_tokens, special.n_tokens)
+    random_NT = dice.below("random tokens", n_tokens, special.vocab_size)
     replaced_NT = np.where(share_NT < objective.mask + objective.random, random_NT, text_NT)
     replaced_NT = np.where(share_NT < objective.mask, special.mask, replaced_NT)
     return Batch(np.where(hidden_NT, replaced_NT, text_NT), text_NT, hidden_NT, document_ids(text_NT, separator))

@@ -11,17 +11,20 @@ from archlab.config.core.text import Shown
 from archlab.config.objective import DataForm
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Task
+from archlab.data import tokenizer as bpe
 from archlab.data.chat_data import ChatData
-from archlab.data.corpus import HUB
+from archlab.data.corpus import HUB, Corpus
 from archlab.data.pair_data import PairData
-from archlab.data.prepare import corpus_of, open_data, split_of
+from archlab.data.prepare import Recipe, build, split_of
+from archlab.data.reserved import special_ids
 from archlab.data.shards import MANIFEST, DataFolder
 from archlab.data.tasks.task_data import N_FOLDS, TaskData, form_of_task
+from archlab.data.template import TEXT, PairFields
 from archlab.data.text_data import TextData, TextSource
 from archlab.data.training_data import TrainingData
-from archlab.errors import UserError
-from archlab.files import expand_user
-from archlab.hf.folder import TOKENIZER
+from archlab.errors import UserError, at
+from archlab.files import cache_folder, expand_user
+from archlab.hf.folder import TOKENIZER, download, is_hub_id
 from archlab.pricing.units import decimal
 
 
@@ -86,6 +89,68 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
         yield source
 
 
+def open_data(config: DataConfig, vocab_size: int, field: str = "data.path") -> DataFolder:
+    """Open the data of a run: a data folder, or text. `field` is the field that names it.
+
+    Text is encoded once, with a tokenizer of at most `vocab_size` tokens, and kept in the cache folder. Raise UserError
+    if the fold, `held_out` or the vocabulary size does not match the data.
+    """
+    path = expand_user(config.path)
+    is_folder = (path / MANIFEST).is_file()
+    data = _open_folder(config, path, field) if is_folder else _open_text(config, vocab_size, field)
+    if data.manifest.vocab_size > vocab_size:
+        special = special_ids(data.tokenizer, data.manifest.vocab_size, data.document_tokens)
+        mask, n_sentinels = special.mask is not None, len(special.sentinels)
+        reserved = ["mask"] * mask + [f"sentinels:{n_sentinels}"] * bool(n_sentinels)
+        including = f", including {', '.join(reserved)}" if reserved else ""
+        problem = f"{config.path} has {data.manifest.vocab_size} token ids{including}"
+        raise UserError(f"model.vocab_size is {vocab_size}; {problem}; allowed: {data.manifest.vocab_size} or more")
+    return data
+
+
+def _open_folder(config: DataConfig, path: Path, field: str) -> DataFolder:
+    data = DataFolder.open(path, config.fold, config.excluded_folds)
+    for name in ("held_out", "reserve", "pairs"):
+        value = getattr(config, name)
+        if value != DataConfig.model_fields[name].default:
+            shown = list(value) if isinstance(value, tuple) else value
+            hint = f"remove this setting, or make another folder with `archlab data --{name.replace('_', '-')}`"
+            raise UserError(f"data.{name} is {shown}, but {path} is a complete data folder; {hint}")
+    if file := _tokenizer_file(config):
+        tokenizer = bpe.load(file)
+        with at(field):
+            bpe.check_same(tokenizer, data.tokenizer, str(config.tokenizer), str(path))
+    return data
+
+
+def _open_text(config: DataConfig, vocab_size: int, field: str) -> DataFolder:
+    corpus = _corpus_of(config)
+    with at(field):
+        list(corpus.files())
+    tokenizer = _tokenizer_file(config)
+    recipe = Recipe(corpus, config.held_out, vocab_size, tokenizer, config.reserve, vocab_field="model.vocab_size")
+    return build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold, config.excluded_folds)
+
+
+def _tokenizer_file(config: DataConfig) -> Path | None:
+    """Return the folder or file of `data.tokenizer`, or None. A hub id must be in the hub's cache or is downloaded."""
+    if config.tokenizer is None:
+        return None
+    path = expand_user(config.tokenizer)
+    if path.exists():
+        return path
+    if is_hub_id(config.tokenizer):
+        return download(config.tokenizer)
+    raise UserError(
+        f"data.tokenizer: {path}: no such file or folder; allowed: a tokenizer.json, its folder or a hub id"
+    )
+
+
+def _corpus_of(config: DataConfig) -> Corpus:
+    """Return the texts or pairs of `data.path`."""
+    return Corpus([config.path], PairFields(config.pairs) if config.pairs else TEXT)
+
+
 class AboutText(Base):
     """Names, size and number of folds of a text or of a mixture of texts."""
 
@@ -142,7 +207,7 @@ def _texts(config: DataConfig) -> Iterator[AboutText]:
             manifest = DataFolder.open(expand_user(path)).manifest
             yield AboutText(names=(path,), bytes=sum(p.bytes for p in manifest.parts), n_folds=len(manifest.folds))
         else:
-            corpus = corpus_of(config.model_copy(update={"path": path}))
+            corpus = _corpus_of(config.model_copy(update={"path": path}))
             split = split_of(corpus, config.held_out)
             yield AboutText(names=(str(corpus),), bytes=split.bytes, n_folds=len(split.cuts))
 

@@ -1,11 +1,11 @@
-"""Prepare data folders from text, and open the text or data folder that a config's `data.path` names."""
+"""Prepare data folders from text."""
 
 import errno
 import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -14,22 +14,22 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from archlab.config.core.text import note
-from archlab.config.schema import INSTALLED_TEXTS, DataConfig
+from archlab.config.schema import INSTALLED_TEXTS
 from archlab.data import tokenizer as bpe
 from archlab.data.chat_encoding import ChatEncoder
 from archlab.data.corpus import HUB, Corpus
 from archlab.data.encoding import Encoded, encode_pieces
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.pair_limits import FittingPairs
-from archlab.data.reserved import reserve_tokens, reserved_names, special_ids
+from archlab.data.reserved import reserve_tokens, reserved_names
 from archlab.data.shards import FORMAT, MANIFEST, ChatFacts, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
 from archlab.data.template import TEXT, ChatFields, PairFields, RecordTemplate, TextTemplate
 from archlab.digests import sha256
-from archlab.errors import UserError, at
-from archlab.files import cache_folder, expand_user, folder_atomic
+from archlab.errors import UserError
+from archlab.files import expand_user, folder_atomic
 from archlab.hf.chat_template import ChatTemplate
-from archlab.hf.folder import CHAT_TEMPLATE, TOKENIZER, download, is_hub_id
+from archlab.hf.folder import CHAT_TEMPLATE, TOKENIZER
 from archlab.interrupt import raise_if_interrupted
 from archlab.pricing.units import decimal
 from archlab.progress import Bar, doing
@@ -40,9 +40,6 @@ TOKENIZER_CHARACTERS = 16_000_000
 
 Seen: TypeAlias = Callable[[int], None]
 """Callback that is called after each encoded piece of text, with the number of bytes of the piece."""
-
-Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
-"""Function from the approximate total number of bytes to a context manager that yields a `Seen` callback."""
 
 
 class _EncodingProgress:
@@ -61,32 +58,31 @@ class _EncodingProgress:
 
 
 @contextmanager
-def is_drawn(total: int) -> Iterator[Seen]:
-    """Show a progress bar, but only in a terminal."""
-    with Bar(seconds_between_lines=None) as bar:
-        yield _EncodingProgress(bar, total)
+def encoding_progress(total: int, *, prints: bool) -> Iterator[Seen]:
+    """Show the progress and speed of encoding about `total` bytes in a terminal.
 
-
-@contextmanager
-def shown(total: int) -> Iterator[Seen]:
-    """Show the progress and speed of encoding. At the end, print the number of encoded bytes and the speed."""
-    with Bar() as bar:
+    If `prints` is true, show it also where there is no terminal. Then print the number of encoded bytes and the speed
+    at the end.
+    """
+    with Bar() if prints else Bar(seconds_between_lines=None) as bar:
         yield (encoding := _EncodingProgress(bar, total))
-    bar.print(f"tokenized {encoding}")
+    if prints:
+        bar.print(f"tokenized {encoding}")
 
 
 def prepare(
     source: list[str],
     out: Path,
-    vocab_size: int | None,
-    tokenizer: Path | None,
-    held_out: float,
+    *,
+    vocab_size: int | None = None,
+    tokenizer: Path | None = None,
+    held_out: float = 0.05,
     template: RecordTemplate = TEXT,
     skip_invalid: bool = False,
     workers: int = 1,
-    progress: Progress = is_drawn,
     reserve: Sequence[str] = (),
     seq_len: int | None = None,
+    prints: bool = False,
 ) -> DataFolder:
     """Create a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
@@ -97,6 +93,7 @@ def prepare(
         workers: Number of parallel workers. This number does not change the tokens.
         reserve: Special tokens to add, as in `data.reserve`. A learned tokenizer includes them in `vocab_size`.
         seq_len: Length of the windows that every pair or conversation must fit into. None: they may have any length.
+        prints: Whether to show the progress also without a terminal (see `encoding_progress`).
 
     If `out` already is this data folder, check all its bytes and open it. Raise UserError if `out` contains anything
     else.
@@ -111,66 +108,8 @@ def prepare(
             f"found none in {Corpus(source)}; leave the option out"
         )
     clear_cache()
-    recipe = _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer, reserve, seq_len)
-    return _build(recipe, out, workers=workers, progress=progress)
-
-
-def open_data(config: DataConfig, vocab_size: int, field: str = "data.path") -> DataFolder:
-    """Open the data of a run: a data folder, or text. `field` is the field that names it.
-
-    Text is encoded once, with a tokenizer of at most `vocab_size` tokens, and kept in the cache folder. Raise UserError
-    if the fold, `held_out` or the vocabulary size does not match the data.
-    """
-    path = expand_user(config.path)
-    if (path / MANIFEST).is_file():
-        data = DataFolder.open(path, config.fold, config.excluded_folds)
-        if config.held_out != DataConfig().held_out:
-            hint = "remove this setting, or make another folder with `archlab data --held-out`"
-            raise UserError(f"data.held_out is {config.held_out}, but {path} is a complete data folder; {hint}")
-        if config.reserve:
-            hint = "remove this setting, or make another folder with `archlab data --reserve`"
-            raise UserError(f"data.reserve is {list(config.reserve)}, but {path} is a complete data folder; {hint}")
-        if config.pairs:
-            hint = "remove this setting, or make another folder with `archlab data --pairs`"
-            raise UserError(f"data.pairs is {list(config.pairs)}, but {path} is a complete data folder; {hint}")
-    else:
-        corpus = corpus_of(config)
-        with at(field):
-            list(corpus.files())
-        tokenizer = _tokenizer_file(config)
-        recipe = _Recipe(corpus, config.held_out, vocab_size, tokenizer, config.reserve, vocab_field="model.vocab_size")
-        data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold, config.excluded_folds)
-    if (file := _tokenizer_file(config)) and (path / MANIFEST).is_file():
-        tokenizer = bpe.load(file)
-        with at(field):
-            bpe.check_same(tokenizer, data.tokenizer, str(config.tokenizer), str(path))
-    if data.manifest.vocab_size > vocab_size:
-        special = special_ids(data.tokenizer, data.manifest.vocab_size, data.document_tokens)
-        mask, n_sentinels = special.mask is not None, len(special.sentinels)
-        reserved = ["mask"] * mask + [f"sentinels:{n_sentinels}"] * bool(n_sentinels)
-        including = f", including {', '.join(reserved)}" if reserved else ""
-        problem = f"{config.path} has {data.manifest.vocab_size} token ids{including}"
-        raise UserError(f"model.vocab_size is {vocab_size}; {problem}; allowed: {data.manifest.vocab_size} or more")
-    return data
-
-
-def _tokenizer_file(config: DataConfig) -> Path | None:
-    """Return the folder or file of `data.tokenizer`, or None. A hub id must be in the hub's cache or is downloaded."""
-    if config.tokenizer is None:
-        return None
-    path = expand_user(config.tokenizer)
-    if path.exists():
-        return path
-    if is_hub_id(config.tokenizer):
-        return download(config.tokenizer)
-    raise UserError(
-        f"data.tokenizer: {path}: no such file or folder; allowed: a tokenizer.json, its folder or a hub id"
-    )
-
-
-def corpus_of(config: DataConfig) -> Corpus:
-    """Return the texts or pairs of `data.path`."""
-    return Corpus([config.path], PairFields(config.pairs) if config.pairs else TEXT)
+    recipe = Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer, reserve, seq_len)
+    return build(recipe, out, workers=workers, prints=prints)
 
 
 def split_of(corpus: Corpus, held_out: float) -> SplitRule:
@@ -192,7 +131,7 @@ def split_of(corpus: Corpus, held_out: float) -> SplitRule:
     return SplitRule(**fields | {"cuts": tuple(fields["cuts"])})
 
 
-class _Recipe:
+class Recipe:
     """Everything that determines the content of a data folder.
 
     The field `key` is a hash of the text and the settings. The text is read only if one of its files has changed.
@@ -280,14 +219,15 @@ class _Recipe:
         return tokenizer
 
 
-def _build(
-    recipe: _Recipe,
+def build(
+    recipe: Recipe,
     out: Path,
     fold: int = 0,
     excluded_folds: Sequence[int] = (),
     workers: int = 1,
-    progress: Progress = is_drawn,
+    prints: bool = False,
 ) -> DataFolder:
+    """Write the data of a recipe into the folder `out`, unless it already has this data, and open the folder."""
     raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
@@ -295,7 +235,7 @@ def _build(
     if not (out / MANIFEST).is_file():
         try:
             with folder_atomic(out) as folder:
-                _write(recipe, folder, workers, progress)
+                _write(recipe, folder, workers, prints=prints)
         except OSError as error:
             # Another process has created the same folder, with equal content, in the meantime.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -306,7 +246,7 @@ def _build(
     return data
 
 
-def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> None:
+def _write(recipe: Recipe, folder: Path, workers: int, *, prints: bool) -> None:
     tokenizer = recipe.tokenizer()
     vocab_size, before = bpe.vocab_size(tokenizer), bpe.document_tokens(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 and not recipe.chat else "uint32"
@@ -317,7 +257,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     fitting = FittingPairs(recipe.corpus, len(before), recipe.seq_len) if recipe.has_pairs else None
     chat = ChatEncoder(recipe.corpus, recipe.chat, tokenizer, recipe.seq_len) if recipe.chat else None
     encoding = chat.encode(pieces) if chat else encode_pieces(tokenizer, pieces, characters, workers)
-    with closing(encoding) as encoded, progress(characters) as seen:
+    with closing(encoding) as encoded, encoding_progress(characters, prints=prints) as seen:
         for part in fitting.kept(encoded) if fitting else encoded:
             tokens = part.ids if chat else _with_document_tokens(part, before, tokenizer)
             writer = rest if part.fold is None else folds[part.fold]
@@ -376,7 +316,7 @@ def _with_document_tokens(part: Encoded, before: Sequence[int], tokenizer: Token
     return np.concatenate([before, part.ids]) if part.begins_document else part.ids
 
 
-def _check_remaining(recipe: _Recipe, in_folds: Sequence[int], in_no_fold: int) -> None:
+def _check_remaining(recipe: Recipe, in_folds: Sequence[int], in_no_fold: int) -> None:
     total = sum(in_folds) + in_no_fold
     if any(n in (0, total) for n in in_folds):
         omissions, unit = recipe.corpus.omissions, recipe.corpus.template.unit

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archlab.config.check import validate
 from archlab.config.schema import DataConfig
-from archlab.data.prepare import prepare, shown
+from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
 from archlab.data.template import record_template
 from archlab.errors import UserError, check_at_least
@@ -65,15 +65,15 @@ def prepare_data(
     return prepare(
         [str(source) for source in sources],
         Path(out),
-        vocab_size,
-        None if tokenizer is None else Path(tokenizer),
-        held_out,
-        records,
-        skip_invalid,
-        workers or cores(),
-        shown,
-        added,
-        seq_len,
+        vocab_size=vocab_size,
+        tokenizer=None if tokenizer is None else Path(tokenizer),
+        held_out=held_out,
+        template=records,
+        skip_invalid=skip_invalid,
+        workers=workers or cores(),
+        reserve=added,
+        seq_len=seq_len,
+        prints=True,
     )
 
 

@@ -20,8 +20,8 @@ _MODE = "[{}]"
 class SpecialIds:
     """Ids of special tokens."""
 
-    n_tokens: int
-    """Upper limit of the token ids of the data: all ids are below this number."""
+    vocab_size: int
+    """Vocabulary size of the data: all token ids are below it."""
     documents: tuple[int, ...] = ()
     """Tokens that precede each document; empty for a task, which has no documents."""
     mask: int | None = None
@@ -51,10 +51,10 @@ class SpecialIds:
         return int(self.mask is not None)
 
 
-def special_ids(tokenizer: Tokenizer, n_tokens: int, documents: tuple[int, ...]) -> SpecialIds:
+def special_ids(tokenizer: Tokenizer, vocab_size: int, documents: tuple[int, ...]) -> SpecialIds:
     """Return the ids of the special tokens of a tokenizer, which are found by their names."""
     sentinels = _sentinels(tokenizer.token_to_id)
-    return SpecialIds(n_tokens, documents, mask_token(tokenizer), sentinels, mode_tokens(tokenizer))
+    return SpecialIds(vocab_size, documents, mask_token(tokenizer), sentinels, mode_tokens(tokenizer))
 
 
 def mode_tokens(tokenizer: Tokenizer) -> dict[str, int]:

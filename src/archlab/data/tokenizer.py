@@ -220,11 +220,6 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     return [np.array(e.ids, dtype=np.int64) for e in encoded]
 
 
-def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Decode token ids into text, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
-    return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
-
-
 def reading_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """Return a copy of a tokenizer that archlab made, which recognizes special tokens such as `<mask>` by their names.
     The original reads these names as text."""

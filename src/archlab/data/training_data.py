@@ -50,14 +50,12 @@ class Windows:
     index. None unless the data consists of conversations."""
 
     @classmethod
-    def of_pairs(
-        cls, tokens: np.ndarray, source_lengths: np.ndarray, lengths: np.ndarray, text_bytes: np.ndarray | None = None
-    ) -> "Windows":
-        """Return windows of pairs, in which all tokens of the targets count. The arguments are the fields of
-        the windows, and `text_bytes` is the field `bytes`."""
+    def of_pairs(cls, tokens: np.ndarray, source_lengths: np.ndarray, lengths: np.ndarray) -> "Windows":
+        """Return windows of pairs, in which all tokens of the targets count. The arguments are the fields of the
+        windows."""
         index_T = np.arange(1, tokens.shape[1])
         scored = (index_T >= source_lengths[:, None]) & (index_T < lengths[:, None])
-        return cls(tokens, scored, text_bytes, source_lengths=source_lengths, lengths=lengths)
+        return cls(tokens, scored, None, source_lengths=source_lengths, lengths=lengths)
 
     @classmethod
     def of_text(

@@ -260,9 +260,9 @@ def pair(request: object, context: Sequence[int], continuation: Sequence[int], l
     return Pair(tuple(context)[-(length + 1 - len(continuation)) :], tuple(continuation))
 
 
-def shortened(request: object, most: int = 100) -> str:
+def shortened(request: object) -> str:
     shown = ascii(request)
-    return f"request {shown if len(shown) <= most else f'{shown[: most // 2]} ... {shown[-most // 2 :]}'}"
+    return f"request {shown if len(shown) <= 100 else f'{shown[:50]} ... {shown[-50:]}'}"
 
 
 def sampling(arguments: Mapping[str, Any]) -> Sampling:

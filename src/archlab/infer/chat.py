@@ -6,7 +6,7 @@ from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.hf.chat_template import ChatTemplate, ChatTemplateError
 from archlab.hf.folder import CHAT_TEMPLATE
-from archlab.infer.text import PublishedCodec, RunCodec
+from archlab.infer.text import Codec, PublishedCodec
 
 
 class ChatCodec(PublishedCodec):
@@ -15,7 +15,7 @@ class ChatCodec(PublishedCodec):
     As in transformers, the names of special tokens are recognized, also in the prompt.
     """
 
-    def __init__(self, codec: RunCodec | PublishedCodec, template: ChatTemplate) -> None:
+    def __init__(self, codec: Codec, template: ChatTemplate) -> None:
         super().__init__(bpe.reading_special_tokens(codec.tokenizer), codec.special)
         self._template = template
 
@@ -29,10 +29,10 @@ class ChatCodec(PublishedCodec):
             return self.tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def chat_codec(codec: object, folder: Path) -> ChatCodec:
+def chat_codec(codec: Codec, folder: Path) -> ChatCodec:
     """Return the codec for conversations with the model of a folder. Raise UserError if it has no chat template."""
     template = ChatTemplate.of(folder)
-    if template is None or not isinstance(codec, RunCodec | PublishedCodec):
+    if template is None:
         raise UserError(
             f"--chat: {folder} has no chat template ({CHAT_TEMPLATE}, or `chat_template` in tokenizer_config.json); "
             "leave --chat out to continue the prompt as plain text"

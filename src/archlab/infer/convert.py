@@ -23,7 +23,7 @@ from archlab.exchange.save import check_new, save_pretrained
 from archlab.infer.import_export import write_untrained
 from archlab.model.decoder import Decoder
 from archlab.training.initial_values import planned
-from archlab.training.start_weights import Start, open_start
+from archlab.training.trained_weights import TrainedWeights, open_weights
 from archlab.transplant.logits_change import COMPARED, LogitsChange, logits_change
 from archlab.transplant.plan import Plan, set_values
 from archlab.transplant.weights import LazyTensor, Weights, numbered
@@ -65,17 +65,17 @@ def convert(source: str | Path, *overrides: str | Mapping[str, Any], out: str | 
     texts, out = override_texts(*overrides), Path(out)
     check_effect(texts, "convert")
     check_new(out)
-    start = open_start(str(source))
-    config = load_config(start.folder, f"train.start={start.folder}", *texts)
-    made = planned(start, config, partial(_open_batches, config))
+    trained = open_weights(str(source))
+    config = load_config(trained.folder, f"train.start={trained.folder}", *texts)
+    made = planned(trained, config, partial(_open_batches, config))
     of_run = ("start", "start_layers", "lora", "teacher")
     config = config.model_copy(update={"train": config.train.model_copy(update=dict.fromkeys(of_run))})
     model = Decoder(config.model, seed=None)
     set_values(model, config.model, config.train.seed, made.tensors)
-    dtype = torch.float32 if is_run_folder(start.folder) else _dtype_of_all(start.weights)
+    dtype = torch.float32 if is_run_folder(trained.folder) else _dtype_of_all(trained.weights)
     # The rounding of the written weights counts, but not that of a pass in 16 bits.
-    difference = _compared(start.weights, model.to(dtype).float(), config)
-    form = _written(start, config, model.to(dtype).eval(), out)
+    difference = _compared(trained.weights, model.to(dtype).float(), config)
+    form = _written(trained, config, model.to(dtype).eval(), out)
     changes = [(change.name, change.effect, change.report()) for change in made.changes]
     return Converted(_rows(made), changes, difference, form)
 
@@ -107,11 +107,11 @@ def _logits(model: Decoder, tokens_BT: Tensor, source_BS: Tensor | None) -> Tens
     return model.eval()(tokens_BT, source=source_BS)[0].float()
 
 
-def _written(start: Start, config: Config, model: Decoder, out: Path) -> str:
-    if is_run_folder(start.folder):
-        write_untrained(out, config, model, start.files)
+def _written(trained: TrainedWeights, config: Config, model: Decoder, out: Path) -> str:
+    if is_run_folder(trained.folder):
+        write_untrained(out, config, model, trained.files)
         return "a run folder"
-    model.origin = read_origin(start.folder)
+    model.origin = read_origin(trained.folder)
     try:
         return save_pretrained(model, out)
     except UserError as error:

@@ -9,7 +9,7 @@ from archlab.config.layers import sees_as
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError, check_at_least
 from archlab.infer.load import folder_of, load_codec
-from archlab.infer.text import PublishedCodec, RunCodec, unknown_tokens
+from archlab.infer.text import PublishedCodec, unknown_tokens
 from archlab.model.decoder import Decoder
 from archlab.model.inputs import check_is_model
 
@@ -46,7 +46,7 @@ def fill(model: Decoder, text: str, top: int = 5) -> list[list[Guess]]:
             "allowed: two_sided (`archlab generate` continues a text)"
         )
     codec = load_codec(folder_of(model))
-    if not isinstance(codec, PublishedCodec | RunCodec) or codec.special.mask is None:
+    if codec.special.mask is None:
         raise UserError(
             "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token, or a "
             "run with train.objective.kind=masked"

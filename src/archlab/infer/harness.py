@@ -29,7 +29,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import find_folder, folder_first, load_config, source_kind
 from archlab.infer.answers import Answers, pair, sampling, shortened
 from archlab.infer.load import from_pretrained, load_codec
-from archlab.infer.text import unknown_tokens
+from archlab.infer.text import Codec, unknown_tokens
 from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type
 
@@ -191,7 +191,7 @@ class ArchlabLM(TemplateLM):
         return [texts[i] for i in range(len(requests))]
 
 
-def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:
+def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Codec]:
     path = folder_first(path)
     if source_kind(path) in ("run folder", "Hugging Face folder", "hub id"):
         folder = find_folder(path)

@@ -25,7 +25,7 @@ from archlab.hf.tensors import format_name
 from archlab.infer.load import load_model
 from archlab.model.decoder import Decoder
 from archlab.training.saving import save_checkpoint
-from archlab.training.start_weights import check_finite
+from archlab.training.trained_weights import check_finite
 
 
 class ImportedModel(NamedTuple):

@@ -24,7 +24,7 @@ from archlab.model.origin import Origin
 from archlab.training.checkpoint import load_weights
 from archlab.training.device import torch_device
 from archlab.training.run_folder import RunFolder
-from archlab.training.start_weights import newest_weights
+from archlab.training.trained_weights import newest_weights
 
 
 def from_pretrained(
@@ -129,12 +129,16 @@ def load_tokenizer(source: str | Path | Decoder) -> Tokenizer:
     'the cat'
     """
     folder = folder_of(source) if isinstance(source, Decoder) else find_folder(source)
-    if isinstance(task := load_config(folder).data.task, Task):
-        raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not represent text")
+    _check_reads_text(folder)
     tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
     if not before_text(tokenizer):
         put_before_text(tokenizer, bpe.document_tokens(tokenizer)[0])
     return tokenizer
+
+
+def _check_reads_text(folder: Path) -> None:
+    if isinstance(task := load_config(folder).data.task, Task):
+        raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not represent text")
 
 
 def folder_of(model: Decoder) -> Path:
@@ -149,6 +153,8 @@ def folder_of(model: Decoder) -> Path:
 
 def load_codec(folder: Path) -> Codec:
     RunFolder(folder).verify()
+    if is_run_folder(folder):
+        _check_reads_text(folder)
     if (folder / "source.spm").is_file() and not (folder / TOKENIZER).is_file():
         raise UserError(
             f"{folder} has no {TOKENIZER}, and archlab does not read its SentencePiece files (source.spm, target.spm); "

@@ -11,7 +11,7 @@ from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.schema import Config
 from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
-from archlab.data.batch import Measure
+from archlab.data.batch import ScoreName
 from archlab.data.objectives import Batches
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
@@ -62,7 +62,7 @@ class HeldOutScore(Base):
     corpus: str
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> ScoreName:
         """Name of the field with the score: of the denoising loss, the bits per byte, or the accuracy."""
         if self.denoising_loss is not None:
             return "denoising_loss"
@@ -90,24 +90,17 @@ class Scored:
     windows: WindowSums
 
 
-def score(source: str, overrides: Sequence[str], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
-    """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
-
-    `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of the layers and the head to
-    int8. Raise UserError if the data was encoded with a tokenizer other than the model's, if the run was trained on the
-    chosen held-out fold, or if the model's output is NaN or infinite.
-    """
-    return score_all([source], overrides, tokens, int8=int8)[0].score
-
-
 def score_all(
     sources: Sequence[str], overrides: Sequence[str], tokens: int | None, *, int8: bool = False
 ) -> list[Scored]:
-    """Score several models on the same windows of held-out data, in the same dtype. Otherwise like `score`.
+    """Score run folders, published weights or untrained configs on the same windows of held-out data.
 
     The data, the objective, the length of the windows and the dtype are those of the first run folder, or of the first
-    source if none is a run folder. `overrides` apply to all sources. Raise UserError also if it is not clear which data
-    to use.
+    source if none is a run folder. `overrides` apply to all sources. `tokens` is the number of held-out tokens; None
+    means all. `int8` converts the weights of the layers and the head to int8.
+
+    Raise UserError if it is not clear which data to use, or if the data was encoded with a tokenizer other than a
+    model's. Also raise it if a run was trained on the chosen held-out fold, or if a model's output is NaN or infinite.
     """
     sources = [folder_first(source) for source in sources]
     first = next((source for source in sources if is_run_folder(Path(source))), sources[0])

@@ -2,8 +2,9 @@
 
 import codecs
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from tokenizers import Tokenizer
@@ -24,41 +25,40 @@ from archlab.infer.stop_strings import StopStrings
 from archlab.model.decoder import Decoder
 
 
-class Codec(Protocol):
-    """Interface of the tokenizer that `stream_text` uses."""
+class Codec(ABC):
+    """Encoder of prompts, and decoder of the tokens that a model writes."""
 
+    tokenizer: Tokenizer
     special: SpecialTokens
     """Special tokens. A text ends at any of `special.ends` (EOS tokens)."""
+    reads_source: bool
+    """Whether a model without an encoder was trained to read a source text before it writes: the source of a pair, or a
+    text with hidden spans."""
 
-    @property
-    def reads_source(self) -> bool:
-        """Whether a model without an encoder was trained to read a source text before it writes: the source of a pair,
-        or a text with hidden spans."""
-        ...
-
+    @abstractmethod
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, including those that precede every text."""
-        ...
 
+    @abstractmethod
     def source(self, text: str) -> list[int]:
         """Return the tokens of a source text."""
-        ...
 
+    @abstractmethod
     def target(self, prompt: str) -> list[int]:
         """Return the tokens of the beginning of a target text, which a model writes for a source text."""
-        ...
 
+    @abstractmethod
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Return a function that decodes a continuation of the prompt token by token.
 
-        It takes the next token and returns the text that this token completes. The text may be empty.
+        It takes the next token and returns the text that this token completes. The text may be empty. Invalid bytes
+        become U+FFFD. Special tokens give no text.
         """
-        ...
 
 
 def stream_text(
     model: Decoder,
-    tokenizer: Tokenizer | Codec,
+    codec: Codec,
     prompt: str,
     max_new_tokens: int = 128,
     sampling: Sampling | None = None,
@@ -73,8 +73,8 @@ def stream_text(
     pairs. The prompt is then the beginning of the target text, and may be empty. If the model has layers with a visible
     prefix, the source is the prefix, or the prompt if there is no source.
 
-    Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS token precedes the text, so the
-    prompt may be empty. A custom `Codec` decides which tokens precede a text. For `compile`, see `Session`.
+    Without `sampling`, decoding is greedy. The codec decides which tokens precede a text. For a run that archlab
+    trained, an EOS token precedes the text, so the prompt may be empty. For `compile`, see `Session`.
 
     The text ends after `max_new_tokens`, at the next EOS token, when all learned positions are used, or before the
     first stop string in the new text. An incomplete last character is dropped. Bytes that are not valid UTF-8 become
@@ -82,7 +82,6 @@ def stream_text(
 
     Raise UserError for invalid arguments before the model computes anything.
     """
-    codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     read = _encoded(model, codec, prompt, source)
     until = StopStrings(stop)
     n_new = _n_new(model, read, max_new_tokens)
@@ -203,9 +202,7 @@ def _endings(model: Decoder, codec: Codec, read: _Read) -> _Endings:
 
 
 def unknown_tokens(model: Decoder, codec: Codec) -> list[int]:
-    """Return the tokens of the model that the tokenizer lacks, except EOS tokens. Empty for a custom `Codec`."""
-    if not isinstance(codec, PublishedCodec | RunCodec):
-        return []
+    """Return the tokens of the model that the tokenizer lacks, except EOS tokens."""
     ids, ends = range(model.config.vocab_size), codec.special.ends
     return [token for token in ids if token not in ends and codec.tokenizer.id_to_token(token) is None]
 
@@ -234,7 +231,7 @@ class _Utf8Decoder:
         return self._decoder.decode(b"", final=True)
 
 
-class RunCodec:
+class RunCodec(Codec):
     """Codec of a run trained by archlab.
 
     A text begins and ends with the token that preceded each document in training. The bytes of each token are known. If
@@ -257,13 +254,10 @@ class RunCodec:
         self.special = SpecialTokens(
             before, bos=before[0], eos=before[0], mask=bpe.mask_token(tokenizer), ends=(before[0], *ends)
         )
+        hides_spans = any(isinstance(own, SpanCorruption) for own in self._objective.by_field().values())
+        self.reads_source = reads_pairs or hides_spans
         self._spelling = None if not_spelled(tokenizer) else spelling(tokenizer)
         self._modes = mode_tokens(tokenizer)
-
-    @property
-    def reads_source(self) -> bool:
-        hides_spans = any(isinstance(own, SpanCorruption) for own in self._objective.by_field().values())
-        return self.reads_pairs or hides_spans
 
     def encode(self, prompt: str) -> list[int]:
         mode, text = self._split(prompt)
@@ -295,7 +289,6 @@ class RunCodec:
         return mode, text if mode is None else text.removeprefix(f"[{mode}]")
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
         if self._spelling is None:
             return _decoder_after(self.tokenizer, prompt)
         characters, bytes_by_token = _Utf8Decoder(), self._spelling.tokens
@@ -310,16 +303,14 @@ class RunCodec:
         return add
 
 
-class PublishedCodec:
+class PublishedCodec(Codec):
     """Codec of a published model.
 
     The model's tokenizer decides which tokens precede a text, and recognizes special tokens by name.
     """
 
-    reads_source = False
-
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
-        self.tokenizer, self.special = tokenizer, special
+        self.tokenizer, self.special, self.reads_source = tokenizer, special, False
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokenizer's tokens of a prompt. If there are none, return the tokens that precede a document."""
@@ -347,7 +338,6 @@ class PublishedCodec:
         return [self.special.decoder_start, *first, *ids]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Return a token-by-token decoder. Invalid bytes become U+FFFD. Special tokens give no text."""
         return _decoder_after(self.tokenizer, prompt)
 
 

@@ -9,11 +9,11 @@ from archlab.displayed import Evaluations
 from archlab.report.text_table import Table, print_columns
 
 if TYPE_CHECKING:  # these modules load torch
-    from archlab.data.batch import Measure
+    from archlab.data.batch import ScoreName
     from archlab.infer.evaluate import Evaluation
     from archlab.infer.score import HeldOutScore
 
-_COLUMNS: Mapping["Measure", tuple[str, str]] = {
+_COLUMNS: Mapping["ScoreName", tuple[str, str]] = {
     "bits_per_byte": ("bits per byte", ".4f"),
     "accuracy": ("accuracy", ".2%"),
     "denoising_loss": ("nats per hidden token", ".4f"),

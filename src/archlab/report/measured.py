@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from archlab.infer.speed import Profile, Speed
+from archlab.measuring.speed import Profile, Speed
 from archlab.pricing.units import seconds, si
 from archlab.report.text_table import print_columns
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import scipy  # loads its parts on first use
 
-from archlab.data.batch import Measure
+from archlab.data.batch import ScoreName
 from archlab.spacing import evenly_spaced
 from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
@@ -22,7 +22,7 @@ _PARTS = 100
 
 def curve_of(seed: int, run: Ended) -> Curve:
     """Return the learning curve of a run: all its evaluations, and a summary of its updates in at most 100 parts."""
-    measure = next((name for name in get_args(Measure) if any(name in m for m in run.metrics)), "accuracy")
+    measure = next((name for name in get_args(ScoreName) if any(name in m for m in run.metrics)), "accuracy")
     points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
     logged = list(parts([m for m in run.metrics if "lr" in m], _PARTS))
     return Curve(

@@ -19,7 +19,7 @@ from archlab.study.runs import Ended, Run
 from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.shared_start import start_config
 from archlab.study.stats import Folds, shared_folds
-from archlab.training.start_weights import open_start
+from archlab.training.trained_weights import open_weights
 
 _FEW_FOLDS = 5
 """Number of folds below which a test is much weaker than the number of seeds suggests."""
@@ -52,7 +52,7 @@ class StudyPlan:
         """Raise UserError if the weights in the folder `start` have read a fold on which the study evaluates."""
         if not isinstance(self.config.start, str):
             return
-        start, arm = open_start(self.config.start), self.arms[0]
+        start, arm = open_weights(self.config.start), self.arms[0]
         folds = self._evaluated_folds(arm)
         if read := start.read_folds(self.corpora[arm.name].fingerprint, folds):
             problem = f"{start.name} was trained on fold {read[0]} of the text, on which this study evaluates"

@@ -22,8 +22,8 @@ from archlab.study.outcomes.final_weights import read_measured
 from archlab.study.outcomes.schema import Outcome
 from archlab.training.device import planned_device
 from archlab.training.run_folder import RunFolder
-from archlab.training.start_weights import open_start
 from archlab.training.summary import DocumentScore, RunSummary
+from archlab.training.trained_weights import open_weights
 
 _NEW_FIELDS = (
     ("model.mup", None),
@@ -68,7 +68,7 @@ def _values_in_name(section: Raw, path: str) -> Raw:
 def _digest_of(path: str) -> str:
     """Return the digest of trained weights. They are read once, because many runs of a study begin from them, or have
     them as a teacher."""
-    return open_start(path).digest
+    return open_weights(path).digest
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from archlab.model.decoder import Decoder
 from archlab.study.arm import Arm, section_of
 from archlab.study.schema import StudyConfig
 from archlab.study.shared_start import start_config
-from archlab.training.start_weights import open_start
 from archlab.training.teacher_weights import NO_TEACHER, teacher_problems
+from archlab.training.trained_weights import open_weights
 from archlab.transplant.plan import plan
 from archlab.transplant.weights import Architecture, ChosenLayers, Weights, stored
 
@@ -28,7 +28,7 @@ def start_problems(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
         return
     try:
         config = start_config(study)
-        weights = _unread(config.model) if config else open_start(str(study.start)).weights
+        weights = _unread(config.model) if config else open_weights(str(study.start)).weights
     except UserError as error:
         yield Problem("start", str(error))
         return

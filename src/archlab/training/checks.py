@@ -1,4 +1,7 @@
-"""Checks that a run passes before its data is opened. `check_run` calls them all."""
+"""Checks of a run: its settings for several processes, its memory, and whether its data can be divided.
+
+`check_run` calls the checks that need no data.
+"""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
@@ -7,7 +10,6 @@ from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
-from archlab.config.tasks import Task
 from archlab.config.training import check_objective, resolve_train
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
@@ -23,9 +25,9 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
     if world.is_first:
         check_installed(train.log)
     _check_probes(train, world)
-    check_shares(config.model, world.tensor)
-    check_dealt(config.model, world.expert)
-    check_divided(config, train.seq_len, world.context)
+    check_tensor_parallel(config.model, world.tensor)
+    check_expert_parallel(config.model, world.expert)
+    check_context_parallel(config, train.seq_len, world.context)
     _check_memory(config, device, world)
 
 
@@ -78,7 +80,7 @@ def _check_memory(config: Config, device: Device, world: World) -> None:
     device.check_memory(training_memory_of(config).total // shards)
 
 
-def check_shares(model: ModelConfig, n: int) -> None:
+def check_tensor_parallel(model: ModelConfig, n: int) -> None:
     """Raise a ConfigError that lists all reasons if `n` processes cannot split the components (`parallel.tensor`)."""
     if n == 1:
         return
@@ -97,7 +99,7 @@ def check_shares(model: ModelConfig, n: int) -> None:
     raise_problems(list(problems.values()), "the config")
 
 
-def check_dealt(model: ModelConfig, n: int) -> None:
+def check_expert_parallel(model: ModelConfig, n: int) -> None:
     """Raise ConfigError if the experts cannot be distributed over `n` processes (`parallel.expert`)."""
     mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE)]
     if n > 1 and not mixtures:
@@ -110,7 +112,7 @@ def check_dealt(model: ModelConfig, n: int) -> None:
             raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
 
 
-def check_divided(config: Config, seq_len: int, n: int) -> None:
+def check_context_parallel(config: Config, seq_len: int, n: int) -> None:
     """Raise a ConfigError that lists all reasons if `n` processes cannot split each window (`parallel.context`)."""
     if n == 1:
         return
@@ -129,10 +131,6 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
                 reasons.append(
                     f"model.{branch.name} must read the tokens of a window in order; allowed with this component: 1"
                 )
-    if isinstance(config.data.task, Task):
-        reasons.append(
-            "data.task scores only some tokens of a window, and these cannot be divided evenly; allowed with a task: 1"
-        )
     if config.train.objective.tokens_predicted(seq_len) is not None:
         reasons.append(
             f"train.objective {config.train.objective.kind} predicts only some tokens of a window, which cannot be "
@@ -144,11 +142,11 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
     raise_problems(problems, "the config")
 
 
-def check_counted(data: TrainingData, n: int) -> None:
+def check_data_can_be_divided(data: TrainingData, n: int) -> None:
     """Raise ConfigError if `n` processes would have to split windows of which only some tokens count
     (`parallel.context`)."""
-    counted = {"pairs": "targets of pairs", "conversations": "responses"}
+    counted = {"task": "answers of a task", "pairs": "targets of pairs", "conversations": "responses"}
     if n > 1 and data.form in counted:
         only = f"only the {counted[data.form]} count, and these cannot be divided evenly"
-        message = f"{n}; {only}; allowed with {data.form}: 1"
+        message = f"{n}; {only}; allowed with this data: 1"
         raise ConfigError([Problem("parallel.context", message)], "the config")

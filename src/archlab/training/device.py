@@ -19,7 +19,7 @@ from archlab.machine import total_memory
 from archlab.pricing.memory import Format
 from archlab.pricing.units import binary
 from archlab.training.code_digest import code_digest
-from archlab.training.rates import product_flops
+from archlab.training.processor_speed import product_flops
 from archlab.version import __version__
 
 WORTHWHILE = 1.2

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from archlab.data.batch import HeldOut, Measure
+from archlab.data.batch import HeldOut, ScoreName
 from archlab.model.decoder import Decoder
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
@@ -28,7 +28,7 @@ class Score:
     """Total bits divided by total bytes; None for a task or for hidden tokens."""
     right: float | None
     """Fraction of the tokens that count that the model predicts as most likely; None for bits per byte."""
-    measure: Measure = "bits_per_byte"
+    measure: ScoreName = "bits_per_byte"
     """Name of the score."""
     loss_of_parts: Mapping[str, float] = field(default_factory=dict)
     """Loss of each part of a mixture of objectives, in nats per token that counts, by name of the part. Empty without a
@@ -127,10 +127,6 @@ class Predictions:
             right=None if self.right is None else int(self.right.sum()) / n_tokens,
             measure=held_out.measure,
         )
-
-
-def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
-    return predict(model, held_out, device, batch_tokens).score(held_out)
 
 
 @torch.no_grad()

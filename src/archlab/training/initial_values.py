@@ -18,8 +18,8 @@ from archlab.exchange.configs import folder_first, source_kind
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.shard import trained_model
-from archlab.training.start_weights import Start, open_start
 from archlab.training.step import hidden_and_targets
+from archlab.training.trained_weights import TrainedWeights, open_weights
 from archlab.training.world import World
 from archlab.transplant.logits_change import COMPARED
 from archlab.transplant.plan import Plan, plan, set_values
@@ -34,7 +34,7 @@ _WINDOWS = 16
 class Initial:
     """Initial values of a run that begins from trained weights."""
 
-    start: Start
+    start: TrainedWeights
     plan: Plan | None
     """Initial values of the tensors. None if the run has begun, so that its checkpoint has them."""
 
@@ -56,7 +56,7 @@ def initial_of(config: Config, batches: Batches, *, has_begun: bool) -> Initial 
     if has_begun:
         return _of_begun_run(config.train.start)
     with at("train.start"):
-        start = open_start(config.train.start)
+        start = open_weights(config.train.start)
     data = batches.data
     if isinstance(config.data.task, Task) and start.has_tokenizer:
         raise UserError(
@@ -79,12 +79,12 @@ def _of_begun_run(name: str) -> Initial | None:
     if source_kind(folder_first(name)) in (None, "hub id"):
         return None
     try:
-        return Initial(open_start(name), None)
+        return Initial(open_weights(name), None)
     except UserError:
         return None
 
 
-def _check_folds(start: Start, data: DataConfig, corpus: str) -> None:
+def _check_folds(start: TrainedWeights, data: DataConfig, corpus: str) -> None:
     """Raise UserError if the weights have read a fold that this run leaves unread for an evaluation."""
     for field, folds in (("fold", [data.fold]), ("excluded_folds", data.excluded_folds)):
         if read := start.read_folds(corpus, folds):
@@ -92,7 +92,7 @@ def _check_folds(start: Start, data: DataConfig, corpus: str) -> None:
             raise UserError(f"data.{field}: {read[0]}; {start.name} was trained on this fold; {hint}")
 
 
-def planned(start: Start, config: Config, open_batches: Callable[[], Batches]) -> Plan:
+def planned(start: TrainedWeights, config: Config, open_batches: Callable[[], Batches]) -> Plan:
     """Return the plan of the initial values of a config's model. Layers that are left out because they change the
     hidden states least are found on training windows. Only one process at a time holds the trained model for this."""
     layers = config.train.start_layers

@@ -47,10 +47,10 @@ from archlab.training.spikes import (
     batches_passed_over,
     rewinds_to,
 )
-from archlab.training.start_weights import Start
 from archlab.training.step import StepResult, update
 from archlab.training.summary import NOT_FINITE, RunSummary, summarize
 from archlab.training.teacher import Teacher
+from archlab.training.trained_weights import TrainedWeights
 from archlab.training.utilization import MFU_UNKNOWN, Utilization
 from archlab.training.world import World
 from archlab.transplant.logits_change import logits_change
@@ -74,7 +74,7 @@ class RunSetup:
     """Number of layers that use each attention kernel, by kernel name."""
     initial: Initial | None = None
     """Trained weights from which the run begins. None: random weights, or those of an imported run folder."""
-    teacher: Start | None = None
+    teacher: TrainedWeights | None = None
     """Weights of `train.teacher`; None without one."""
 
     def make_teacher(self) -> Teacher | None:

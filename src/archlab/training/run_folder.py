@@ -43,7 +43,7 @@ from archlab.training.schedule import LENGTH, step_to_extend
 from archlab.training.sinks import Copies
 from archlab.training.summary import DocumentScore, RunSummary
 
-_OUTCOMES = {
+_RESOLVED = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
     "micro_batch_tokens": "train.micro_batch_tokens",
 }  # fmt: skip
@@ -201,8 +201,8 @@ class RunFolder(RunFiles):
         The path of the text or the teacher may differ if its content is the same, and `auto` may be a resolved value.
         """
         changed = differences(old, config)
-        outcomes = {name: field for name, field in _OUTCOMES.items() if before and name in env}
-        may_differ = (*NO_EFFECT_ON_RESULT, *outcomes.values(), "plugins")
+        resolved = {name: field for name, field in _RESOLVED.items() if before and name in env}
+        may_differ = (*NO_EFFECT_ON_RESULT, *resolved.values(), "plugins")
         same = [paths for name, paths in _LOCATIONS.items() if before.get(name) == env.get(name)]
         moved = [path for paths in same for path in paths]
         refused = {field: values for field, values in changed.items() if not is_under([field], (*may_differ, *moved))}
@@ -212,16 +212,23 @@ class RunFolder(RunFiles):
         self._refuse(refused, "contains a run with another config; choose another folder")
         # A run that has begun no longer needs the weights of its start.
         needed = [name for name in _LOCATIONS if name != "start" or not has_checkpoint(self.checkpoints)]
-        for name in (*needed, "plugins", *outcomes):
-            if before and name in env and (began := before.get(name, False)) != env[name]:
-                same = f"{outcomes[name]}={to_yaml_line(began)}" if name in outcomes else ""
-                if name == "micro_batch_tokens":
-                    same += ", and let each process read a multiple of it, or share it by parallel.tensor"
-                remedy = f"to continue, set {same}; otherwise " if same else ""
+        for name in (*needed, "plugins", *resolved):
+            if not before or name not in env or (began := before.get(name, False)) == (now := env[name]):
+                continue
+            if name in _LOCATIONS:
+                field, content = _located(name, config)
                 raise UserError(
-                    f"{self.path}: the run began with {name} {began} and cannot continue with {env[name]}, because "
-                    f"the losses would not be the same; {remedy}choose another folder"
+                    f"{self.path}: {field}: {content} has changed since the run began (fingerprint {began}, now "
+                    f"{now}); restore it to continue the run, or choose another folder"
                 )
+            setting = f"{resolved[name]}={to_yaml_line(began)}" if name in resolved else ""
+            if name == "micro_batch_tokens":
+                setting += ", and let each process read a multiple of it, or share it by parallel.tensor"
+            remedy = f"to continue, set {setting}; otherwise " if setting else ""
+            raise UserError(
+                f"{self.path}: the run began with {name} {began} and cannot continue with {now}, because the losses "
+                f"would not be the same; {remedy}choose another folder"
+            )
         return is_longer
 
     def _refuse(self, changed: Changed, why: str) -> None:
@@ -296,6 +303,17 @@ class ReadOnlyRunFolder(RunFolder):
         return b""
 
     def write_documents(self, scores: Sequence[DocumentScore]) -> None: ...
+
+
+def _located(name: str, config: Config) -> tuple[str, str]:
+    """Return the field that locates the content of an entry of `_LOCATIONS`, and a name of the content."""
+    data, teacher = config.data, config.train.teacher
+    if name == "corpus":
+        text = "a text" if data.mixture else data.path
+        return data.field, f"{text} or its tokenizer {data.tokenizer}" if data.tokenizer else text
+    if name == "teacher" and teacher and teacher.path:
+        return "train.teacher.path", teacher.path
+    return "train.start", str(config.train.start)
 
 
 def _with_plugins(config: Config, folder: Path) -> dict[str, str | bytes]:

@@ -21,7 +21,8 @@ from archlab.digests import write_with_digests
 from archlab.extras import install
 from archlab.files import read_bytes, real_path
 
-Measures = Mapping[str, float]
+Metrics = Mapping[str, float]
+"""Numbers of a step by name."""
 PROJECT = "archlab"
 """Default project name in the tools. Each tool's own environment variables override it."""
 
@@ -42,7 +43,7 @@ class Sink(Protocol):
         """
         ...
 
-    def log(self, step: int, measures: Measures) -> None:
+    def log(self, step: int, metrics: Metrics) -> None:
         """Log metrics of a step. Several calls may be made for the same step."""
         ...
 
@@ -79,8 +80,8 @@ class Copies:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Log the numbers of a line of metrics. Other values are left out."""
-        measures = dict(numbers({name: value for name, value in line.items() if name != "step"}))
-        self._each(lambda sink: sink.log(line["step"], measures))
+        metrics = dict(numbers({name: value for name, value in line.items() if name != "step"}))
+        self._each(lambda sink: sink.log(line["step"], metrics))
 
     def close(self, *, ended: bool) -> None:
         self._each(lambda sink: sink.close(ended=ended))
@@ -129,9 +130,9 @@ class TensorBoard:
         if step == 0:
             self._writer.add_text("config", f"```\n{to_yaml(dict(self._run.values))}```", 0)
 
-    def log(self, step: int, measures: Measures) -> None:
+    def log(self, step: int, metrics: Metrics) -> None:
         assert self._writer is not None
-        for name, value in measures.items():
+        for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self, *, ended: bool) -> None:
@@ -161,8 +162,8 @@ class WandB:
 
     def begin(self, step: int) -> None: ...
 
-    def log(self, step: int, measures: Measures) -> None:
-        self._run.log({"step": step, **measures})
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._run.log({"step": step, **metrics})
 
     def close(self, *, ended: bool) -> None:
         """Wait until everything is sent. A stopped run is marked as crashed until it resumes."""
@@ -188,8 +189,8 @@ class Trackio:
 
     def begin(self, step: int) -> None: ...
 
-    def log(self, step: int, measures: Measures) -> None:
-        self._run.log(dict(measures), step=step)
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._run.log(dict(metrics), step=step)
 
     def close(self, *, ended: bool) -> None:
         """Wait until everything is written."""
@@ -224,11 +225,11 @@ class MLflow:
 
     def begin(self, step: int) -> None: ...
 
-    def log(self, step: int, measures: Measures) -> None:
+    def log(self, step: int, metrics: Metrics) -> None:
         """Send metrics in one of MLflow's threads, so that a slow server does not delay training."""
         now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(name, value, now, step) for name, value in measures.items()]
-        self._sent = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
+        sent = [self._entities.Metric(name, value, now, step) for name, value in metrics.items()]
+        self._sent = self._client.log_batch(self._id, metrics=sent, synchronous=False)
 
     def close(self, *, ended: bool) -> None:
         """Wait until everything is sent."""

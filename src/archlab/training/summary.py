@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from pydantic import model_validator
 
 from archlab.config.core.base import Base, Natural, NonNegative, Positive
-from archlab.data.batch import Measure
+from archlab.data.batch import ScoreName
 from archlab.displayed import Charted
 from archlab.training.spikes import SPIKE
 
@@ -197,7 +197,7 @@ def divergence(first: float, last: float, vocab_size: int, *, is_imported: bool)
 
 _REQUIRED_WITH = {
     "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
-    **dict.fromkeys(get_args(Measure), ("tokens", "held_out_loss")),
+    **dict.fromkeys(get_args(ScoreName), ("tokens", "held_out_loss")),
 }
 
 
@@ -206,12 +206,12 @@ def checked(line: Any) -> dict[str, Any]:
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         raise ValueError("a line is not a JSON object with the step as an integer")
     complete = all(other in line for key, others in _REQUIRED_WITH.items() if key in line for other in others)
-    measured = "diverged" in line or all(_is_measure(line[name]) for name in line if name != PROBES)
+    measured = "diverged" in line or all(_is_metric(line[name]) for name in line if name != PROBES)
     measured = measured and isinstance(line.get(PROBES, {}), dict)
     if not (complete and measured and line.get("tokens_per_second") != 0):
         raise ValueError(f"the line of step {line['step']} has missing or invalid values")
     return line
 
 
-def _is_measure(value: Any) -> bool:
+def _is_metric(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0

@@ -13,7 +13,7 @@ from archlab.data.training_data import TrainingData
 from archlab.errors import at
 from archlab.pricing.memory import BYTES, training_memory_of
 from archlab.training.device import Device
-from archlab.training.start_weights import Start, open_start
+from archlab.training.trained_weights import TrainedWeights, open_weights
 from archlab.training.world import WITHIN, World
 
 NO_TEACHER = (
@@ -23,7 +23,7 @@ NO_TEACHER = (
 """Message if no weights can be the teacher."""
 
 
-def open_teacher(config: Config) -> Start | None:
+def open_teacher(config: Config) -> TrainedWeights | None:
     """Open the weights of `train.teacher`, or return None without one. Raise ConfigError if the teacher cannot teach
     this run, and UserError if its weights cannot be read."""
     settings = config.train.teacher
@@ -32,7 +32,7 @@ def open_teacher(config: Config) -> Start | None:
     if (path := settings.path or config.train.start) is None:
         raise ConfigError([Problem("train.teacher.path", NO_TEACHER)], "the config")
     with at("train.teacher.path" if settings.path else "train.start"):
-        teacher = open_start(path)
+        teacher = open_weights(path)
     raise_problems(list(teacher_problems(config, settings, path, teacher.weights.model)), "the config")
     return teacher
 
@@ -73,12 +73,12 @@ def teacher_problems(config: Config, settings: TeacherConfig, path: str, teacher
             yield Problem(f"parallel.{way}", f"{n}, but a teacher is not divided within layers or windows; {allowed}")
 
 
-def bytes_of(teacher: Start) -> int:
+def bytes_of(teacher: TrainedWeights) -> int:
     """Return the bytes of the teacher's weights in training, which are float32."""
     return sum(prod(tensor.shape) for tensor in teacher.weights.tensors.values()) * BYTES["float32"]
 
 
-def check_teacher(teacher: Start, config: Config, data: TrainingData, device: Device, world: World) -> None:
+def check_teacher(teacher: TrainedWeights, config: Config, data: TrainingData, device: Device, world: World) -> None:
     """Raise UserError if the teacher reads another tokenizer's tokens, or does not fit into memory besides the run."""
     teacher.check_tokenizer(data, config.data.named, "train.teacher.path")
     shards = world.mesh.size(1) if world.mesh else 1

@@ -20,7 +20,12 @@ from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import SHORT, attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
 from archlab.training.checkpoint import has_checkpoint
-from archlab.training.checks import check_counted, check_run, loss_depends_on_micro_batches, settings_per_process
+from archlab.training.checks import (
+    check_data_can_be_divided,
+    check_run,
+    loss_depends_on_micro_batches,
+    settings_per_process,
+)
 from archlab.training.compiling import is_compiled
 from archlab.training.device import (
     Device,
@@ -91,7 +96,7 @@ def _set_up(config: Config, device: Device, world: World, has_begun: bool, began
         teacher = open_teacher(config)
     batches = Batches.of(config, data)
     batches.check(settings.seq_len)
-    check_counted(data, world.context)
+    check_data_can_be_divided(data, world.context)
     if teacher:
         check_teacher(teacher, config, data, device, world)
     held_out = batches.held_out(settings.eval_seq_len, settings.eval_tokens)
@@ -129,7 +134,7 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
 
 def _notes(setup: RunSetup) -> Iterator[str]:
     settings, data, vocab_size = setup.settings, setup.batches.data, setup.config.model.vocab_size
-    if vocab_size > (known := data.special.n_tokens):
+    if vocab_size > (known := data.special.vocab_size):
         rows = f"embedding rows from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps, settings.rows, settings.seq_len).items():

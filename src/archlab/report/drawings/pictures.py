@@ -212,7 +212,7 @@ _DEEP = {
 def gradient_points() -> list[dict[str, float | str]]:
     """Return the norm of the gradient of each layer's weights, with one line per placement of the normalization
     layers."""
-    from archlab.infer.probe import probe  # loads torch
+    from archlab.measuring.probe import probe  # loads torch
 
     placements = ("pre", "post")
     base = {"model": _DEEP, "train": {"device": "cpu"}}

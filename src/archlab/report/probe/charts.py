@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import altair as alt
 
-from archlab.infer.probe import RopeProducts
+from archlab.measuring.probe import RopeProducts
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out

@@ -6,8 +6,8 @@ from pathlib import Path
 import altair as alt
 
 from archlab.files import write_page
-from archlab.infer.coordinates import Coordinates
-from archlab.infer.probe import Start
+from archlab.measuring.coordinates import Coordinates
+from archlab.measuring.probe import ModelProbe
 from archlab.pricing.units import count
 from archlab.report.charts.axes import logarithmic
 from archlab.report.charts.marks import chart_of, layered, tooltip
@@ -19,18 +19,18 @@ from archlab.training.measures import ProbeValues, measured
 
 
 def write_probes(
-    starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table], path: Path
+    probes: Mapping[str, ModelProbe], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table], path: Path
 ) -> Path:
     """Write the page, creating missing parent folders, and return its path. `trained` maps the name of a run to its
     probes."""
-    return write_page(path, render_probes(starts, trained, tables))
+    return write_page(path, render_probes(probes, trained, tables))
 
 
 def render_probes(
-    starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table]
+    probes: Mapping[str, ModelProbe], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table]
 ) -> str:
-    rows = {name: start.probed.as_json() for name, start in starts.items()}
-    rope_curves = {name: start.ropes for name, start in starts.items()}
+    rows = {name: probe.probed.as_json() for name, probe in probes.items()}
+    rope_curves = {name: probe.ropes for name, probe in probes.items()}
     measures = measured(rows.values())
     charts = {name: over_depth(rows, name, measure) for name, measure in measures.items()}
     if any(rope_curves.values()):
@@ -41,9 +41,9 @@ def render_probes(
     return render_page(
         "probe",
         charts,
-        names=list(starts),
-        sizes=[count(start.parameters) for start in starts.values()],
-        first=next(iter(starts.values())),
+        names=list(probes),
+        sizes=[count(probe.parameters) for probe in probes.values()],
+        first=next(iter(probes.values())),
         measures=measures,
         runs=runs,
         tables=tables,

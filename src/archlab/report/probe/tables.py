@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from archlab.infer.coordinates import Coordinates, Place
-from archlab.infer.probe import Probes, RopeProducts, Start
+from archlab.measuring.coordinates import Coordinates, Place
+from archlab.measuring.probe import ModelProbe, Probes, RopeProducts
 from archlab.report.text_table import FIXED, Table, print_columns
 from archlab.spacing import evenly_spaced
 from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
@@ -23,7 +23,7 @@ noise from looking like a steep trend."""
 
 
 def print_probes(out: Console, probes: Probes) -> None:
-    print_tables(out, start_tables(dict(zip(probes.names, probes, strict=True)), {}))
+    print_tables(out, probe_tables(dict(zip(probes.names, probes, strict=True)), {}))
 
 
 def print_coordinates(out: Console, check: Coordinates) -> None:
@@ -35,11 +35,11 @@ def print_tables(out: Console, tables: Iterable[Table]) -> None:
         print_columns(out, table.columns, table.rows, right=[name for name in table.columns[1:] if name != _SPARKLINES])
 
 
-def start_tables(starts: Mapping[str, Start], trained: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
+def probe_tables(probes: Mapping[str, ModelProbe], trained: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
     """Return the tables of probed configs by name. `trained` holds the probes of each run during its training."""
-    rows = {name: start.as_json() for name, start in starts.items()}
-    rows |= {f"{name}, step {probes[-1]['step']:,}": probes[-1] for name, probes in trained.items()}
-    return [over_depth(rows), of_models(rows), *ropes({name: start.ropes for name, start in starts.items()})]
+    rows = {name: probe.as_json() for name, probe in probes.items()}
+    rows |= {f"{name}, step {of_run[-1]['step']:,}": of_run[-1] for name, of_run in trained.items()}
+    return [over_depth(rows), of_models(rows), *ropes({name: probe.ropes for name, probe in probes.items()})]
 
 
 def over_depth(probes: Mapping[str, ProbeValues]) -> Table:

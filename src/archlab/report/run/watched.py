@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
-from archlab.data.batch import Measure
+from archlab.data.batch import ScoreName
 from archlab.displayed import Charted, Library, as_frame
 from archlab.errors import UserError
 from archlab.exchange.configs import is_run_folder, load_config, why_no_run_folder
@@ -63,10 +63,10 @@ class Watched(Charted):
         return [line for line in self.metrics if "grad_norm" in line and "diverged" not in line]
 
     @property
-    def measure(self) -> Measure:
-        """Measure by which the run is evaluated."""
-        others: tuple[Measure, ...] = ("accuracy", "denoising_loss")
-        used: list[Measure] = [name for name in others if any(name in line for line in self.metrics)]
+    def measure(self) -> ScoreName:
+        """Name of the score by which the run is evaluated."""
+        others: tuple[ScoreName, ...] = ("accuracy", "denoising_loss")
+        used: list[ScoreName] = [name for name in others if any(name in line for line in self.metrics)]
         return used[0] if used else "bits_per_byte"
 
     @cached_property

@@ -17,7 +17,7 @@ from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
-from archlab.infer.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
+from archlab.measuring.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
 from archlab.study.arm import Arm
 from archlab.study.outcomes.kinds import DecodingSpeed, NormShare, PeakMemory, TrainingSpeed
 from archlab.study.outcomes.schema import Outcome

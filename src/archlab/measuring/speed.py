@@ -20,9 +20,9 @@ from archlab.data.training_data import Windows
 from archlab.displayed import Printed
 from archlab.errors import UserError, check_at_least
 from archlab.exchange.configs import ConfigSource, config_of
-from archlab.infer.clock import Part, clocked, time_by_kind
 from archlab.infer.session import Session, checked_every
 from archlab.machine import keep_freed_memory
+from archlab.measuring.clock import Part, clocked, time_by_kind
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
 from archlab.pricing.memory import Format, training_memory_of
@@ -33,7 +33,7 @@ from archlab.training.attention_kernels import products_up_to
 from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device
 from archlab.training.optim import make_optimizer
-from archlab.training.rates import copy_bandwidth
+from archlab.training.processor_speed import copy_bandwidth
 from archlab.training.shard import sharded
 from archlab.training.step import update
 from archlab.training.utilization import Utilization

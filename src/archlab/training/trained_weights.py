@@ -30,8 +30,8 @@ from archlab.transplant.weights import Architecture, Weights, stored
 
 
 @dataclass(frozen=True)
-class Start:
-    """Trained weights from which a run begins."""
+class TrainedWeights:
+    """Trained weights of a folder, opened to begin a run, to teach it, or to be converted."""
 
     name: str
     """Folder or hub id, as the user wrote it."""
@@ -70,7 +70,7 @@ class Start:
         return [fold for fold in folds if not isinstance(data.task, Task) and fold not in data.unread_folds]
 
 
-def open_start(name: str) -> Start:
+def open_weights(name: str) -> TrainedWeights:
     """Open the trained weights of a run folder (its last checkpoint), a Hugging Face folder or a hub id.
 
     Tensors are read again later, when they are needed. Raise UserError if there are no weights, if they do not fit
@@ -89,10 +89,12 @@ def open_start(name: str) -> Start:
 
     content = cached("finite weights", opened, digests)
     files = {IMPORTED: imported_record(folder, name).model_dump_json(indent=2).encode(), **companions(folder)}
-    return Start(name, folder, Weights(Architecture.of(config), tensors), _digest(config, content), None, files)
+    return TrainedWeights(
+        name, folder, Weights(Architecture.of(config), tensors), _digest(config, content), None, files
+    )
 
 
-def _of_run(name: str, folder: Path) -> Start:
+def _of_run(name: str, folder: Path) -> TrainedWeights:
     RunFolder(folder).verify()
     run = load_config(folder)
     config, lora = run.model, run.train.lora
@@ -104,7 +106,7 @@ def _of_run(name: str, folder: Path) -> Start:
     digest = _digest(config, [weights_digest(checkpoint), *merged])
     record = {IMPORTED: read_bytes(folder / IMPORTED)} if imported(folder) else {}
     files = {**record, **companions(folder)}
-    return Start(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
+    return TrainedWeights(name, folder, Weights(Architecture.of(config), tensors), digest, step, files)
 
 
 def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -18,9 +18,9 @@ from archlab.config.training import check_objective, resolve_train, without_teac
 from archlab.data.objectives import random_batch
 from archlab.data.training_data import Windows
 from archlab.displayed import Printed
-from archlab.errors import UserError, check_at_least
+from archlab.errors import UserError, at, check_at_least
 from archlab.exchange.configs import ConfigSource, config_of
-from archlab.infer.probe import shared_context
+from archlab.measuring.probe import shared_context
 from archlab.model.decoder import Decoder
 from archlab.pricing.memory import step_memory
 from archlab.sizing.resize import at_width
@@ -134,15 +134,13 @@ def _without_dropout(config: Config) -> Config:
 
 
 def _device_for(config: Config, name: str, windows: Pass) -> Device:
-    try:
+    with at(name):
         check_objective(config.model, config.train.objective)
         if config.train.lora:
             raise UserError("train.lora: a coordinate check trains all parameters; allowed: null")
         device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
         needed = step_memory(config.model, windows, device.type, optimizer=config.train.optimizer)
         device.check_memory(needed.peak, "for a step")
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from None
     return device
 
 

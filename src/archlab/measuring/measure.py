@@ -11,15 +11,15 @@ import torch
 
 from archlab.config.components.work import KINDS, OperationKind
 from archlab.exchange.configs import load_config
-from archlab.infer.clock import Clocked, clocked
-from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
+from archlab.measuring.clock import Clocked, clocked
+from archlab.measuring.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
 from archlab.model.decoder import Decoder
 from archlab.pricing.hardware import Hardware, Measurements, NumberFormat, Rate, Rates, keep_measured
 from archlab.pricing.memory import Format
 from archlab.pricing.pass_time import features
 from archlab.pricing.summary import cost
 from archlab.pricing.work import PassName, Work
-from archlab.training import rates
+from archlab.training import processor_speed
 from archlab.training.device import Device, resolve_device_type
 
 _FORMATS: tuple[Format, ...] = ("float32", "bfloat16")
@@ -112,9 +112,10 @@ def _measured() -> Hardware:
     products: dict[NumberFormat, dict[str, float]] = {
         name: _products(device.type, getattr(torch, name)) for name in _FORMATS
     }
-    copied = rates.copy_bandwidth(device.type, _SECONDS)
+    copied = processor_speed.copy_bandwidth(device.type, _SECONDS)
     read, cached = (
-        rates.read_bandwidth(device.type, size, _SECONDS) for size in (rates.LARGE, rates.SMALL[device.type])
+        processor_speed.read_bandwidth(device.type, size, _SECONDS)
+        for size in (processor_speed.LARGE, processor_speed.SMALL[device.type])
     )
     today = date.today()
     return Hardware(
@@ -129,7 +130,7 @@ def _measured() -> Hardware:
             copy_bandwidth=copied,
             read_bandwidth=read,
             cached_read_bandwidth=cached,
-            dispatch=rates.dispatch(device.type, _SECONDS),
+            dispatch=processor_speed.dispatch(device.type, _SECONDS),
             threads=torch.get_num_threads(),
             passes={
                 name: {number_format: calibrate(name, number_format, device.type) for number_format in _FORMATS}
@@ -144,9 +145,9 @@ def _measured() -> Hardware:
 def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
     flops = dict[str, float]()
     for side in _SIDES[device_type]:
-        if flops and rates.REPEATS * 2 * side**3 / flops[str(side // 2)] > _LONGEST:
+        if flops and processor_speed.REPEATS * 2 * side**3 / flops[str(side // 2)] > _LONGEST:
             break
-        flops[str(side)] = rates.product_flops(device_type, dtype, side, _SECONDS)
+        flops[str(side)] = processor_speed.product_flops(device_type, dtype, side, _SECONDS)
     return flops
 
 

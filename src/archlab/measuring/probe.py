@@ -50,7 +50,7 @@ class RopeProducts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Start:
+class ModelProbe:
     """Results of probing a model with random weights."""
 
     parameters: int
@@ -69,7 +69,7 @@ class Start:
         return {**own, **self.probed.as_json(), "rope": [rope._asdict() for rope in self.ropes]}
 
 
-class Probes(Printed, list[Start]):
+class Probes(Printed, list[ModelProbe]):
     """Results of probing several models, and the names of their configs."""
 
     printed_by: ClassVar = "probe.tables.print_probes"
@@ -111,19 +111,19 @@ def probe(
     for name, each in configs.items():
         with at(name):
             devices.append(_device_for(each, rows, context))
-    starts = zip(configs.values(), devices, strict=True)
-    probes = Probes(_start(each, device, rows, context) for each, device in starts)
+    pairs = zip(configs.values(), devices, strict=True)
+    probes = Probes(_probed(each, device, rows, context) for each, device in pairs)
     probes.names = [*configs]
     return probes
 
 
-def _start(config: Config, device: Device, rows: int, context: int) -> Start:
+def _probed(config: Config, device: Device, rows: int, context: int) -> ModelProbe:
     model_config, seed = config.model, config.train.seed
     model = Decoder(model_config, seed=seed).to(device.type)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator, device="cpu")
     windows = Windows(tokens.numpy())
-    return Start(
+    return ModelProbe(
         parameters=parameters(model_config).total,
         vocab_size=model_config.vocab_size,
         windows=rows,

@@ -15,7 +15,7 @@ from archlab.config.schema import Config
 from archlab.config.training import check_objective, resolve_train, tokens_read
 from archlab.data import tokenizer as bpe
 from archlab.data.batch import Batch, HeldOut
-from archlab.data.mixing import windows_of_parts
+from archlab.data.objective_mixture import windows_of_parts
 from archlab.data.objectives import Batches, batch_of, random_batch
 from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
@@ -26,18 +26,17 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.load import load_codec
-from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.pricing.work import training_flops, visible_training_flops
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import hidden_and_targets, update
 from archlab.training.train import train
 from plugin_files import write
 from plugin_state import as_a_new_process
+from scores import evaluate, score
 from tiny import MODEL, TRAIN, Killed, losses
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -332,7 +331,9 @@ def test_a_prompt_begins_with_the_name_of_its_mode(text: Path, tmp_path: Path) -
 
 
 def test_mode_tokens_are_reserved_and_found_by_name(text: Path, tmp_path: Path) -> None:
-    made = prepare([str(text)], tmp_path / "data", 300, None, 0.1, reserve=["sentinels:2", "mode:R", "mode:S"])
+    made = prepare(
+        [str(text)], tmp_path / "data", vocab_size=300, held_out=0.1, reserve=["sentinels:2", "mode:R", "mode:S"]
+    )
     found = special_ids(made.tokenizer, made.manifest.vocab_size, made.document_tokens)
     assert (found.sentinels, found.modes) == ((296, 297), {"R": 298, "S": 299})
     assert made.train.read(0, len(made.train)).max() < 296
@@ -344,7 +345,7 @@ def test_a_given_tokenizer_keeps_its_own_mode_tokens(text: Path, tmp_path: Path)
     tokenizer.add_special_tokens(["[NLU]", "[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"])
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
     reserve = ["mode:NLU", "mode:NLG"]
-    made = prepare([str(text)], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1, reserve=reserve)
+    made = prepare([str(text)], tmp_path / "data", tokenizer=tmp_path / "tokenizer.json", held_out=0.1, reserve=reserve)
     found = special_ids(made.tokenizer, made.manifest.vocab_size, ())
     assert (found.modes, found.mask) == ({"NLU": 290, "NLG": 296}, 291)
 
