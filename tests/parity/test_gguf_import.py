@@ -54,7 +54,8 @@ def test_the_logits_are_those_of_transformers(case: Case, tmp_path: Path) -> Non
     tokens = torch.randint(3, 61, (1, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits = tiny_model(case)(tokens).logits
-        tolerance = 1e-5 * max(1, model.config.n_layers / 16)  # rounding grows with the depth
+        # Rounding grows with the depth. Without AVX-512, transformers' Jamba in float32 is 1.5e-5 from itself in float64.
+        tolerance = (3e-5 if case.model_type == "jamba" else 1e-5) * max(1, model.config.n_layers / 16)
         assert (model(tokens) - logits).abs().max() <= tolerance * logits.std()
     assert notes == ["archlab cannot read the tokenizer (none); put its tokenizer.json into the run folder"]
     if "attention_factor" not in str(case.hf):  # a quotient of float32 numbers
