@@ -11,10 +11,9 @@ import archlab
 from archlab.config.check import validate
 from archlab.errors import UserError
 from archlab.files import RUNS
-from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
-from tiny import MODEL, TRAIN, run_here
+from tiny import MODEL, TRAIN
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -23,19 +22,6 @@ pytestmark = pytest.mark.usefixtures("shared_cache")
 def sittings(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(Path(archlab.__file__).parents[2] / "benchmarks")
     return import_module("sittings")
-
-
-@pytest.fixture
-def trained_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Runs are trained in this process. Return the list of their labels, which grows."""
-    labels = list[str]()
-
-    def run_all(self, runs, study, on_progress):
-        labels.extend(run.label for run in runs)
-        return run_here(self, runs, study, on_progress)
-
-    monkeypatch.setattr(Local, "run_all", run_all)
-    return labels
 
 
 def study_in(folder: Path, text: Path, **more) -> Study:

@@ -5,11 +5,10 @@ import pytest
 from archlab.config.check import validate
 from archlab.data.open import open_data
 from archlab.errors import UserError
-from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.training.run_folder import RunFolder
-from tiny import MODEL, TRAIN, config, run_here
+from tiny import MODEL, TRAIN, config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 START = {"tokens": 1280, "set": {"train.schedule": "constant"}}
@@ -31,19 +30,6 @@ def study_of(home, start, text, arms=ARMS, **more) -> Study:
         values["base"] = "tiny-llama"
         values["set"]["model"] = MODEL
     return Study("pooled", validate(StudyConfig, values, "test"), home / "study")
-
-
-@pytest.fixture
-def trained_here(monkeypatch):
-    """Runs are trained in this process. Return the list of their labels, which grows."""
-    labels = list[str]()
-
-    def run_all(self, runs, study, on_progress):
-        labels.extend(run.label for run in runs)
-        return run_here(self, runs, study, on_progress)
-
-    monkeypatch.setattr(Local, "run_all", run_all)
-    return labels
 
 
 def silent(runs):

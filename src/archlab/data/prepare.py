@@ -61,8 +61,8 @@ class _EncodingProgress:
 def encoding_progress(total: int, *, prints: bool) -> Iterator[Seen]:
     """Show the progress and speed of encoding about `total` bytes in a terminal.
 
-    If `prints` is true, show it also where there is no terminal. Then print the number of encoded bytes and the speed
-    at the end.
+    If `prints` is true, also show it without a terminal, and print the number of encoded bytes and the speed at the
+    end.
     """
     with Bar() if prints else Bar(seconds_between_lines=None) as bar:
         yield (encoding := _EncodingProgress(bar, total))
