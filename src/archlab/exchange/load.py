@@ -1,10 +1,9 @@
 """Loading of models from Hugging Face folders."""
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,9 +54,8 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
     """
     family, published = read_model_config(folder)
     model = _without_weights(config or published, folder)
-    _raise_if_any(_fill_all(model, family, folder, dtype), family, folder)
-    unfilled = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
-    assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
+    _raise_if_any(_problems(model, family, folder), family, folder)
+    model.load_state_dict(_state(model, family, folder, dtype), assign=True)
     if dtype is None:
         _unify_dtype(model, read_json(folder / CONFIG))
     model.origin = read_origin(folder)
@@ -71,22 +69,43 @@ def lazy_parameters(folder: Path) -> tuple[ModelConfig, dict[str, tuple[torch.Si
     """
     family, config = read_model_config(folder)
     model = _without_weights(config, folder)
-    _raise_if_any(_fill_all(model, family, folder, None, headers_only=True), family, folder)
+    _raise_if_any(_problems(model, family, folder), family, folder)
     wanted = model.state_dict()
-    tensors = _text_tensors(family, folder, _stored(folder, None, False))
-    found: dict[str, tuple[torch.Size, Callable[[], Tensor]]] = {}
-    for row in _rows(family, config, tensors, wanted):
-        if row.theirs.endswith(family.zero_if_absent) and row.theirs not in tensors:
-            found |= {name: (wanted[name].shape, partial(torch.zeros, wanted[name].shape)) for name in row.ours}
-            continue
-        parts = [tensors[name] for name in row.parts]
-        for i, name in enumerate(row.ours):
-            found[name] = (wanted[name].shape, partial(_read_parameter, row, parts, i))
-    return config, found
+    tensors = _text_tensors(family, folder, _stored(folder))
+    rows = _rows(family, config, tensors, wanted)
+    return config, {
+        name: (wanted[name].shape, partial(_value, row, tensors, wanted, i))
+        for row in rows
+        for i, name in enumerate(row.ours)
+    }
 
 
-def _read_parameter(row: Placed, parts: Sequence["_Lazy"], i: int) -> Tensor:
-    return _values(row, [part.read() for part in parts])[i]
+def _state(model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Return the parameters and buffers of the model by name. Parameters get the dtype `dtype`, by default that of the
+    file."""
+    tensors = _text_tensors(family, folder, _stored(folder, dtype))
+    wanted = model.state_dict()
+    parameters = {name for name, _ in model.named_parameters()}
+    state: dict[str, Tensor] = {}
+    for row in _rows(family, model.config, tensors, wanted):
+        for name, value in zip(row.ours, _values(row, tensors, wanted), strict=True):
+            # Buffers, which have no gradient, are at least float32, as in the published code.
+            value = value.to(dtype or value.dtype) if name in parameters else at_least_float32(value)
+            # A part of a fused tensor is copied, so that it does not keep the other parts in memory.
+            state[name] = value.clone(memory_format=torch.contiguous_format) if row.ours[1:] else value.contiguous()
+    return state
+
+
+def _values(row: Placed, tensors: "Mapping[str, _Lazy]", wanted: Mapping[str, Tensor]) -> Sequence[Tensor]:
+    """Return the parameters of a row. They are zeros if the folder lacks their tensors, which `zero_if_absent`
+    allows."""
+    if not tensors.keys() & row.parts:
+        return [torch.zeros(wanted[name].shape) for name in row.ours]
+    return row.conversion.split(row.whole([tensors[name].read() for name in row.parts]), row.layer)
+
+
+def _value(row: Placed, tensors: "Mapping[str, _Lazy]", wanted: Mapping[str, Tensor], i: int) -> Tensor:
+    return _values(row, tensors, wanted)[i]
 
 
 def _raise_if_any(problems: Sequence[str], family: Family, folder: Path) -> None:
@@ -141,7 +160,7 @@ def check_hf(folder: Path) -> list[str]:
     try:
         family, config = read_model_config(folder)
         read_origin(folder)
-        return _first(_fill_all(_without_weights(config, folder), family, folder, None, headers_only=True))
+        return _first(_problems(_without_weights(config, folder), family, folder))
     except UserError as error:
         return [str(error)]
 
@@ -151,21 +170,19 @@ def _first(problems: Sequence[str]) -> list[str]:
     return [*problems[:MOST_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
 
 
-def _fill_all(
-    model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None, headers_only: bool = False
-) -> list[str]:
+def _problems(model: Decoder, family: Family, folder: Path) -> list[str]:
+    """Return a message for each tensor that does not fit the model. Of most tensors, only the header is read."""
     config = model.config
-    tensors = _text_tensors(family, folder, _stored(folder, dtype, headers_only))
-    wanted = model.state_dict(keep_vars=True)
+    tensors = _text_tensors(family, folder, _stored(folder, headers_only=True))
+    wanted = model.state_dict()
     problems: list[str] = []
     used: set[str] = set()
     for row in _rows(family, config, tensors, wanted):
         used.update(row.parts)
         if row.theirs.endswith(family.zero_if_absent) and row.theirs not in tensors:
-            _fill_with_zeros(model, row.ours, wanted)
             continue
         missing = [f"{name}  missing" for name in row.parts if name not in tensors]
-        problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
+        problems += missing or _wrong_parts(row, [tensors[name].read() for name in row.parts], wanted)
     for name, value in constant_values(family.constants, config).items():
         used.add(name)
         if name in tensors and not tensors[name].is_number(value):
@@ -213,7 +230,7 @@ def _rows(family: Family, config: ModelConfig, tensors: Container[str], wanted: 
             yield row
 
 
-def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tensors | Dequantized:
+def _stored(folder: Path, dtype: torch.dtype | None = None, headers_only: bool = False) -> Tensors | Dequantized:
     """Return the folder's tensors. Quantized tensors are converted to `dtype`."""
     how = method(read_json(folder / CONFIG).get("quantization_config"), str(folder / CONFIG))
     stored = Tensors(folder, shapes_only=headers_only)
@@ -283,20 +300,6 @@ class _Lazy:
         return self._tensors.content(self._name)
 
 
-def _fill_with_zeros(model: nn.Module, names: Sequence[str], wanted: dict[str, Any]) -> None:
-    for name in names:
-        owner, _, last = name.rpartition(".")
-        zeros = torch.zeros(wanted[name].shape)
-        setattr(
-            model.get_submodule(owner), last, nn.Parameter(zeros) if isinstance(wanted[name], nn.Parameter) else zeros
-        )
-
-
-def _values(row: Placed, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the parameters of a row, from its published tensors."""
-    return row.conversion.split(row.whole(parts), row.layer)
-
-
 def _wrong_shapes(row: Placed, parts: Sequence[Tensor], shape: torch.Size) -> list[str]:
     """Return a message for each tensor whose shape is wrong. `shape` is that of the tensor that contains all of
     them."""
@@ -315,22 +318,14 @@ def _wrong_shapes(row: Placed, parts: Sequence[Tensor], shape: torch.Size) -> li
     ]
 
 
-def _fill(
-    model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, Any], dtype: torch.dtype | None
-) -> list[str]:
-    parts = [part.read() for part in lazy]
-    shape = row.conversion.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
+def _wrong_parts(row: Placed, parts: Sequence[Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """Return a message for each tensor of a row whose shape or dtype is wrong."""
+    shape = row.conversion.join([wanted[name] for name in row.ours], row.layer).shape
     if wrong := _wrong_shapes(row, parts, shape):
         return wrong
-    unknown = [(name, part.dtype) for name, part in zip(row.parts, parts, strict=True) if part.dtype not in FORMATS]
-    if unknown:
-        allowed = ", ".join(map(format_name, FORMATS))
-        return [f"{name}  has dtype {format_name(found)}; allowed: {allowed}" for name, found in unknown]
-    for name, ours in zip(row.ours, _values(row, parts), strict=True):
-        owner, _, last = name.rpartition(".")
-        is_parameter = isinstance(wanted[name], nn.Parameter)
-        # Buffers, which have no gradient, are at least float32, as in the published code.
-        value = (ours.to(dtype or ours.dtype) if is_parameter else at_least_float32(ours)).contiguous()
-        value = value.clone() if value.data_ptr() == parts[0].data_ptr() and len(row.ours) > 1 else value
-        setattr(model.get_submodule(owner), last, nn.Parameter(value) if is_parameter else value)
-    return []
+    allowed = ", ".join(map(format_name, FORMATS))
+    return [
+        f"{name}  has dtype {format_name(part.dtype)}; allowed: {allowed}"
+        for name, part in zip(row.parts, parts, strict=True)
+        if part.dtype not in FORMATS
+    ]
