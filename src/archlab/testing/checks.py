@@ -15,7 +15,7 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.testing.closeness import EXACT, distance
 from archlab.testing.pair import Pair
-from archlab.testing.verdict import Check
+from archlab.testing.result import Check
 
 _OTHER_SEED = 3
 """Seed of inputs that differ from those of the comparison."""
@@ -79,7 +79,7 @@ def _first_difference(found: Tensor, right: Tensor, allowed: float) -> str:
 
 
 def _outputs(pair: Pair) -> Check:
-    check = _compared("outputs", pair.output, pair.right(pair.reference), pair.allowed)
+    check = _compared("outputs", pair.output, pair.right, pair.allowed)
     if check.status == "differs" and (place := _first_layer(pair)):
         return check._replace(words=f"{check.words}; {place}")
     return check
@@ -127,7 +127,7 @@ def _gradients(pair: Pair) -> Check:
     """Compare the gradients of inputs and parameters of a random linear function of the output."""
     if pair.candidate.uses_numpy:
         return Check("gradients", "not checked", "NumPy computes no gradients")
-    right = pair.right(pair.reference)
+    right = pair.right
     random = torch.Generator().manual_seed(2)
     direction = torch.randn(right.shape, generator=random, dtype=torch.float64, device="cpu").to(right.device)
     ours = _gradients_of(pair.reference, pair.x, direction, dict(pair.reference.weights))
@@ -239,7 +239,7 @@ def _bfloat16(pair: Pair) -> Check:
     name = "bfloat16 error"
     if pair.candidate.uses_numpy:
         return Check(name, "not checked", "NumPy has no bfloat16")
-    right = pair.right(pair.reference)
+    right = pair.right
     x = pair.x.bfloat16() if pair.x.is_floating_point() else pair.x
     ours = _error(deepcopy(pair.reference).bfloat16()(x), right)
     target = pair.candidate.target

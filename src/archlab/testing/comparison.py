@@ -23,7 +23,7 @@ from archlab.testing.matching import Mapped, match
 from archlab.testing.pair import Pair, pairs
 from archlab.testing.planting import Mistake
 from archlab.testing.reference import Reference
-from archlab.testing.verdict import Comparison
+from archlab.testing.result import Comparison
 
 
 def compare(
@@ -84,7 +84,7 @@ def _best(choices: Sequence[Pair]) -> tuple[Pair, tuple[Mistake, ...]]:
     else:
         if choices[0].reference.part == "model":
             note_once("the outputs differ; known mistakes are tried, which can take minutes")
-        explained = ((pair, mistakes_in(pair.reference, pair.right, pair.output)) for pair in choices)
+        explained = ((pair, mistakes_in(pair)) for pair in choices)
         best, found = next((entry for entry in explained if entry[1]), (choices[0], ()))
     best.load()
     return best, found

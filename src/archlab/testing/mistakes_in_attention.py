@@ -1,99 +1,123 @@
-"""Known mistakes in hand-written attention and rotary position embeddings."""
+"""Known mistakes in hand-written attention.
 
-from collections.abc import Sequence
+Shapes: B batch, T queries, S keys, H query heads, K key/value heads, C head_dim, V v_dim.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from archlab.testing import planting, planting_rotary
-from archlab.testing.planting import Mistake, Plant, Weighing, attending, in_attention
-from archlab.testing.planting_rotary import rotated, turned
+from archlab.model.attention import MultiHeadAttention
+from archlab.model.masks import dense
+from archlab.testing.planting import Mistake, Plant, add_input, in_attention, swap
+from archlab.testing.reference import Reference
 
-ROTARY = (
-    Mistake(
-        "rope-pairing",
-        "RoPE pairs other dimensions than the config: halves (i with i + d/2) in place of interleaved neighbors "
-        "(2i with 2i + 1), or the other way round.",
-        [rotated(lambda rope: {"pairing": "half" if rope.pairing == "interleaved" else "interleaved"})],
-    ),
-    Mistake(
-        "rope-layouts",
-        "RoPE mixes two layouts: its angles are for interleaved pairs and its partners for halves, or the other way "
-        "round.",
-        [turned(planting_rotary.of_two_layouts)],
-    ),
-    Mistake(
-        "rope-output-order",
-        "RoPE rotates the right pairs, but puts the results in the order of the other layout: halves in place of "
-        "interleaved pairs, or the other way round.",
-        [turned(lambda context, rope, width: planting_rotary.Reordered(context))],
-    ),
-    Mistake("rope-cos-sin", "RoPE exchanges cosine and sine.", [turned(planting_rotary.with_cos_for_sin)]),
-    Mistake("rope-direction", "RoPE rotates in the opposite direction.", [rotated(positions=torch.neg)]),
-    Mistake(
-        "rope-sign",
-        "RoPE lacks a minus sign: a pair (x, y) becomes (x cos - y sin, y cos + x sin).",
-        [turned(planting_rotary.without_signs)],
-    ),
-    Mistake(
-        "rope-first-position", "RoPE counts positions from 1; they begin at 0.", [rotated(positions=lambda p: p + 1)]
-    ),
-    Mistake(
-        "rope-exponent",
-        "RoPE's exponent is wrong by a factor of 2: pair i of d dimensions turns by position * theta^(-2i/d).",
-        [rotated(lambda rope: {"theta": rope.theta**0.5}), rotated(lambda rope: {"theta": rope.theta**2})],
-    ),
-    Mistake(
-        "rope-exponent-sign",
-        "RoPE's exponent has the wrong sign: pair i of d dimensions turns by position * theta^(-2i/d).",
-        [rotated(lambda rope: {"theta": 1 / rope.theta})],
-    ),
-    Mistake(
-        "rope-exponent-shift",
-        "RoPE's exponents are shifted or stretched: pair i of d dimensions turns by position * theta^(-2i/d), and i "
-        "goes from 0 to d/2 - 1.",
-        [
-            turned(planting_rotary.with_frequencies(lambda pairs, n: (pairs + 1) / n)),
-            turned(planting_rotary.with_frequencies(lambda pairs, n: pairs / (n - 1))),
-        ],
-    ),
-    Mistake(
-        "rope-theta",
-        "RoPE has another theta than the config.",
-        [rotated(lambda rope, theta=theta: {"theta": theta}) for theta in (1e4, 1e5, 5e5, 1e6)],
-    ),
-    Mistake("rope-missing", "RoPE is missing: nothing is rotated.", [rotated(positions=torch.zeros_like)]),
-    Mistake(
-        "rope-keys",
-        "RoPE rotates only the queries; it should rotate the keys, too.",
-        [turned(lambda context, rope, width: planting_rotary.OnlyQueries(context))],
-    ),
-    Mistake(
-        "rope-values",
-        "RoPE rotates the values, too; it should rotate only queries and keys.",
-        [in_attention(planting_rotary.rotate_values)],
-    ),
-    Mistake(
-        "rope-before-split",
-        "RoPE rotates all heads of a token as one vector; it should rotate each head, after the heads are split.",
-        [planting_rotary.rotated_before_split],
-    ),
-)
+Weighing = Callable[[Tensor, Tensor], Tensor]
+"""Function of scores [B, H, T, S] and a mask [B or 1, 1, T, S] that returns the weights of attention."""
 
-_MASKED: Sequence[Weighing] = (
+
+def softmax(scores: Tensor, seen: Tensor) -> Tensor:
+    """Return the right weights: a softmax over the visible keys."""
+    return scores.masked_fill(~seen, float("-inf")).softmax(-1)
+
+
+def attending(
+    weigh: Weighing = softmax,
+    scale: Callable[[MultiHeadAttention], float] | None = None,
+    repeat: Callable[[Tensor, int], Tensor] = lambda x, group: x.repeat_interleave(group, 1),
+    merge: Callable[[Tensor], Tensor] = lambda mixed: mixed,
+    *,
+    swaps: bool = False,
+) -> Plant:
+    """Return a plant that changes multi-head attention between the projections.
+
+    `repeat` copies the keys and values for the query heads of a group, and `merge` changes the output [B, H, T, V].
+    """
+
+    def attend(
+        attention: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Tensor | None, **_: Any
+    ) -> Tensor:
+        group = attention.config.n_heads // attention.config.n_kv_heads
+        k, v = repeat(k, group), repeat(v, group)
+        q, k = (k, q) if swaps else (q, k)
+        scores = q @ k.transpose(-1, -2) * (attention.attend.scale if scale is None else scale(attention))
+        scores = scores if bias is None else scores + bias
+        seen = dense(mask)
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()[None] if seen is None else seen
+        return merge(weigh(scores, seen[:, None]) @ v)
+
+    def plant(reference: Reference) -> None:
+        for attention in reference.attentions():
+            if attention.sinks is None and attention.config.softcap is None:
+                attention.__dict__["attend"] = _keeping_scale(attention, attend)
+
+    return plant
+
+
+def _keeping_scale(attention: MultiHeadAttention, attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    replaced = partial(attend, attention)
+    replaced.__dict__["scale"] = attention.attend.scale
+    return replaced
+
+
+def splitting(split: Callable[[Tensor, int], Tensor], merge: Callable[[Tensor], Tensor] | None = None) -> Plant:
+    """Return a plant that splits [B, T, H * C] into heads [B, H, T, C] of a width in another way. `merge` changes the
+    output [B, H, T, V]."""
+
+    def plant(reference: Reference) -> None:
+        for attention in reference.attentions():
+            attention.__dict__["_split"] = split
+        if merge is not None:
+            attending(merge=merge)(reference)
+
+    return plant
+
+
+def without_moving_axes(x: Tensor, width: int) -> Tensor:
+    return x.reshape(x.shape[0], -1, x.shape[1], width)
+
+
+def heads_last(x: Tensor, width: int) -> Tensor:
+    return x.unflatten(-1, (width, -1)).movedim(-1, 1)
+
+
+def merged_heads_last(mixed: Tensor) -> Tensor:
+    """Return the tensor [B, H, T, V] that attention merges into [B, T, V * H]."""
+    return mixed.permute(0, 2, 3, 1).flatten(2).unflatten(-1, (mixed.shape[1], -1)).transpose(1, 2)
+
+
+def reshaped_back(mixed: Tensor) -> Tensor:
+    """Return the tensor [B, H, T, V] that attention merges into `mixed.reshape(B, T, H * V)`."""
+    B, H, T, V = mixed.shape
+    return mixed.reshape(B, T, H, V).transpose(1, 2)
+
+
+def drop_output(attention: MultiHeadAttention) -> None:
+    """Replace the output projection by the identity."""
+    attention.out = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+Hiding = Callable[[Tensor, Tensor], Tensor]
+"""Function of scores [B, H, T, S] and a mask of the hidden keys that returns the weights of attention."""
+
+_HIDINGS: Sequence[Hiding] = (
     lambda scores, hidden: scores.masked_fill(hidden, float("-inf")).softmax(-1),
     lambda scores, hidden: scores.masked_fill(hidden, -1e9).softmax(-1),
     lambda scores, hidden: scores.masked_fill(hidden, float("-inf")).softmax(-1).nan_to_num(),
 )
-"""Weights from scores and hidden keys. They differ if a query sees no key at all: NaN, equal weights or zeros."""
+"""Common ways to hide keys. They differ if a query sees no key at all: NaN, equal weights or zeros."""
 
 
 def _diagonal(by: int) -> list[Plant]:
     """Return plants whose queries see the keys up to their own position plus `by`."""
 
-    def weigh(masked: Weighing) -> Weighing:
-        return lambda scores, _: masked(scores, ~torch.ones_like(scores).tril(by).bool())
+    def weigh(hide: Hiding) -> Weighing:
+        return lambda scores, _: hide(scores, ~torch.ones_like(scores).tril(by).bool())
 
-    return [attending(weigh(masked)) for masked in _MASKED]
+    return [attending(weigh(hide)) for hide in _HIDINGS]
 
 
 def _over_axis(axis: int) -> Weighing:
@@ -135,14 +159,14 @@ ATTENTION = (
     Mistake(
         "mask-inverted",
         "The mask is inverted: it hides the keys that a query should see.",
-        [attending(masked) for masked in _MASKED],
+        [attending(hide) for hide in _HIDINGS],
     ),
     Mistake(
         "mask-transposed",
         "The causal mask is transposed: a query sees its own key and later ones; it should see earlier ones.",
         [
-            attending(lambda scores, _, masked=masked: masked(scores, torch.ones_like(scores).tril(-1).bool()))
-            for masked in _MASKED
+            attending(lambda scores, _, hide=hide: hide(scores, torch.ones_like(scores).tril(-1).bool()))
+            for hide in _HIDINGS
         ],
     ),
     Mistake(
@@ -175,37 +199,37 @@ ATTENTION = (
     Mistake(
         "keys-and-values-swapped",
         "The projections of keys and values are swapped.",
-        [in_attention(lambda attention: planting.swap(attention, "k", "v"))],
+        [in_attention(lambda attention: swap(attention, "k", "v"))],
     ),
     Mistake(
         "no-output-projection",
         "Attention leaves out its output projection.",
-        [in_attention(planting.drop_output)],
+        [in_attention(drop_output)],
     ),
     Mistake(
         "heads-merged-without-transpose",
         "The heads are merged without a transpose: [B, H, T, C] is reshaped to [B, T, H C] at once.",
-        [attending(merge=planting.reshaped_back)],
+        [attending(merge=reshaped_back)],
     ),
     Mistake(
         "heads-split-without-transpose",
         "The heads are split without a transpose: [B, T, H C] is reshaped to [B, H, T, C] at once.",
         [
-            planting.splitting(planting.without_moving_axes),
-            planting.splitting(planting.without_moving_axes, planting.reshaped_back),
+            splitting(without_moving_axes),
+            splitting(without_moving_axes, reshaped_back),
         ],
     ),
     Mistake(
         "heads-last",
         "The heads are split as (C, H), so that a head takes every H-th feature; they should be split as (H, C).",
         [
-            planting.splitting(planting.heads_last),
-            planting.splitting(planting.heads_last, planting.merged_heads_last),
+            splitting(heads_last),
+            splitting(heads_last, merged_heads_last),
         ],
     ),
     Mistake(
         "attention-adds-input",
         "Attention adds its input to its output; the layer adds the stream.",
-        [in_attention(planting.add_input)],
+        [in_attention(add_input)],
     ),
 )

@@ -50,19 +50,25 @@ class Pair:
         self.load()
         return self.run(self.x).detach()
 
-    def right(self, reference: Reference) -> Tensor:
-        """Return archlab's output, perhaps that of a reference in which a mistake is planted."""
-        return reference(self.x).detach()
+    @cached_property
+    def right(self) -> Tensor:
+        """Output of archlab's reference."""
+        return self.reference(self.x).detach()
 
     @cached_property
+    def difference(self) -> float:
+        """Distance of the two outputs."""
+        return distance(self.output, self.right)
+
+    @property
     def is_equal(self) -> bool:
         """Whether the outputs are equal, perhaps after rounding to float32."""
-        return distance(self.output, self.right(self.reference)) <= FLOAT32
+        return self.difference <= FLOAT32
 
     @property
     def allowed(self) -> float:
         """Largest distance of results that count as equal. It is small if the outputs are equal in float64."""
-        return EXACT if distance(self.output, self.right(self.reference)) <= EXACT else FLOAT32
+        return EXACT if self.difference <= EXACT else FLOAT32
 
     def load(self) -> None:
         """Set the parameters of the code to those of the reference."""

@@ -1,4 +1,4 @@
-"""Ways to plant mistakes of rotary position embeddings in a copy of archlab's reference."""
+"""Known mistakes in hand-written rotary position embeddings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from archlab.config.core.registry import make
 from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import Context
 from archlab.model.rotary import Rotation
-from archlab.testing.planting import Plant
+from archlab.testing.planting import Mistake, Plant, in_attention
 from archlab.testing.reference import Reference
 
 
@@ -159,3 +159,75 @@ def _rotated_as_one(rope: Rope, x: Tensor, norm: nn.Module, context: Context) ->
     whole = norm(x).transpose(1, 2).flatten(2)
     rotation = make(rope, whole.shape[-1], context.positions_BT, context.positions_BT[:, -1:] + 1, torch.float64)
     return rotation.rotate(whole[:, None])[:, 0].unflatten(-1, (x.shape[1], -1)).transpose(1, 2)
+
+
+ROTARY = (
+    Mistake(
+        "rope-pairing",
+        "RoPE pairs other dimensions than the config: halves (i with i + d/2) in place of interleaved neighbors "
+        "(2i with 2i + 1), or the other way round.",
+        [rotated(lambda rope: {"pairing": "half" if rope.pairing == "interleaved" else "interleaved"})],
+    ),
+    Mistake(
+        "rope-layouts",
+        "RoPE mixes two layouts: its angles are for interleaved pairs and its partners for halves, or the other way "
+        "round.",
+        [turned(of_two_layouts)],
+    ),
+    Mistake(
+        "rope-output-order",
+        "RoPE rotates the right pairs, but puts the results in the order of the other layout: halves in place of "
+        "interleaved pairs, or the other way round.",
+        [turned(lambda context, rope, width: Reordered(context))],
+    ),
+    Mistake("rope-cos-sin", "RoPE exchanges cosine and sine.", [turned(with_cos_for_sin)]),
+    Mistake("rope-direction", "RoPE rotates in the opposite direction.", [rotated(positions=torch.neg)]),
+    Mistake(
+        "rope-sign",
+        "RoPE lacks a minus sign: a pair (x, y) becomes (x cos - y sin, y cos + x sin).",
+        [turned(without_signs)],
+    ),
+    Mistake(
+        "rope-first-position", "RoPE counts positions from 1; they begin at 0.", [rotated(positions=lambda p: p + 1)]
+    ),
+    Mistake(
+        "rope-exponent",
+        "RoPE's exponent is wrong by a factor of 2: pair i of d dimensions turns by position * theta^(-2i/d).",
+        [rotated(lambda rope: {"theta": rope.theta**0.5}), rotated(lambda rope: {"theta": rope.theta**2})],
+    ),
+    Mistake(
+        "rope-exponent-sign",
+        "RoPE's exponent has the wrong sign: pair i of d dimensions turns by position * theta^(-2i/d).",
+        [rotated(lambda rope: {"theta": 1 / rope.theta})],
+    ),
+    Mistake(
+        "rope-exponent-shift",
+        "RoPE's exponents are shifted or stretched: pair i of d dimensions turns by position * theta^(-2i/d), and i "
+        "goes from 0 to d/2 - 1.",
+        [
+            turned(with_frequencies(lambda pairs, n: (pairs + 1) / n)),
+            turned(with_frequencies(lambda pairs, n: pairs / (n - 1))),
+        ],
+    ),
+    Mistake(
+        "rope-theta",
+        "RoPE has another theta than the config.",
+        [rotated(lambda rope, theta=theta: {"theta": theta}) for theta in (1e4, 1e5, 5e5, 1e6)],
+    ),
+    Mistake("rope-missing", "RoPE is missing: nothing is rotated.", [rotated(positions=torch.zeros_like)]),
+    Mistake(
+        "rope-keys",
+        "RoPE rotates only the queries; it should rotate the keys, too.",
+        [turned(lambda context, rope, width: OnlyQueries(context))],
+    ),
+    Mistake(
+        "rope-values",
+        "RoPE rotates the values, too; it should rotate only queries and keys.",
+        [in_attention(rotate_values)],
+    ),
+    Mistake(
+        "rope-before-split",
+        "RoPE rotates all heads of a token as one vector; it should rotate each head, after the heads are split.",
+        [rotated_before_split],
+    ),
+)
