@@ -44,13 +44,19 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Candidate:
     """Hand-written code with its parameters.
 
-    `given` holds the arguments that the user names. Raise UserError if an argument has no known meaning.
+    `user_arguments` holds the arguments that the user names. Raise UserError if an argument has no known meaning.
     """
 
     def __init__(
-        self, target: Any, reference: Reference, given: Mapping[str, Any], form: MaskForm, *, uses_numpy: bool | None
+        self,
+        target: Any,
+        reference: Reference,
+        user_arguments: Mapping[str, Any],
+        form: MaskForm,
+        *,
+        uses_numpy: bool | None,
     ) -> None:
-        self.form, self.settings = form, {**_settings(reference), **given}
+        self.form, self.settings = form, {**_settings(reference), **user_arguments}
         if not callable(target):
             raise UserError(f"target: is a {type(target).__name__}; allowed: a module, a class or a function")
         of_class = []
@@ -68,7 +74,7 @@ class Candidate:
         if not self.arguments:
             raise UserError(f"{_name(target)}: takes no input; the first argument must be the input")
         known = [*dict.fromkeys([*of_class, *self.arguments])]
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in user_arguments if name not in known]:
             raise UserError(f"arguments: {_name(target)} has no argument {unknown[0]!r}{choose(unknown[0], known)}")
         self.input = self.argument(_INPUTS) or next(iter(self.arguments))
         others = [name for name in self.arguments if name != self.input]
@@ -93,8 +99,8 @@ class Candidate:
         return _name(self.target)
 
     @property
-    def linear(self) -> set[str]:
-        """Names of the parameters of torch's own modules."""
+    def in_torch_modules(self) -> set[str]:
+        """Names of the parameters in torch's linear layers and embeddings, whose axes are known."""
         if not isinstance(self.target, nn.Module):
             return set()
         own = {name for name, module in self.target.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}

@@ -68,7 +68,7 @@ def compare(
     reference = Reference(config.model if isinstance(config, Config) else config, part, layer)
     candidate = Candidate(target, reference, arguments or {}, mask, uses_numpy=numpy)
     ours = {name: tuple(weight.shape) for name, weight in reference.weights.items()}
-    matches = match(candidate.shapes, ours, part, mapping or {}, candidate.linear)
+    matches = match(candidate.shapes, ours, part, mapping or {}, candidate.in_torch_modules)
     pair, mistakes = _best(pairs(candidate, reference, matches))
     parameters = {name: matched.names for name, matched in pair.matches.by_name.items()}
     name = getattr(target, "__name__", type(target).__name__)

@@ -49,10 +49,12 @@ class Matches(NamedTuple):
         return self._replace(by_name={**self.by_name, **turned}, unsure=())
 
 
-def match(theirs: Shapes, ours: Mapping[str, Shape], part: Part, mapping: Mapped, linear: Collection[str]) -> Matches:
+def match(
+    theirs: Shapes, ours: Mapping[str, Shape], part: Part, mapping: Mapped, in_torch_modules: Collection[str]
+) -> Matches:
     """Match hand-written parameters with archlab's.
 
-    `linear` holds the hand-written parameters of torch's own modules, whose orientation is known. Raise UserError that
+    `in_torch_modules` holds the hand-written parameters in modules of torch, whose orientation is known. Raise UserError that
     shows both lists if a parameter has no match or several.
     """
     is_gated = any("gate." in name for name in ours)
@@ -73,7 +75,7 @@ def match(theirs: Shapes, ours: Mapping[str, Shape], part: Part, mapping: Mapped
     missing = [name for name in ours if name not in _used(found)]
     if missing not in ([], ["head.weight"]) or len(found) < len(theirs):  # a tied head has no weight of its own
         raise UserError(_unmatched(theirs, ours, found))
-    return _oriented(found, theirs, ours, linear)
+    return _oriented(found, theirs, ours, in_torch_modules)
 
 
 def _mapped(theirs: Shapes, ours: Mapping[str, Shape], mapping: Mapped) -> dict[str, tuple[str, ...]]:
@@ -114,13 +116,13 @@ def _fits(shape: Shape | None, right: Shape) -> bool:
 
 
 def _oriented(
-    found: Mapping[str, tuple[str, ...]], theirs: Shapes, ours: Mapping[str, Shape], linear: Collection[str]
+    found: Mapping[str, tuple[str, ...]], theirs: Shapes, ours: Mapping[str, Shape], in_torch_modules: Collection[str]
 ) -> Matches:
     by_name, unsure = dict[str, Match](), list[str]()
     for name, names in found.items():
         shape, right = theirs[name], _shape(names, ours)
         is_matrix = len(right) == 2
-        if is_matrix and name not in linear and (shape is None or right[0] == right[1]):
+        if is_matrix and name not in in_torch_modules and (shape is None or right[0] == right[1]):
             unsure.append(name)
         by_name[name] = Match(names, shape, is_matrix and shape not in (None, right))
     matches = Matches(by_name, tuple(unsure))
