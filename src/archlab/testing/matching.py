@@ -54,8 +54,8 @@ def match(
 ) -> Matches:
     """Match hand-written parameters with archlab's.
 
-    `in_torch_modules` holds the hand-written parameters in modules of torch, whose orientation is known. Raise UserError that
-    shows both lists if a parameter has no match or several.
+    `in_torch_modules` holds the hand-written parameters in modules of torch, whose orientation is known. Raise
+    UserError that shows both lists if a parameter has no match or several.
     """
     is_gated = any("gate." in name for name in ours)
     found = _mapped(theirs, ours, mapping)
