@@ -2,29 +2,28 @@
 RoPE of its own, or no position encoding, in each layer type.
 """
 
+from collections.abc import Mapping
+
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.cohere import FIELDS, WEIGHTS
-from archlab.families.mellum import NestedRope
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import rope_parameters
+from archlab.hf.rope_per_type import RopePerType
 
 FOR_PICTURES = ("mrope_section", "mrope_interleaved")
 """RoPE parameters that change only the positions of pictures."""
 
 
-class RopeOrNone(NestedRope):
-    """RoPE of each layer type inside `rope_parameters`. null means that the layers have no position encoding."""
+class RopeOrNone(RopePerType):
+    """RoPE of each layer type inside `rope_parameters`, which the published code requires. null means that the layers
+    have no position encoding."""
 
-    def defaults(self) -> Raw:
-        """Return no parameters, because the published code requires `rope_parameters`."""
-        return {}
-
-    def of_type(self, hf: ConfigReader, nested: Raw, kind: str) -> Raw:
+    def of_type(self, hf: ConfigReader, nested: Mapping[str, Raw], kind: str) -> Raw:
         """Return the position encoding of a layer type. Raise UserError if `nested` has no entry for it."""
         if kind not in nested:
             raise hf.refuse("rope_parameters", nested, f"RoPE parameters or null for {kind}")

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archlab.config.components.moe import MoE
-from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gemma2 import DOUBLE_NORMS
-from archlab.families.lfm3 import LayerRope, rope_values
 from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS
@@ -19,6 +17,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key, lookup
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.mixture import all_experts, is_mixture
+from archlab.hf.rope_per_type import ProportionalRopePerType
 from archlab.hf.weight_map import Row, linear
 
 OF_LAYER = {"head_dim": "attention.head_dim", "num_key_value_heads": "attention.n_kv_heads"}
@@ -79,15 +78,12 @@ class Windows(LayerTypes):
         hf["attention_k_eq_v"] = heads[-1].keys_as_values
 
 
-class Rope4(LayerRope):
-    """RoPE of each layer type."""
-
-    def defaults(self) -> Raw:
-        p_rope = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
-        return {SLIDING: {"rope_theta": 1e4}, FULL: p_rope}
-
-    def values(self, rope: Rope, longest: int) -> Raw:
-        return rope_values(rope, longest)
+ROPE = ProportionalRopePerType(
+    {
+        SLIDING: {"rope_theta": 1e4},
+        FULL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +166,7 @@ def fields(window: int) -> list[Field]:
         Key("tie_word_embeddings", "head.tied", True),
         Key("final_logit_softcapping", "head.softcap", None),
         Windows(types_of, window=window, unused=window),
-        Rope4(),
+        ROPE,
         SeesBack(),
         NotBuilt("num_kv_shared_layers", 0, "layers of archlab do not share keys and values"),
     ]

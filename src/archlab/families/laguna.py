@@ -7,7 +7,6 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.glm4_moe import SIGMOID
 from archlab.families.llama import RMS_NORM, SIZES, kv_heads
-from archlab.families.mellum import PartialRope
 from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.families.olmo import BIASES
 from archlab.families.qwen2_moe import WEIGHTS, SharedExpert
@@ -17,12 +16,13 @@ from archlab.hf.fields import ConfigReader, Key, Only, lookup
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, with_each_layer
 from archlab.hf.mixture import mlp_layer_types, shared_expert
 from archlab.hf.repeated import RepeatedKeys
+from archlab.hf.rope_per_type import PartialRopePerType
 from archlab.hf.weight_map import Row, linear
 
 LAYER = "model.layers.{i}"
 
 
-class Rope(PartialRope):
+class Rope(PartialRopePerType):
     """One RoPE for each layer type."""
 
     def fraction(self, hf: ConfigReader, parameters: Raw) -> float:
@@ -32,10 +32,6 @@ class Rope(PartialRope):
         if "partial_rotary_factor" not in parameters and outside != 1.0:
             raise hf.refuse("partial_rotary_factor", outside, "1.0, or this key inside rope_parameters")
         return super().fraction(hf, parameters)
-
-    def defaults(self) -> Raw:
-        """Return the RoPE parameters of a file without `rope_parameters`."""
-        return {FULL: {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, SLIDING: {"rope_theta": 1e4}}
 
 
 class Gate:
@@ -100,7 +96,7 @@ FAMILY = Family(
         Key("moe_routed_scaling_factor", "mlp.router.factor", 1.0, from_hf=float),
         SharedExpert(default=512, gate=False),
         LayerTypes(window=512, unused=512),
-        Rope(),
+        Rope({FULL: {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, SLIDING: {"rope_theta": 1e4}}),
         HeadsPerLayer(),
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(),

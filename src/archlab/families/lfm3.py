@@ -6,18 +6,17 @@ from dataclasses import dataclass
 
 from archlab.config.components.component import Absent
 from archlab.config.components.position import Rope
-from archlab.config.components.rope_scaling import Proportional
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.lfm2 import CONV, IN, LAYER, THIRDS
 from archlab.families.llama import SIZES, kv_heads
-from archlab.families.mellum import NestedRope
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import ABSENT, Always, ConfigReader, Key, lookup
 from archlab.hf.layer_types import FULL, SLIDING, MixerLayers, layer_types
-from archlab.hf.rope import rope_parameters, scaling_kind
+from archlab.hf.rope import rope_parameters
+from archlab.hf.rope_per_type import ProportionalRopePerType
 from archlab.hf.weight_map import Row, linear
 
 KINDS = {CONV: "recurrent", SLIDING: "sliding", FULL: "full"}
@@ -36,37 +35,17 @@ class HeadGate:
         hf["use_attention_gate"] = lookup(model, "attention.gate") not in (None, ABSENT)
 
 
-class LayerRope(NestedRope):
-    """RoPE of each layer type, which may be p-RoPE."""
-
-    def defaults(self) -> Raw:
-        p_rope = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
-        return {SLIDING: {"rope_theta": 1e4}, FULL: p_rope}
-
-    def of_type(self, hf: ConfigReader, nested: Raw, kind: str) -> Raw:
-        """Return the RoPE of a layer type. Raise UserError if `nested` has no theta for it."""
-        own = nested.get(kind)
-        if not isinstance(own, dict) or scaling_kind(own) != "proportional":
-            return super().of_type(hf, nested, kind)
-        plain = {key: value for key, value in own.items() if key not in ("rope_type", "partial_rotary_factor")}
-        scaling = {"kind": "proportional", "turning": own.get("partial_rotary_factor", 1.0)}
-        return {**super().of_type(hf, {kind: plain}, kind), "scaling": scaling}
-
-
-ROPE = LayerRope()
+ROPE = ProportionalRopePerType(
+    {
+        SLIDING: {"rope_theta": 1e4},
+        FULL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+    }
+)
 
 
 def implied(n_layers: int) -> list[str]:
     """Return the type of each layer for a config.json without `layer_types`."""
     return [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else CONV for i in range(n_layers)]
-
-
-def rope_values(rope: Rope, longest: int) -> Raw:
-    """Return the config.json values of a RoPE, which may be p-RoPE. `longest` is the maximum sequence length."""
-    values = rope_parameters(rope, longest)
-    if isinstance(rope.scaling, Proportional):
-        values["partial_rotary_factor"] = values.pop("turning")
-    return values
 
 
 @dataclass(frozen=True)
@@ -110,7 +89,7 @@ class ConvAndAttention(MixerLayers):
             if window := layer.multi_head.window:
                 hf["layer_types"][i], hf["sliding_window"] = SLIDING, window
             if isinstance(layer.position, Rope):
-                hf["rope_parameters"][hf["layer_types"][i]] = rope_values(layer.position, model.max_seq_len)
+                hf["rope_parameters"][hf["layer_types"][i]] = rope_parameters(layer.position, model.max_seq_len)
 
 
 FAMILY = Family(

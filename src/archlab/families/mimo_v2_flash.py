@@ -2,12 +2,13 @@
 window that have sinks and twice as many key/value heads.
 """
 
+from collections.abc import Mapping
+
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mellum import PartialRope
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key, Only
@@ -15,6 +16,7 @@ from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.mixture import GroupKeys, mlp_layer_types
 from archlab.hf.repeated import RepeatedKeys
 from archlab.hf.rope import scaling_kind
+from archlab.hf.rope_per_type import PartialRopePerType
 from archlab.hf.weight_map import Row
 
 SINKS = "layers.{i}.attention.sinks"
@@ -47,7 +49,7 @@ class Windows(LayerTypes):
         hf["num_key_value_heads"] = heads.n_kv_heads // (1 if heads.window is None else 2)
 
 
-class Rope(PartialRope):
+class Rope(PartialRopePerType):
     """One RoPE for each layer type. The published files have its theta outside `rope_parameters`, where the published
     code does not read it."""
 
@@ -55,12 +57,8 @@ class Rope(PartialRope):
         """Return the fraction of the dimensions that RoPE rotates. Its default depends on the scaling."""
         return parameters.get("partial_rotary_factor", FRACTION if scaling_kind(parameters) == "default" else 1.0)
 
-    def nested(self, hf: ConfigReader) -> Raw:
-        return hf.get("rope_parameters", self.defaults())
-
-    def defaults(self) -> Raw:
-        """Return the RoPE parameters of a file without `rope_parameters`."""
-        return {FULL: {"rope_theta": FULL_THETA}, SLIDING: {"rope_theta": SLIDING_THETA}}
+    def nested(self, hf: ConfigReader) -> Mapping[str, Raw]:
+        return hf.get("rope_parameters", self.defaults)
 
 
 def repeated(hf: ConfigReader, layers: list[Raw]) -> Raw:
@@ -107,7 +105,7 @@ FAMILY = Family(
         Key("routed_scaling_factor", "mlp.router.factor", 1.0, from_hf=float),
         GroupKeys(),
         Windows(types_of, window=129, sliding={"attention.sinks": True}, unused=129),
-        Rope(),
+        Rope({FULL: {"rope_theta": FULL_THETA}, SLIDING: {"rope_theta": SLIDING_THETA}}),
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(),
         Only("rope_scaling", None, written=False),

@@ -1,30 +1,31 @@
 """Configs and weights of OLMo 3 (Olmo3ForCausalLM in transformers)."""
 
+from collections.abc import Mapping
+
 from archlab.config.core.merge import Raw
-from archlab.families.gemma3_text import RopePerType
 from archlab.families.llama import GATED, SIZES
 from archlab.families.olmo import BIASES
 from archlab.families.olmo2 import NORMS, WEIGHTS
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
-from archlab.hf.layer_types import SLIDING, LayerTypes, full_every
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, full_every
+from archlab.hf.rope_per_type import RopePerTypeOrOlderKeys
 
 THETA = 5e5
 
 
-class Rope(RopePerType):
+class Rope(RopePerTypeOrOlderKeys):
     """One RoPE for sliding-window layers and one for full-attention layers, as in Gemma 3.
 
     If `rope_parameters` is absent, transformers 4 uses `rope_theta` for all layers, but transformers 5 uses it for
     full-attention layers only.
     """
 
-    def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the RoPE of the layers. Raise UserError for a file that transformers 4 and 5 interpret differently."""
+    def nested(self, hf: ConfigReader) -> Mapping[str, Raw]:
         theta = hf.get("rope_theta", THETA)
         if theta != THETA and not (hf.get("rope_parameters", {}).get(SLIDING) or {}).get("rope_theta"):
             raise hf.refuse("rope_theta", theta, f"{THETA}, or a rope_theta for each layer type in rope_parameters")
-        super().read(hf, ours)
+        return super().nested(hf)
 
 
 FAMILY = Family(
@@ -36,7 +37,7 @@ FAMILY = Family(
         *NORMS,
         *GATED,
         LayerTypes(full_every(4), unused=4096),
-        Rope(local=THETA, theta=THETA),
+        Rope({FULL: {"rope_theta": THETA}, SLIDING: {"rope_theta": THETA}}),
         *BIASES,
         Key("tie_word_embeddings", "head.tied", False),
     ],

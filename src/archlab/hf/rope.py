@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archlab.config.components.position import Position, Rope
-from archlab.config.components.rope_scaling import Longrope, NoScaling, yarn_amplitude
+from archlab.config.components.rope_scaling import Longrope, NoScaling, Proportional, yarn_amplitude
 from archlab.config.core.merge import Raw, expand
 from archlab.config.layers import layer_configs, with_overrides
 from archlab.config.model_schema import Layers, ModelConfig
@@ -176,6 +176,8 @@ def rope_parameters(rope: Rope, longest: int) -> Raw:
     original = out.pop("original_max_seq_len", None)
     if original is not None and kind != "dynamic":
         out["original_max_position_embeddings"] = original
+    if isinstance(rope.scaling, Proportional):
+        out["partial_rotary_factor"] = out.pop("turning")
     return out
 
 

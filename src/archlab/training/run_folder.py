@@ -218,8 +218,8 @@ class RunFolder(RunFiles):
             if name in _LOCATIONS:
                 field, content = _located(name, config)
                 raise UserError(
-                    f"{self.path}: {field}: {content} has changed since the run began (fingerprint {began}, now "
-                    f"{now}); restore it to continue the run, or choose another folder"
+                    f"{self.path}: {field}: {content} has changed since the run began (fingerprint "
+                    f"{began or 'none'}, now {now or 'none'}); restore it to continue the run, or choose another folder"
                 )
             setting = f"{resolved[name]}={to_yaml_line(began)}" if name in resolved else ""
             if name == "micro_batch_tokens":
