@@ -2,16 +2,14 @@
 and shared experts.
 """
 
-from archlab.families.gpt_oss import IN_OUT
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
-from archlab.families.llama4_text import GATE_BESIDE_UP
 from archlab.families.mixtral import ROUTER
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
-from archlab.hf.mixture import SharedExperts, shared_expert
+from archlab.hf.mixture import GATE_BESIDE_UP, SharedExperts, shared_expert
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import Row
+from archlab.hf.weight_map import TRANSPOSE, Row
 
 GATE_UP = ("layers.{i}.mlp.experts.gate", "layers.{i}.mlp.experts.up")
 DOWN = "layers.{i}.mlp.experts.down"
@@ -38,14 +36,14 @@ FAMILY = Family(
         *ATTENTION,
         Row("model.layers.{i}.mlp.router.weight", ROUTER),
         Row(f"{EXPERTS}.fc1.weight", GATE_UP, GATE_BESIDE_UP),
-        Row(f"{EXPERTS}.fc2.weight", DOWN, IN_OUT),
+        Row(f"{EXPERTS}.fc2.weight", DOWN, TRANSPOSE),
         *shared_expert("model.layers.{i}.mlp.shared_experts"),
         *PRE_NORMS,
         *AROUND,
     ],
     alternatives=[
         Row(f"{EXPERTS}.gate_up_proj", GATE_UP, GATE_BESIDE_UP),
-        Row(f"{EXPERTS}.down_proj", DOWN, IN_OUT),
+        Row(f"{EXPERTS}.down_proj", DOWN, TRANSPOSE),
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",

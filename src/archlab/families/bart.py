@@ -2,7 +2,7 @@
 
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Field, Key, Only
-from archlab.hf.weight_map import Conversion, Row, linear
+from archlab.hf.weight_map import FROM_ROW, Row, linear
 
 FIELDS: list[Field] = [
     Key("vocab_size", "vocab_size", 50265),
@@ -64,7 +64,6 @@ LOGITS_BIAS = "final_logits_bias"
 
 def weights(norm: str) -> list[Row]:
     """Return the rows of BART and its successors. `norm` is the place of the norms in a layer: `before` or `stream`."""
-    one_row = Conversion(lambda theirs, _: [theirs[0]], lambda ours, _: ours[0][None])
     return [
         Row("model.shared.weight", "embedding.weight"),
         *_stack("decoder", "", norm),
@@ -72,7 +71,7 @@ def weights(norm: str) -> list[Row]:
         *linear("model.decoder.layers.{i}.encoder_attn_layer_norm", f"layers.{{i}}.cross_norms.{norm}"),
         *_stack("encoder", "encoder.", norm),
         Row("lm_head.weight", "head.weight"),
-        Row(LOGITS_BIAS, "head.bias", one_row),
+        Row(LOGITS_BIAS, "head.bias", FROM_ROW),
     ]
 
 

@@ -15,8 +15,8 @@ from archlab.families.olmo import BIASES
 from archlab.families.qwen2_moe import EXPERTS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only, lookup
-from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, layer_types
-from archlab.hf.mixture import DenseLayers, SharedExperts
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
+from archlab.hf.mixture import SharedExperts, mlp_layer_types
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Conversion, Row
 
@@ -96,16 +96,6 @@ def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
     return [SLIDING if place % n else FULL for place, n in places]
 
 
-def _are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
-    first = hf.get("first_k_dense_replace", 0)
-    implied = ["dense" if i < first else "sparse" for i in range(n_layers)]
-    return [kind == "dense" for kind in layer_types(hf, implied, {"dense", "sparse"}, n_layers, "mlp_layer_types")]
-
-
-def _types(dense: list[bool]) -> Raw:
-    return {"mlp_layer_types": ["dense" if is_dense else "sparse" for is_dense in dense]}
-
-
 @dataclass(frozen=True)
 class DenseRope:
     """RoPE in layers with full attention and a dense MLP. They have it if `prefix_dense_sliding_window_pattern` is 1.
@@ -154,7 +144,7 @@ FAMILY = Family(
         Only("rope_scaling", None, "null, because the published code reads rope_parameters only", written=False),
         ROPE,
         LayerTypes(types_of, full={"position": {"kind": "none"}}, unused=4096),
-        DenseLayers(_are_dense, _types, width_key="prefix_dense_intermediate_size"),
+        mlp_layer_types(n_dense=0, reads_first=True, width_key="prefix_dense_intermediate_size"),
         DenseRope(),
         Key("logit_scale", "head.scale", 0.0625),
         Key("tie_word_embeddings", "head.tied", True),

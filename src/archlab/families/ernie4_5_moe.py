@@ -13,7 +13,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import DenseLayers, SharedExperts
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import Conversion, Row
+from archlab.hf.weight_map import FROM_ROW, Row
 
 
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
@@ -60,9 +60,6 @@ class LeastSum:
         """Write no key to config.json, because the default of the published code is small enough."""
 
 
-ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
-"""Conversion between a published tensor of shape [1, experts] and a parameter of shape [experts]."""
-
 FAMILY = Family(
     model_type="ernie4_5_moe",
     architecture="Ernie4_5_MoeForCausalLM",
@@ -91,14 +88,14 @@ FAMILY = Family(
     weights=[
         *ATTENTION,
         *(row for row in GLM_EXPERTS if "correction" not in row.theirs),
-        Row("model.layers.{i}.mlp.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW),
+        Row("model.layers.{i}.mlp.moe_statics.e_score_correction_bias", CORRECTION, FROM_ROW),
         *PRE_NORMS,
         *AROUND,
         Row("lm_head.bias", "head.bias"),
     ],
     alternatives=[
         *FUSED_EXPERTS,
-        Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW),
+        Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, FROM_ROW),
     ],
     has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),

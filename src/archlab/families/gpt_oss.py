@@ -8,7 +8,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
 from archlab.hf.layer_types import LayerTypes, full_every
 from archlab.hf.rope import ScaledRopeKeys
-from archlab.hf.weight_map import Conversion, Row, stack
+from archlab.hf.weight_map import TRANSPOSE, Conversion, Row, stack
 
 DEFAULT_SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -27,8 +27,6 @@ INTERLEAVED_BIAS = Conversion(
     lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),
     lambda ours, _: stack(ours, dim=-1).flatten(-2),
 )
-
-IN_OUT = Conversion(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)
 
 FAMILY = Family(
     model_type="gpt_oss",
@@ -71,7 +69,7 @@ FAMILY = Family(
             ("layers.{i}.mlp.experts.gate_bias", "layers.{i}.mlp.experts.up_bias"),
             INTERLEAVED_BIAS,
         ),
-        Row("model.layers.{i}.mlp.experts.down_proj", "layers.{i}.mlp.experts.down", IN_OUT),
+        Row("model.layers.{i}.mlp.experts.down_proj", "layers.{i}.mlp.experts.down", TRANSPOSE),
         Row("model.layers.{i}.mlp.experts.down_proj_bias", "layers.{i}.mlp.experts.down_bias"),
         *PRE_NORMS,
         *AROUND,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
@@ -10,6 +9,7 @@ from archlab.families.llama import SIZES, kv_heads
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only, lookup
 from archlab.hf.layer_types import FULL, MixerLayers
+from archlab.hf.repeated import RepeatedKeys
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weight_map import Row, linear, stacked
 
@@ -37,23 +37,15 @@ class Width:
         hf["intermediate_size"], hf["block_auto_adjust_ff_dim"] = lookup(model, "mlp.d_ff"), False
 
 
-@dataclass(frozen=True)
-class Redundant:
-    """Key whose value is always that of another key. The published code reads only the other key."""
-
-    hf_key: str
-    other: str
-    """The other key, which has the same value."""
-    expected: Callable[[Raw], Any]
-    """Function that returns the expected value. It reads the archlab field that the key `other` has already set."""
-
-    def read(self, hf: ConfigReader, ours: Raw) -> None:
-        expected = self.expected(ours)
-        if (value := hf.get(self.hf_key, expected)) != expected:
-            raise hf.refuse(self.hf_key, value, f"{expected}, the same as {self.other}")
-
-    def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json, because the key `other` contains the value."""
+def repeated(_hf: ConfigReader, layers: list[Raw]) -> Raw:
+    """Return the right values of the keys that repeat what other keys say."""
+    first = layers[0]
+    return {
+        **dict.fromkeys(("block_dim", "conv_dim", "conv_dim_out"), first["d_model"]),
+        "num_heads": first["attention.n_heads"],
+        "block_norm_eps": first["norm.eps"],
+        "theta": first["position"]["theta"],
+    }
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
@@ -124,12 +116,7 @@ FAMILY = Family(
         Always("mlp.kind", "gated"),
         Always("mlp.activation", "silu"),
         RopeKeys(theta=1e6),
-        Redundant("block_dim", "hidden_size", lambda ours: ours["d_model"]),
-        Redundant("conv_dim", "hidden_size", lambda ours: ours["d_model"]),
-        Redundant("conv_dim_out", "hidden_size", lambda ours: ours["d_model"]),
-        Redundant("num_heads", "num_attention_heads", lambda ours: ours["attention.n_heads"]),
-        Redundant("block_norm_eps", "norm_eps", lambda ours: ours["norm.eps"]),
-        Redundant("theta", "rope_theta", lambda ours: ours["position"]["theta"]),
+        RepeatedKeys(repeated),
         Only("block_use_swiglu", True, written=False),
         Only("use_pos_enc", True, written=False),
         conv_layers(types_of),

@@ -11,16 +11,15 @@ from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.families.gpt_oss import IN_OUT
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.families.mixtral import MIXTURE, ROUTER, TRAINING_ONLY
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, layer_types
-from archlab.hf.mixture import DenseLayers, is_mixture
+from archlab.hf.mixture import GATE_BESIDE_UP, DenseLayers, is_mixture
 from archlab.hf.rope import RopeKeys, before_bare_qk_norm
-from archlab.hf.weight_map import Conversion, Row, concatenate, linear
+from archlab.hf.weight_map import TRANSPOSE, Row, linear
 
 CHUNKED = "chunked_attention"
 CHUNK, FLOOR, SCALE = 8192, 8192, 0.1
@@ -52,14 +51,16 @@ class Layers:
         chunk = hf.or_null("attention_chunk_size", CHUNK)
         if CHUNKED in types and not chunk:
             raise hf.refuse("attention_chunk_size", chunk, f"a number, because layer_types has {CHUNKED}")
-        turning, still = {}, self._without_rope(hf)
+        with_rope, without = {}, self._without_rope(hf)
         if hf.get("use_qk_norm", True):
             ours["position"] = before_bare_qk_norm(ours["position"])
-            turning = {"attention.qk_norm": {"kind": "rmsnorm", "weight": False, "eps": ours["norm.eps"]}}
+            with_rope = {"attention.qk_norm": {"kind": "rmsnorm", "weight": False, "eps": ours["norm.eps"]}}
         chunks = {"attention.blocks": {"size": chunk, "summary": 0}}
-        kinds = {"turning": turning, "still": still, "turning_chunks": turning | chunks, "still_chunks": still | chunks}
+        kinds = {
+            "rope": with_rope, "nope": without, "rope_chunks": with_rope | chunks, "nope_chunks": without | chunks,
+        }  # fmt: skip
         pattern = [
-            ("turning" if has_rope else "still") + ("_chunks" if kind == CHUNKED else "")
+            ("rope" if has_rope else "nope") + ("_chunks" if kind == CHUNKED else "")
             for has_rope, kind in zip(rope, types, strict=True)
         ]
         if len(set(pattern)) == 1:
@@ -113,15 +114,6 @@ def _listed(dense: list[bool]) -> Raw:
     return {"moe_layers": [i for i, is_dense in enumerate(dense) if not is_dense]}
 
 
-GATE_BESIDE_UP = Conversion(
-    lambda theirs, _: [half.mT for half in theirs.chunk(2, dim=-1)],
-    lambda ours, _: concatenate((x.mT for x in ours), dim=-1),
-)
-"""Conversion between a published tensor [experts, d_model, 2 * d_ff] and two parameters [experts, d_ff, d_model].
-
-The first d_ff columns of each expert belong to the gate projection, the others to the up projection.
-"""
-
 MLP = "model.layers.{i}.feed_forward"
 
 FAMILY = Family(
@@ -163,7 +155,7 @@ FAMILY = Family(
             GATE_BESIDE_UP,
             when=is_mixture,
         ),
-        Row(f"{MLP}.experts.down_proj", "layers.{i}.mlp.experts.down", IN_OUT, when=is_mixture),
+        Row(f"{MLP}.experts.down_proj", "layers.{i}.mlp.experts.down", TRANSPOSE, when=is_mixture),
         *PRE_NORMS,
         *AROUND,
     ],

@@ -10,7 +10,7 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING, layer_types
 from archlab.hf.rope import rope_fields, rope_parameters
-from archlab.hf.weight_map import HALVES, QKV_BLOCKS, Row, linear
+from archlab.hf.weight_map import HALVES, QKV, QKV_BLOCKS, Row, linear
 
 LAYER = "model.layers.{i}"
 
@@ -113,7 +113,7 @@ FAMILY = Family(
     ],
     weights=[
         *ROWS,
-        *linear(f"{LAYER}.attn.Wqkv", tuple(f"layers.{{i}}.attention.{x}" for x in "qkv"), QKV_BLOCKS),
+        *linear(f"{LAYER}.attn.Wqkv", QKV, QKV_BLOCKS),
         *linear("head.dense", "head.transform.dense"),
         *linear("head.norm", "head.transform.norm"),
     ],

@@ -4,10 +4,9 @@ from archlab.families.llama import PRE_NORMS, WIDTHS
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Switch
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import QKV_PER_HEAD, Row, linear
+from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
 
 LAYER = "model.layers.{i}"
-QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
 
 FAMILY = Family(
     model_type="persimmon",

@@ -4,7 +4,7 @@ from archlab.families.llama import AROUND, GATED, PRE_NORMS, SIZES, rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Key, Only
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import HALVES, QKV_BLOCKS, linear
+from archlab.hf.weight_map import HALVES, QKV, QKV_BLOCKS, linear
 
 FAMILY = Family(
     model_type="phi3",
@@ -24,7 +24,7 @@ FAMILY = Family(
         ),
     ],
     weights=[
-        *linear("model.layers.{i}.self_attn.qkv_proj", tuple(f"layers.{{i}}.attention.{x}" for x in "qkv"), QKV_BLOCKS),
+        *linear("model.layers.{i}.self_attn.qkv_proj", QKV, QKV_BLOCKS),
         *linear("model.layers.{i}.self_attn.o_proj", "layers.{i}.attention.out"),
         *linear("model.layers.{i}.mlp.gate_up_proj", ("layers.{i}.mlp.gate", "layers.{i}.mlp.up"), HALVES),
         *linear("model.layers.{i}.mlp.down_proj", "layers.{i}.mlp.down"),

@@ -9,13 +9,12 @@ from archlab.config.components.rglru import RGLRU
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
-from archlab.families.gpt_oss import IN_OUT
 from archlab.families.llama import SIZES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only, unread
 from archlab.hf.layer_types import FULL, LINEAR, MixerLayers
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weight_map import Conversion, Row, linear
+from archlab.hf.weight_map import TRANSPOSE, Conversion, Row, linear
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ FAMILY = Family(
         *linear(f"{BLOCK}.linear_out", f"{MIXER}.out"),
         *linear(f"{BLOCK}.conv_1d", f"{MIXER}.conv"),
         Row(f"{BLOCK}.rg_lru.recurrent_param", f"{MIXER}.Lambda"),
-        Row(f"{BLOCK}.rg_lru.input_gate_weight", f"{MIXER}.input_gate.weight", IN_OUT),
+        Row(f"{BLOCK}.rg_lru.input_gate_weight", f"{MIXER}.input_gate.weight", TRANSPOSE),
         Row(f"{BLOCK}.rg_lru.input_gate_bias", f"{MIXER}.input_gate.bias", GROUPS),
-        Row(f"{BLOCK}.rg_lru.recurrent_gate_weight", f"{MIXER}.forget_gate.weight", IN_OUT),
+        Row(f"{BLOCK}.rg_lru.recurrent_gate_weight", f"{MIXER}.forget_gate.weight", TRANSPOSE),
         Row(f"{BLOCK}.rg_lru.recurrent_gate_bias", f"{MIXER}.forget_gate.bias", GROUPS),
         *linear(f"{LAYER}.channel_pre_norm", "layers.{i}.mlp_norms.before"),
         *linear(f"{LAYER}.mlp_block.gate_proj", "layers.{i}.mlp.gate"),

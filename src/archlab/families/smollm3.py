@@ -36,11 +36,11 @@ class Layers(LayerTypes):
         if SLIDING in types and not window:
             raise hf.refuse("sliding_window", window, f"a number, because layer_types has {SLIDING}")
         kinds = {
-            "turning": {}, "still": {"position": {"kind": "none"}}, "turning_sliding": {"attention.window": window},
-            "still_sliding": {"position": {"kind": "none"}, "attention.window": window},
+            "rope": {}, "nope": {"position": {"kind": "none"}}, "rope_sliding": {"attention.window": window},
+            "nope_sliding": {"position": {"kind": "none"}, "attention.window": window},
         }  # fmt: skip
         pattern = [
-            ("turning" if has_rope else "still") + ("_sliding" if kind == SLIDING else "")
+            ("rope" if has_rope else "nope") + ("_sliding" if kind == SLIDING else "")
             for has_rope, kind in zip(rope[:count], types[:count], strict=True)
         ]
         if len(set(pattern)) == 1:

@@ -47,6 +47,16 @@ The first d_ff rows of each expert belong to `gate`, the others to `up`.
 """
 
 
+GATE_BESIDE_UP = Conversion(
+    lambda theirs, _: [half.mT for half in theirs.chunk(2, dim=-1)],
+    lambda ours, _: concatenate((x.mT for x in ours), dim=-1),
+)
+"""Conversion between a published tensor [experts, d_model, 2 * d_ff] and two parameters [experts, d_ff, d_model].
+
+The first d_ff columns of each expert belong to the gate projection, the others to the up projection.
+"""
+
+
 def all_experts(gate_up: str, down: str) -> list[Row]:
     """Return the rows for files with two tensors per layer: one contains `gate` and `up` of all experts, the other
     contains `down`."""
@@ -220,7 +230,13 @@ def first_dense(
     return DenseLayers(are_dense, write_keys, bias_key, width=width)
 
 
-def mlp_layer_types(*, n_dense: int = 1, reads_first: bool = False, bias_key: str | None = None) -> DenseLayers:
+def mlp_layer_types(
+    *,
+    n_dense: int = 1,
+    reads_first: bool = False,
+    bias_key: str | None = None,
+    width_key: str = "intermediate_size",
+) -> DenseLayers:
     """Return the translation of `mlp_layer_types`, a list that says for each layer whether its MLP is dense or sparse.
 
     If the list is absent, the first `n_dense` layers are dense. `reads_first` says that `first_k_dense_replace` is then
@@ -238,7 +254,7 @@ def mlp_layer_types(*, n_dense: int = 1, reads_first: bool = False, bias_key: st
         types = layer_types(hf, implied, {"dense", "sparse"}, n_layers, key="mlp_layer_types")
         return [kind == "dense" for kind in types]
 
-    return DenseLayers(are_dense, write_mlp_types, bias_key)
+    return DenseLayers(are_dense, write_mlp_types, bias_key, width_key)
 
 
 def write_mlp_types(dense: list[bool]) -> Raw:

@@ -12,7 +12,7 @@ from archlab.hf.fields import ConfigReader
 class RepeatedKeys:
     """Check that keys which the published code does not read agree with the fields that it reads.
 
-    All other fields must already have been read.
+    The fields that `expected` needs must already have been read.
     """
 
     expected: Callable[[ConfigReader, list[Raw]], Raw]

@@ -33,8 +33,11 @@ class Conversion:
 
 
 COPY = Conversion(lambda theirs, _: [theirs], lambda ours, _: ours[0])
-TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
-"""Conversion for Conv1D of GPT-2, a linear map whose matrix is stored as [in, out]."""
+TRANSPOSE = Conversion(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)
+"""Conversion for matrices that are published as [in, out], such as those of Conv1D in GPT-2, or of experts."""
+
+FROM_ROW = Conversion(lambda theirs, _: [theirs.squeeze(0)], lambda ours, _: ours[0].unsqueeze(0))
+"""Conversion between a published tensor of shape [1, n] and a parameter of shape [n]."""
 
 
 def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:

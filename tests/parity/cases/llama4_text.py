@@ -12,12 +12,12 @@ CASES = [
     }, (
         "model.mlp.active=1", "model.mlp.router.applied_to=output", "model.mlp.router.normalise=true",
         "model.mlp.router.score=softmax", "model.mlp.shared=null", "model.norm.eps=1e-5",
-        "model.position.pairing=half", "model.layers.turning_chunks_dense.attention.blocks.size=7",
-        "model.layers.turning_chunks_dense.attention.qk_norm=none",
-        "model.layers.turning_chunks_dense.attention.qk_norm.eps=1e-5",
-        "model.layers.still_dense.attention.temperature=null",
-        "model.layers.still_dense.attention.temperature.offset=0",
-        "model.layers.still_dense.position=rope", "model.layers.still_dense.attention.qk_norm.kind=rmsnorm",
+        "model.position.pairing=half", "model.layers.rope_chunks_dense.attention.blocks.size=7",
+        "model.layers.rope_chunks_dense.attention.qk_norm=none",
+        "model.layers.rope_chunks_dense.attention.qk_norm.eps=1e-5",
+        "model.layers.nope_dense.attention.temperature=null",
+        "model.layers.nope_dense.attention.temperature.offset=0",
+        "model.layers.nope_dense.position=rope", "model.layers.nope_dense.attention.qk_norm.kind=rmsnorm",
     )),
     Case("llama4_text", "four-kinds", {
         **MOE, "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0, 1], "moe_layers": [1, 2],
@@ -26,7 +26,7 @@ CASES = [
         "tie_word_embeddings": True,
     }, (
         "model.attention.out_bias=false", "model.position.theta=1e4", "model.mlp.router.applied_to=output",
-        "model.layers.still_chunks.attention.blocks=null", "model.layers.turning.attention.qk_norm.kind=rmsnorm",
+        "model.layers.nope_chunks.attention.blocks=null", "model.layers.rope.attention.qk_norm.kind=rmsnorm",
     )),
     Case("llama4_text", "yarn", {
         **MOE, "no_rope_layers": [1, 1, 1], "num_key_value_heads": 1, "hidden_act": "gelu",
