@@ -18,7 +18,7 @@ from archlab.errors import UserError
 from archlab.exchange.hf_config import read_model_config
 from archlab.families.registry import find_family
 from archlab.hf.dequantize import Dequantized
-from archlab.hf.family import Family
+from archlab.hf.family import ROPE_FREQUENCIES, Family
 from archlab.hf.folder import CONFIG, companions, origin_of, read_json
 from archlab.hf.imported import Imported
 from archlab.hf.quantization import method
@@ -195,7 +195,7 @@ def _problems(model: Decoder, family: Family, folder: Path) -> list[str]:
     tables = (*family.weights, *family.alternatives)
     embeddings = [row.theirs for row in tables if row.names == ("embedding.weight",) and row.theirs in tensors]
     for name in tensors:
-        if name in used or any(name.endswith(suffix) for suffix in family.buffers):
+        if name in used or name.endswith((ROPE_FREQUENCIES, *family.ignored)):
             continue
         if family.has_mtp_layers and is_mtp_tensor(name, config.n_layers):
             continue

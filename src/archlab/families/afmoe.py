@@ -4,9 +4,8 @@ a mixture of experts with a sigmoid router.
 
 from archlab.config.core.merge import Raw
 from archlab.families.glm4_moe import SIGMOID
-from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES
+from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, attention_biases
 from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Flag, Key
@@ -48,7 +47,7 @@ FAMILY = Family(
         Always("attention.qk_norm.cast", "after_weight"),
         Key("rms_norm_eps", "attention.qk_norm.eps", 1e-5),
         Always("attention.gate", {"per": "element"}),
-        *BIASES,
+        *attention_biases(),
         *MIXTURE,
         *SIGMOID,
         Key("num_experts", "mlp.experts", 64),
@@ -78,7 +77,6 @@ FAMILY = Family(
         *AROUND,
     ],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"global_attn_every_n_layers"},
     aliases={"num_local_experts": "num_experts"},

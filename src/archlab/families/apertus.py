@@ -1,8 +1,7 @@
 """Configs and weights of Apertus (ApertusForCausalLM in transformers)."""
 
 from archlab.config.layers import LayerConfig
-from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, rms_norm
-from archlab.families.olmo import BIASES
+from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, attention_biases, rms_norm
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only
@@ -34,7 +33,7 @@ FAMILY = Family(
         Only("mlp_bias", False, written=False),
         Only("post_norm", False, written=False),
         Only("qk_norm", True, written=False),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -47,7 +46,6 @@ FAMILY = Family(
         *linear("model.layers.{i}.feedforward_layernorm", "layers.{i}.mlp_norms.before"),
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     constants=(
         Constant("model.layers.{i}.mlp.act_fn.beta", 0.5, _has_xielu),
         Constant("model.layers.{i}.mlp.act_fn.eps", -1e-6, _has_xielu),

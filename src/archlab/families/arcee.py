@@ -1,7 +1,6 @@
 """Configs and weights of Arcee's AFM (ArceeForCausalLM in transformers)."""
 
-from archlab.families.llama import SIZES, WEIGHTS, rms_norm
-from archlab.families.olmo import BIASES
+from archlab.families.llama import SIZES, WEIGHTS, attention_biases, rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
 from archlab.hf.rope import RopeKeys
@@ -16,11 +15,10 @@ FAMILY = Family(
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "relu2"),
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -2,9 +2,8 @@
 and shared experts.
 """
 
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, attention_biases
 from archlab.families.mixtral import ROUTER
-from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
 from archlab.hf.mixture import GATE_BESIDE_UP, SharedExperts, shared_expert
@@ -29,7 +28,7 @@ FAMILY = Family(
         Key("moe_topk", "mlp.active", 2),
         SharedExperts("moe_num_shared_experts", 2, bias_key="mlp_bias"),
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -45,6 +44,5 @@ FAMILY = Family(
         Row(f"{EXPERTS}.gate_up_proj", GATE_UP, GATE_BESIDE_UP),
         Row(f"{EXPERTS}.down_proj", DOWN, TRANSPOSE),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -56,7 +56,7 @@ FAMILY = Family(
         *linear("model.layers.{i}.mlp.post_mlp_layernorm", "layers.{i}.mlp_norms.after", when=is_mixture),
     ],
     # Published files have this norm in dense layers, too, which do not use it, and no correction.
-    buffers=("rotary_emb.inv_freq", "post_mlp_layernorm.weight"),
+    ignored=("post_mlp_layernorm.weight",),
     has_mtp_layers=True,
     zero_if_absent=(".mlp.gate.e_score_correction_bias",),
     prefix="model.",

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import ATTENTION, GATED, SIZES, kv_heads, rms_norm
+from archlab.families.llama import ATTENTION, GATED, SIZES, attention_biases, kv_heads, rms_norm
 from archlab.families.mamba2 import StepLimit, mamba2_weights
-from archlab.families.olmo import BIASES
 from archlab.families.qwen3_next import ConvolutionSilu
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
@@ -120,7 +119,7 @@ FAMILY = Family(
         # The published code reads this key inside `rope_parameters` only.
         Only("partial_rotary_factor", 0.5, written=False),
         RopeKeys(fraction=0.5),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         LAYERS,
         ConvolutionSilu(LAYERS),
@@ -128,7 +127,6 @@ FAMILY = Family(
         RepeatedKeys(repeated),
     ],
     weights=[*AROUND_MIXER, *MIXER],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # The first key affects rounding only, the others affect training and generation.
     no_effect=frozenset({"mamba_chunk_size", "z_loss_coefficient", "num_logits_to_keep"}),

@@ -136,7 +136,7 @@ FAMILY = Family(
     fields=[*FIELDS, HeadDense()],
     weights=weights("bert"),
     alternatives=with_gamma_and_beta(weights("bert")),
-    buffers=(
+    ignored=(
         "embeddings.position_ids",
         # heads for other tasks
         "pooler.dense.weight", "pooler.dense.bias",

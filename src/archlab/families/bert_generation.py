@@ -27,6 +27,6 @@ FAMILY = Family(
         Row("lm_head.decoder.weight", "head.weight"),
         *head_bias("lm_head"),
     ],
-    buffers=("embeddings.position_ids", "lm_head.bias", "lm_head.decoder.bias"),
+    ignored=("embeddings.position_ids", "lm_head.bias", "lm_head.decoder.bias"),
     prefix="bert.",
 )  # fmt: skip

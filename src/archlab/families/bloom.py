@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.gpt2 import BIASES, LAYER, LAYER_NORM, PlainMLP
+from archlab.families.gpt2 import ALWAYS_BIASED, LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
@@ -39,7 +39,7 @@ FAMILY = Family(
         Key("n_head", "attention.n_heads"),
         PlainMLP(),
         Always("mlp.activation", "gelu_tanh"),
-        *BIASES,
+        *ALWAYS_BIASED,
         *LAYER_NORM,
         Key(
             "apply_residual_connection_post_layernorm", "norm.placement", False,

@@ -52,7 +52,7 @@ FAMILY = Family(
         *linear(f"{LAYER}.attn.qkv_proj", QKV, Conversion(_split, _join), bias=False),
         *AROUND_ATTENTION,
     ],
-    buffers=(".attn.causal_mask",),
+    ignored=(".attn.causal_mask",),
     prefix="transformer.",
     no_effect=frozenset({"n_ctx"}),
     aliases=ALIASES,

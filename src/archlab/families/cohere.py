@@ -1,6 +1,6 @@
 """Configs and weights of Command R (CohereForCausalLM in transformers)."""
 
-from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
+from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Switch
 from archlab.hf.rope import RopeKeys
@@ -13,8 +13,7 @@ FIELDS = (
     Key("layer_norm_eps", "norm.eps", 1e-5),
     Always("block.parallel", "shared"),
     *GATED,
-    Key("attention_bias", "attention.qkv_bias", False),
-    Key("attention_bias", "attention.out_bias", False),
+    *attention_biases(),
     Key("logit_scale", "head.scale", 0.0625),
     Key("tie_word_embeddings", "head.tied", True),
 )
@@ -44,7 +43,6 @@ FAMILY = Family(
         Row("model.layers.{i}.self_attn.q_norm.weight", "layers.{i}.attention.q_norm.norm.weight"),
         Row("model.layers.{i}.self_attn.k_norm.weight", "layers.{i}.attention.k_norm.norm.weight"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"model_max_length"}),
 )  # fmt: skip

@@ -26,7 +26,6 @@ FAMILY = Family(
         LayerTypes(full_every(4), full={"position": {"kind": "none"}}, unused=4096),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"use_parallel_embedding"}),
 )

@@ -9,9 +9,8 @@ from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import AROUND, ATTENTION, SIZES
+from archlab.families.llama import AROUND, ATTENTION, SIZES, attention_biases
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen2_moe import EXPERTS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only, lookup
@@ -134,7 +133,7 @@ FAMILY = Family(
         Key("head_dim", "attention.head_dim", 128),
         Norm(),
         Always("block.parallel", "shared"),
-        *BIASES,
+        *attention_biases(),
         *MIXTURE,
         Key("num_experts", "mlp.experts", 8),
         Key("num_experts_per_tok", "mlp.active", 2),
@@ -159,7 +158,6 @@ FAMILY = Family(
         *AROUND,
     ],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},

@@ -53,7 +53,6 @@ FAMILY = Family(
         RopeOrNone(),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"pooling"}),
 )

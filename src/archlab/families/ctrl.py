@@ -1,6 +1,6 @@
 """Configs and weights of CTRL (CTRLLMHeadModel in transformers)."""
 
-from archlab.families.gpt2 import ALIASES, BIASES
+from archlab.families.gpt2 import ALIASES, ALWAYS_BIASED
 from archlab.families.pegasus import SINUSOIDS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
@@ -17,7 +17,7 @@ FAMILY = Family(
         Key("n_layer", "n_layers", 48),
         Key("n_positions", "max_seq_len", 256),
         Key("n_head", "attention.n_heads", 16),
-        *BIASES,
+        *ALWAYS_BIASED,
         *SINUSOIDS,
         Always("embedding.scale", "sqrt_d_model"),
         Always("norm.kind", "layernorm"),
@@ -42,7 +42,7 @@ FAMILY = Family(
         *linear("transformer.layernorm", "norm"),
         *linear("lm_head", "head"),
     ],
-    buffers=("pos_encoding",),
+    ignored=("pos_encoding",),
     prefix="transformer.",
     no_effect=frozenset({"n_ctx"}),
     aliases=ALIASES,

@@ -142,7 +142,6 @@ FAMILY = Family(
         *linear("transformer.norm_f", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="transformer.",
     no_effect=frozenset({"output_router_logits", "emb_pdrop", "num_key_value_heads"}),
     aliases={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},

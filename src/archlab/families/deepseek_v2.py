@@ -63,7 +63,6 @@ FAMILY = Family(
     ],
     weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY
     | {"qk_head_dim", "scoring_func", "norm_topk_prob", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size"},

@@ -47,7 +47,6 @@ FAMILY = Family(
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
     other_model_types=("kimi_k2",),
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=UNREAD_KEYS,
     aliases={"num_local_experts": "n_routed_experts"},

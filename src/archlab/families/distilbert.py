@@ -39,7 +39,7 @@ FAMILY = Family(
         Row("vocab_projector.weight", "head.weight"),
         Row("vocab_projector.bias", "head.bias"),
     ],
-    buffers=("embeddings.position_ids",),
+    ignored=("embeddings.position_ids",),
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     prefix="distilbert.",
     # The last one only decides the initial values of the position table.

@@ -4,9 +4,8 @@ experts of DeepSeek V3.
 
 from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, kv_heads
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE
-from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Flag, Key
@@ -41,13 +40,12 @@ FAMILY = Family(
         SharedExperts("n_shared_experts", 0),
         RopeKeys(),
         LayerTypes(upper_layers),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         first_dense(0),
     ],
     weights=[*ATTENTION, *QK_NORMS, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=UNREAD_KEYS,
     aliases={"num_local_experts": "n_routed_experts"},

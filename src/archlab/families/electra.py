@@ -45,7 +45,7 @@ FAMILY = Family(
         Row("generator_lm_head.weight", "head.weight"),
         Row("generator_lm_head.bias", "head.bias"),
     ],
-    buffers=("embeddings.position_ids",),
+    ignored=("embeddings.position_ids",),
     prefix="electra.",
     no_effect=frozenset({"summary_last_dropout"}),
 )

@@ -22,6 +22,5 @@ FAMILY = Family(
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -98,7 +98,6 @@ FAMILY = Family(
         Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, FROM_ROW),
     ],
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"moe_capacity", "num_nextn_predict_layers"},
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},

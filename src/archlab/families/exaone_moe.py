@@ -67,7 +67,6 @@ FAMILY = Family(
     ],
     alternatives=[*FUSED_EXPERTS, Row("model.layers.{i}.mlp.gate.e_score_correction_bias", CORRECTION)],
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=UNREAD_KEYS | {"mtp_share_layers", "mtp_loss_scaling_factor"},
 )

@@ -109,7 +109,6 @@ FAMILY = Family(
         *linear("transformer.ln_f", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="transformer.",
     aliases={"n_embed": "hidden_size"},
 )

@@ -11,9 +11,8 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.bamba import AROUND_MIXER, LAYER, MIXER_SIZES
-from archlab.families.llama import SIZES, kv_heads, rms_norm
+from archlab.families.llama import SIZES, attention_biases, kv_heads, rms_norm
 from archlab.families.mamba2 import IN, mamba2_weights
-from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only, Switch, silu_of_mixer
 from archlab.hf.rope import RopeKeys
@@ -85,7 +84,7 @@ FAMILY = Family(
         Always("mlp.kind", "gated"),
         silu_of_mixer("hidden_act"),
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         Only("mamba_use_mlp", True, written=False),
         *MIXER_SIZES,
@@ -107,7 +106,6 @@ FAMILY = Family(
     ],
     weights=[*AROUND_MIXER, *mamba2_weights(f"{LAYER}.mamba")],
     factors=factors,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({
         # keys that affect rounding or generation only

@@ -1,8 +1,7 @@
 """Configs and weights of FlexOlmo (FlexOlmoForCausalLM in transformers): OLMo 2 with a mixture of experts."""
 
-from archlab.families.llama import AROUND, ATTENTION, SIZES
+from archlab.families.llama import AROUND, ATTENTION, SIZES, attention_biases
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.olmo2 import NORMS, OUTPUT_NORMS
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
@@ -25,7 +24,7 @@ FAMILY = Family(
         Key("num_experts_per_tok", "mlp.active", 5),
         Key("norm_topk_prob", "mlp.router.normalise", False),
         RopeKeys(theta=5e5),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -37,7 +36,6 @@ FAMILY = Family(
         *AROUND,
     ],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},

@@ -2,9 +2,8 @@
 expert, and full layers without position encoding.
 """
 
-from archlab.families.llama import SIZES, kv_heads
+from archlab.families.llama import SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import FUSED_EXPERTS, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen2_moe import WEIGHTS, SharedExpert, experts, listed_dense
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
@@ -41,7 +40,7 @@ FAMILY = Family(
         SharedExpert(default=1024, gate=False),
         RopeKeys(),
         LayerTypes(full_at_both_ends, window=513, full={"position": {"kind": "none"}}, unused=513),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         listed_dense(0, 1),
     ],
@@ -52,7 +51,6 @@ FAMILY = Family(
         Row("model.layers.{i}.self_attn.softmax_offset", SINKS),
     ],
     alternatives=[*FUSED_EXPERTS, Row("model.layers.{i}.self_attn.sinks", SINKS)],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
 )

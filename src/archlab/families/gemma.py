@@ -1,6 +1,6 @@
 """Configs and weights of Gemma 1 (GemmaForCausalLM in transformers)."""
 
-from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES
+from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Field, Key, Only
 from archlab.hf.rope import RopeKeys
@@ -21,8 +21,7 @@ def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
         ActivationKey(activation_key, "gelu_pytorch_tanh"),
         Always("embedding.scale", "sqrt_d_model"),
         Always("embedding.round_scale", True),
-        Key("attention_bias", "attention.qkv_bias", False),
-        Key("attention_bias", "attention.out_bias", False),
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", True),
         Only("use_bidirectional_attention", False, "false, because no token may attend to later ones"),
     ]
@@ -39,7 +38,6 @@ FAMILY = Family(
         RopeKeys(),
     ],
     weights=[*ATTENTION, *MLP, *PRE_NORMS, *AROUND],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"hidden_activation"}),
 )

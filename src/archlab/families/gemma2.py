@@ -39,7 +39,6 @@ FAMILY = Family(
         LayerTypes(full_every(2, fixed=True), unused=4096),
     ],
     weights=[*ATTENTION, *MLP, *DOUBLE_NORMS, *AROUND],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"hidden_act"}),
 )

@@ -32,7 +32,6 @@ FAMILY = Family(
         *DOUBLE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # The published code does not cap attention scores.
     no_effect=frozenset({"hidden_act", "attn_logit_softcapping"}),

@@ -10,8 +10,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gemma2 import DOUBLE_NORMS
-from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES
-from archlab.families.olmo import BIASES
+from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, attention_biases
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key, lookup
@@ -150,7 +149,7 @@ def fields(window: int) -> list[Field]:
         *SIZES,
         Key("num_key_value_heads", "attention.n_kv_heads", 4),
         Key("head_dim", "attention.head_dim", 256),
-        *BIASES,
+        *attention_biases(),
         Always("norm.kind", "rmsnorm"),
         Always("norm.placement", "double"),
         Key("rms_norm_eps", "norm.eps", 1e-6),

@@ -30,6 +30,5 @@ FAMILY = Family(
     default_max_seq_len=131072,
     fields=FIELDS,
     weights=[*ATTENTION, *MLP, *PRE_NORMS, *AROUND],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -21,6 +21,5 @@ FAMILY = Family(
         *linear("model.layers.{i}.post_mlp_layernorm", "layers.{i}.mlp_norms.after"),
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -55,7 +55,6 @@ FAMILY = Family(
     weights=[*ATTENTION, *QK_NORMS, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"num_nextn_predict_layers", "num_mtp_layers"},
     aliases={"num_local_experts": "n_routed_experts"},

@@ -39,7 +39,6 @@ FAMILY = Family(
     weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=UNREAD_KEYS,
     aliases={"num_local_experts": "n_routed_experts"},

@@ -28,7 +28,7 @@ SIZES = (
 
 LAYER_NORM = (Always("norm.kind", "layernorm"), Key("layer_norm_epsilon", "norm.eps", 1e-5))
 
-BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True), Always("mlp.bias", True))
+ALWAYS_BIASED = (Always("attention.qkv_bias", True), Always("attention.out_bias", True), Always("mlp.bias", True))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ PRE_NORMS = [
     *linear("transformer.ln_f", "norm"),
 ]
 
-BUFFERS = (".attn.bias", ".attn.masked_bias")
+IGNORED = (".attn.bias", ".attn.masked_bias")
 """Name suffixes of causal masks, which old weights files contain as tensors."""
 
 FAMILY = Family(
@@ -107,7 +107,7 @@ FAMILY = Family(
         ActivationKey("activation_function", "gelu_new"),
         *LAYER_NORM,
         Always("position.kind", "learned"),
-        *BIASES,
+        *ALWAYS_BIASED,
         Scales(),
         Key("tie_word_embeddings", "head.tied", True),
         NO_CROSS_ATTENTION,
@@ -119,7 +119,7 @@ FAMILY = Family(
         *PRE_NORMS,
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=BUFFERS,
+    ignored=IGNORED,
     prefix="transformer.",
     other_model_types=("gpt-sw3",),
     no_effect=frozenset({"n_ctx", "reorder_and_upcast_attn"}),  # archlab always computes scores in float32

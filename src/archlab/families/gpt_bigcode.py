@@ -4,7 +4,7 @@ import math
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.gpt2 import ALIASES, BIASES, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
+from archlab.families.gpt2 import ALIASES, ALWAYS_BIASED, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import NO_CROSS_ATTENTION, ActivationKey, Always, ConfigReader, Key
 from archlab.hf.weight_map import QKV, QKV_PER_HEAD, Row, linear
@@ -38,7 +38,7 @@ FAMILY = Family(
         ActivationKey("activation_function", "gelu_pytorch_tanh"),
         *LAYER_NORM,
         Always("position.kind", "learned"),
-        *BIASES,
+        *ALWAYS_BIASED,
         Key("tie_word_embeddings", "head.tied", True),
         NO_CROSS_ATTENTION,
     ],

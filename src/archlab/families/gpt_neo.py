@@ -73,7 +73,7 @@ FAMILY = Family(
         *PRE_NORMS,
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=(".attn.attention.bias", ".attn.attention.masked_bias"),
+    ignored=(".attn.attention.bias", ".attn.attention.masked_bias"),
     prefix="transformer.",
     no_effect=frozenset({"resid_dropout", "embed_dropout", "classifier_dropout"}),
     aliases={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},

@@ -1,5 +1,6 @@
 """Configs and weights of GPT-NeoX and Pythia (GPTNeoXForCausalLM in transformers)."""
 
+from archlab.families.llama import attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
 from archlab.hf.rope import RopeKeys
@@ -17,8 +18,7 @@ FAMILY = Family(
         Key("num_hidden_layers", "n_layers"),
         Key("max_position_embeddings", "max_seq_len"),
         Key("num_attention_heads", "attention.n_heads"),
-        Key("attention_bias", "attention.qkv_bias", True),
-        Key("attention_bias", "attention.out_bias", True),
+        *attention_biases(default=True),
         Key("intermediate_size", "mlp.d_ff"),
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "gelu"),
@@ -43,7 +43,7 @@ FAMILY = Family(
         *linear("gpt_neox.final_layer_norm", "norm"),
         Row("embed_out.weight", "head.weight"),
     ],
-    buffers=(".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq"),
+    ignored=(".attention.bias", ".attention.masked_bias"),
     prefix="gpt_neox.",
     no_effect=frozenset({"classifier_dropout"}),
 )  # fmt: skip

@@ -73,6 +73,6 @@ FAMILY = Family(
         *linear("gpt_neox_japanese.final_layer_norm", "norm"),
         Row("embed_out.weight", "head.weight"),
     ],
-    buffers=(".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq"),
+    ignored=(".attention.bias", ".attention.masked_bias"),
     prefix="gpt_neox_japanese.",
 )

@@ -2,7 +2,7 @@
 experts.
 """
 
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import ROUTER, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
@@ -39,8 +39,7 @@ FAMILY = Family(
         Always("norm.kind", "rmsnorm"),
         Key("rms_norm_eps", "norm.eps", 1e-5),
         Always("attention.sinks", True),
-        Key("attention_bias", "attention.qkv_bias", True),
-        Key("attention_bias", "attention.out_bias", True),
+        *attention_biases(default=True),
         Always("mlp.kind", "moe"),
         Key("num_local_experts", "mlp.experts", 128),
         Key("num_experts_per_tok", "mlp.active", 4),
@@ -74,7 +73,6 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"hidden_act", "experts_per_token", "initial_context_length"},
     aliases={"num_experts": "num_local_experts"},

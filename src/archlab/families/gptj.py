@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.gpt2 import ALIASES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
+from archlab.families.gpt2 import ALIASES, IGNORED, LAYER, LAYER_NORM, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.weight_map import Row, linear
@@ -67,7 +67,7 @@ FAMILY = Family(
         *linear(f"{LAYER}.attn.v_proj", "layers.{i}.attention.v", bias=False),
         *AROUND_ATTENTION,
     ],
-    buffers=BUFFERS,
+    ignored=IGNORED,
     prefix="transformer.",
     no_effect=frozenset({"n_ctx"}),
     aliases=ALIASES,

@@ -2,8 +2,7 @@
 
 import math
 
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
-from archlab.families.olmo import BIASES
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
 from archlab.hf.rope import RopeKeys
@@ -33,12 +32,11 @@ FAMILY = Family(
         *RMS_NORM,
         *GATED,
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         *MULTIPLIERS,
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -1,9 +1,8 @@
 """Configs and weights of the Granite 3 mixture-of-experts models (GraniteMoeForCausalLM in transformers)."""
 
 from archlab.families.granite import MULTIPLIERS
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, attention_biases
 from archlab.families.mixtral import MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
 from archlab.hf.mixture import all_experts
@@ -17,7 +16,7 @@ FIELDS = (
     Key("num_local_experts", "mlp.experts", 8),
     Key("num_experts_per_tok", "mlp.active", 2),
     RopeKeys(),
-    *BIASES,
+    *attention_biases(),
     *MULTIPLIERS,
     Key("tie_word_embeddings", "head.tied", False),
 )
@@ -46,7 +45,6 @@ FAMILY = Family(
     fields=FIELDS,
     weights=WEIGHTS,
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_experts": "num_local_experts"},

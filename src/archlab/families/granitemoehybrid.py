@@ -99,7 +99,6 @@ FAMILY = Family(
         *linear(f"{SHARED}.output_linear", "layers.{i}.mlp.down"),
     ],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"mamba_chunk_size"},
     aliases={"num_experts": "num_local_experts", "layers_block_type": "layer_types"},

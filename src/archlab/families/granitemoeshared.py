@@ -22,7 +22,6 @@ FAMILY = Family(
     fields=[*FIELDS, Key("shared_intermediate_size", "mlp.shared.d_ff", 0, from_hf=lambda width: width or None)],
     weights=[*WEIGHTS, *SHARED_WEIGHTS],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_experts": "num_local_experts"},

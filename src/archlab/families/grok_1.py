@@ -52,7 +52,6 @@ FAMILY = Family(
         Row("model.embed_tokens.weight", "embedding.weight"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
 )

@@ -1,8 +1,7 @@
 """Configs and weights of the dense Hunyuan models (HunYuanDenseV1ForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
-from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
-from archlab.families.olmo import BIASES
+from archlab.families.llama import GATED, SIZES, WEIGHTS, attention_biases, rms_norm
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
@@ -43,7 +42,7 @@ FAMILY = Family(
         *GATED,
         AlphaRope(),
         Always("position.order", "before_qk_norm"),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         Only("use_qk_norm", True),
         Only("use_cla", False),
@@ -53,7 +52,6 @@ FAMILY = Family(
         Only("use_rotary_pos_emb", True, written=False),
     ],
     weights=[*WEIGHTS, *QK_NORMS],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # These keys come from other Hunyuan models. The published class reads none of them.
     no_effect=frozenset({

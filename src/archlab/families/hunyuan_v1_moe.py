@@ -9,9 +9,8 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.hunyuan_v1_dense import FAMILY as DENSE
 from archlab.families.hunyuan_v1_dense import QK_NORMS, AlphaRope
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, rms_norm
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, attention_biases, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
@@ -59,7 +58,7 @@ FAMILY = Family(
         Key("intermediate_size", "mlp.shared.d_ff"),
         AlphaRope(),
         Always("position.order", "before_qk_norm"),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         Only("use_qk_norm", True, written=False),
         Only("use_cla", False, written=False),
@@ -77,7 +76,6 @@ FAMILY = Family(
         *AROUND,
     ],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # The published class reads none of these keys. All experts have the width `intermediate_size`.
     no_effect=DENSE.no_effect

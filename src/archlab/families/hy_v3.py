@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from archlab.config.core.merge import Raw
 from archlab.families.deepseek_v3 import UNREAD_KEYS
 from archlab.families.glm4_moe import SIGMOID
-from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
+from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, attention_biases, kv_heads, rms_norm
 from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, ROUTER
-from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key, unread
@@ -52,7 +51,7 @@ FAMILY = Family(
         Key("router_scaling_factor", "mlp.router.factor", 2.826, from_hf=float),
         AtLeastOneShared("num_shared_experts", 1, bias_key="mlp_bias"),
         RopeKeys(theta=11_158_840.0),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(bias_key="mlp_bias"),
         *(
@@ -78,7 +77,6 @@ FAMILY = Family(
         *shared_expert("model.layers.{i}.mlp.shared_experts"),
     ],
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=UNREAD_KEYS | {
         # A sum of two bfloat16 numbers is rounded once, whether it is computed in bfloat16 or in float32.

@@ -4,8 +4,7 @@ each branch.
 
 from archlab.config.core.merge import Raw
 from archlab.families.granite import MULTIPLIERS
-from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, PRE_NORMS, RMS_NORM, SIZES
-from archlab.families.olmo import BIASES
+from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, PRE_NORMS, RMS_NORM, SIZES, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.rope import RopeKeys
@@ -34,7 +33,7 @@ FAMILY = Family(
         ),
         *GATED,
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         *MULTIPLIERS,
         # Unlike in Granite, the scale of scores has the usual value by default, and the key of the logits is a factor.
@@ -50,7 +49,6 @@ FAMILY = Family(
         *linear("model.layers.{i}.post_norm2", "layers.{i}.mlp_norms.after"),
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"end_token_id"}),
 )  # fmt: skip

@@ -2,8 +2,7 @@
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import GATED, SIZES, WEIGHTS, kv_heads, rms_norm
-from archlab.families.olmo import BIASES
+from archlab.families.llama import GATED, SIZES, WEIGHTS, attention_biases, kv_heads, rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.rope import RopeKeys
@@ -33,14 +32,13 @@ FAMILY = Family(
         *rms_norm(1e-5),
         *GATED,
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         SameBiases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
     other_architectures=("LlamaForCausalLM",),
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     aliases={"qkv_bias": "attention_bias", "bias": "mlp_bias"},
 )

@@ -1,6 +1,6 @@
 """Configs and weights of Jais 2 (Jais2ForCausalLM in transformers): Llama with LayerNorm, a plain MLP and biases."""
 
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
 from archlab.hf.rope import RopeKeys
@@ -17,8 +17,7 @@ FAMILY = Family(
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "relu2"),
         RopeKeys(),
-        Key("attention_bias", "attention.qkv_bias", True),
-        Key("attention_bias", "attention.out_bias", True),
+        *attention_biases(default=True),
         Key("mlp_bias", "mlp.bias", True),
         Key("tie_word_embeddings", "head.tied", False),
     ],
@@ -29,6 +28,5 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -6,9 +6,8 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.glm4_moe import SIGMOID
-from archlab.families.llama import RMS_NORM, SIZES, kv_heads
+from archlab.families.llama import RMS_NORM, SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import CORRECTION, FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen2_moe import WEIGHTS, SharedExpert
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
@@ -86,7 +85,7 @@ FAMILY = Family(
         Key("head_dim", "attention.head_dim", 128),
         *RMS_NORM,
         *qk_rms_norm(1e-6),
-        *BIASES,
+        *attention_biases(),
         Gate(),
         *MIXTURE,
         *SIGMOID,
@@ -116,7 +115,6 @@ FAMILY = Family(
         Row(f"{LAYER}.mlp.gate.e_score_correction_bias", CORRECTION),
         *shared_expert(f"{LAYER}.mlp.shared_experts"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},

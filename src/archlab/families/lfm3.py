@@ -10,8 +10,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.lfm2 import CONV, IN, LAYER, THIRDS
-from archlab.families.llama import SIZES, kv_heads
-from archlab.families.olmo import BIASES
+from archlab.families.llama import SIZES, attention_biases, kv_heads
 from archlab.hf.family import Family
 from archlab.hf.fields import ABSENT, Always, ConfigReader, Key, lookup
 from archlab.hf.layer_types import FULL, SLIDING, MixerLayers, layer_types
@@ -110,7 +109,7 @@ FAMILY = Family(
         Always("attention.qk_norm.kind", "rmsnorm"),
         Always("attention.qk_norm.cast", "before_weight"),
         Key("norm_eps", "attention.qk_norm.eps", 1e-5),
-        *BIASES,
+        *attention_biases(),
         HeadGate(),
         Always("mlp.kind", "gated"),
         Always("mlp.activation", "silu"),

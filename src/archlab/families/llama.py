@@ -32,6 +32,11 @@ def kv_heads(default: int) -> Key:
     return Key("num_key_value_heads", "attention.n_kv_heads", default, nullable=True)
 
 
+def attention_biases(default: bool = False) -> tuple[Key, Key]:
+    """Return the fields for the key `attention_bias`, which adds biases to all projections of attention."""
+    return Key("attention_bias", "attention.qkv_bias", default), Key("attention_bias", "attention.out_bias", default)
+
+
 def rms_norm(eps: float) -> tuple[Field, ...]:
     return (
         Always("norm.kind", "rmsnorm"),
@@ -79,12 +84,10 @@ FAMILY = Family(
         *RMS_NORM,
         *GATED,
         RopeKeys(),
-        Key("attention_bias", "attention.qkv_bias", False),
-        Key("attention_bias", "attention.out_bias", False),
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -11,9 +11,8 @@ from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, attention_biases, kv_heads, rms_norm
 from archlab.families.mixtral import MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, layer_types
@@ -125,7 +124,7 @@ FAMILY = Family(
         kv_heads(8),
         Key("head_dim", "attention.head_dim", 128, nullable=True),
         *rms_norm(1e-5),
-        *BIASES,
+        *attention_biases(),
         *MIXTURE,
         Always("mlp.router.score", "sigmoid"),
         Always("mlp.router.normalise", False),
@@ -159,7 +158,6 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
 )

@@ -39,6 +39,6 @@ FAMILY = replace(
         SinusoidsAfterPadding(),
     ],
     weights=weights("before"),
-    buffers=("embed_positions.weights",),
+    ignored=("embed_positions.weights",),
     zero_if_absent=(),
 )

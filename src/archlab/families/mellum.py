@@ -1,8 +1,7 @@
 """Configs and weights of Mellum 2 (MellumForCausalLM in transformers): Qwen 3 MoE with a RoPE per layer type."""
 
-from archlab.families.llama import RMS_NORM, SIZES, kv_heads
+from archlab.families.llama import RMS_NORM, SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import FUSED_EXPERTS, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen2_moe import WEIGHTS, experts
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
@@ -25,14 +24,13 @@ FAMILY = Family(
         Key("norm_topk_prob", "mlp.router.normalise", True),
         LayerTypes(window=1024, unused=1024),
         RopePerType({FULL: {"rope_theta": 5e5}, SLIDING: {"rope_theta": 1e4}}),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         mlp_layer_types(n_dense=0),
     ],
     weights=[*WEIGHTS, *QK_NORMS],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"num_mtp_layers", "num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"},
     aliases={"num_local_experts": "num_experts"},

@@ -57,7 +57,6 @@ FAMILY = Family(
     ],
     alternatives=[*FUSED_EXPERTS, Row("model.layers.{i}.mlp.e_score_correction_bias", CORRECTION)],
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY
     | {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "scoring_func"}

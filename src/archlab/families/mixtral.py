@@ -44,7 +44,6 @@ FAMILY = Family(
     ],
     weights=[*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_experts": "num_local_experts"},

@@ -6,6 +6,7 @@ from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
+from archlab.families.llama import attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING, layer_types
@@ -75,8 +76,7 @@ FIELDS: list[Field] = [
     Always("mlp.kind", "gated"),
     ActivationKey("hidden_activation", "gelu"),
     Key("mlp_bias", "mlp.bias", False),
-    Key("attention_bias", "attention.qkv_bias", False),
-    Key("attention_bias", "attention.out_bias", False),
+    *attention_biases(),
     Always("norm.kind", "layernorm"),
     Key("norm_eps", "norm.eps", 1e-5),
     Key("norm_bias", "norm.bias", False),

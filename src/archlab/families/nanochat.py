@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.families.llama import AROUND, SIZES
-from archlab.families.olmo import BIASES
+from archlab.families.llama import AROUND, SIZES, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.rope import RopeKeys, before_bare_qk_norm
@@ -66,7 +65,7 @@ FAMILY = Family(
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "relu2"),
         RopeBeforeNorm(),
-        *BIASES,
+        *attention_biases(),
         Key("final_logit_softcapping", "head.softcap", 15.0, nullable=True),
         Key("tie_word_embeddings", "head.tied", False),
     ],
@@ -79,6 +78,5 @@ FAMILY = Family(
         *linear("model.layers.{i}.mlp.fc2", "layers.{i}.mlp.down"),
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -1,6 +1,6 @@
 """Configs and weights of Nemotron 4 and Minitron (NemotronForCausalLM in transformers)."""
 
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only
 from archlab.hf.rope import RopeKeys
@@ -19,8 +19,7 @@ FAMILY = Family(
         ActivationKey("hidden_act", "relu2"),
         RopeKeys(fraction=0.5),
         Only("rope_percent", 0.5, written=False),
-        Key("attention_bias", "attention.qkv_bias", False),
-        Key("attention_bias", "attention.out_bias", False),
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
@@ -31,6 +30,5 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -1,11 +1,9 @@
 """Configs and weights of OLMo 1 (OlmoForCausalLM in transformers)."""
 
-from archlab.families.llama import GATED, SIZES, WEIGHTS
+from archlab.families.llama import GATED, SIZES, WEIGHTS, attention_biases
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key
 from archlab.hf.rope import RopeKeys
-
-BIASES = (Key("attention_bias", "attention.qkv_bias", False), Key("attention_bias", "attention.out_bias", False))
 
 FAMILY = Family(
     model_type="olmo",
@@ -19,11 +17,10 @@ FAMILY = Family(
         Always("norm.eps", 1e-5),
         *GATED,
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("clip_qkv", "attention.clip_qkv", None),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -1,7 +1,6 @@
 """Configs and weights of OLMo 2 (Olmo2ForCausalLM in transformers)."""
 
-from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
-from archlab.families.olmo import BIASES
+from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES, attention_biases
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key
@@ -35,10 +34,9 @@ FAMILY = Family(
         *NORMS,
         *GATED,
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from archlab.config.core.merge import Raw
-from archlab.families.llama import GATED, SIZES
-from archlab.families.olmo import BIASES
+from archlab.families.llama import GATED, SIZES, attention_biases
 from archlab.families.olmo2 import NORMS, WEIGHTS
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
@@ -38,10 +37,9 @@ FAMILY = Family(
         *GATED,
         LayerTypes(full_every(4), unused=4096),
         Rope({FULL: {"rope_theta": THETA}, SLIDING: {"rope_theta": THETA}}),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

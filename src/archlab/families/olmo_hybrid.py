@@ -10,8 +10,7 @@ from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
-from archlab.families.olmo import BIASES
+from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES, attention_biases
 from archlab.families.olmo2 import NORMS, OUTPUT_NORMS
 from archlab.families.qwen3 import QK_NORMS
 from archlab.families.qwen3_next import LAYER, ConvolutionSilu, delta_of
@@ -120,7 +119,7 @@ FAMILY = Family(
         Key("rms_norm_eps", "attention.qk_norm.eps", 1e-6),
         *GATED,
         OptionalRope(),
-        *BIASES,
+        *attention_biases(),
         LAYERS,
         ConvolutionSilu(LAYERS),
         Key("tie_word_embeddings", "head.tied", False),
@@ -146,7 +145,6 @@ FAMILY = Family(
     ],
     # transformers saves this norm, too, under the name of the other layers' norm.
     alternatives=linear(f"{LAYER}.feedforward_layer_norm", "layers.{i}.attention_norms.after"),
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     # keys for the initialization of parameters
     no_effect=frozenset(

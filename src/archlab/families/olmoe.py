@@ -1,8 +1,7 @@
 """Configs and weights of OLMoE (OlmoeForCausalLM in transformers)."""
 
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, WIDTHS, rms_norm
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, WIDTHS, attention_biases, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
@@ -25,7 +24,7 @@ FAMILY = Family(
         Key("num_experts_per_tok", "mlp.active", 8),
         Key("norm_topk_prob", "mlp.router.normalise", False),
         RopeKeys(),
-        *BIASES,
+        *attention_biases(),
         Only("clip_qkv", None, "null, because the published code clips after the norm of queries and keys"),
         Key("tie_word_embeddings", "head.tied", False),
     ],
@@ -38,7 +37,6 @@ FAMILY = Family(
         *AROUND,
     ],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},

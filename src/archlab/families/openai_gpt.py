@@ -1,6 +1,6 @@
 """Configs and weights of the first GPT (OpenAIGPTLMHeadModel in transformers)."""
 
-from archlab.families.gpt2 import ALIASES, BIASES, BRANCHES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
+from archlab.families.gpt2 import ALIASES, ALWAYS_BIASED, BRANCHES, IGNORED, LAYER, LAYER_NORM, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key
 from archlab.hf.weight_map import Row, linear
@@ -17,7 +17,7 @@ FAMILY = Family(
         *LAYER_NORM,
         Always("norm.placement", "post"),
         Always("position.kind", "learned"),
-        *BIASES,
+        *ALWAYS_BIASED,
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=[
@@ -28,7 +28,7 @@ FAMILY = Family(
         *linear(f"{LAYER}.ln_2", "layers.{i}.mlp_norms.stream"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=(*BUFFERS, "position_ids"),
+    ignored=(*IGNORED, "position_ids"),
     prefix="transformer.",
     no_effect=frozenset({"n_ctx", "n_special", "predict_special_tokens"}),
     aliases=ALIASES,

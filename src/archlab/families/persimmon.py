@@ -39,6 +39,5 @@ FAMILY = Family(
         *linear("model.final_layernorm", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )  # fmt: skip

@@ -43,6 +43,5 @@ FAMILY = Family(
         *linear("model.final_layernorm", "norm"),
         *linear("lm_head", "head"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )  # fmt: skip

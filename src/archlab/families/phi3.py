@@ -31,7 +31,6 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"full_attn_mod", "interpolate_factor"}),
 )

@@ -8,9 +8,8 @@ from archlab.config.components.position import Rope
 from archlab.config.components.rope_scaling import Longrope
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import all_experts
@@ -68,7 +67,7 @@ FAMILY = Family(
         Always("mlp.router.normalise", False),
         PhimoeRope(theta=1e6),
         Key("sliding_window", "attention.window", None),
-        *BIASES,
+        *attention_biases(),
         Key("lm_head_bias", "head.bias", False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
@@ -77,7 +76,6 @@ FAMILY = Family(
         Row("model.layers.{i}.mlp.router.weight", ROUTER),
         *all_experts("model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"),
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY - {"router_jitter_noise"} | {"input_jitter_noise"},
     aliases={"num_experts": "num_local_experts"},

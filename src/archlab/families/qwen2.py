@@ -50,7 +50,6 @@ FAMILY = Family(
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"use_mrope"}),
 )

@@ -91,7 +91,7 @@ SHARED = [
     Row("model.layers.{i}.mlp.shared_expert_gate.weight", "layers.{i}.mlp.shared_gate.weight"),
 ]
 
-UNREAD = ("rotary_emb.inv_freq", "shared_expert_gate.weight")
+IGNORED = ("shared_expert_gate.weight",)
 """Name suffixes of tensors that archlab ignores if its model has no parameter for them.
 
 Files contain `shared_expert_gate.weight` even if the width of the shared expert is 0.
@@ -117,7 +117,7 @@ FAMILY = Family(
     ],
     weights=[*WEIGHTS, *SHARED],
     alternatives=FUSED_EXPERTS,
-    buffers=UNREAD,
+    ignored=IGNORED,
     prefix="model.",
     no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},

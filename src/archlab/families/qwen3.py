@@ -1,6 +1,6 @@
 """Configs and weights of the dense Qwen 3 models (Qwen3ForCausalLM in transformers)."""
 
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, attention_biases, kv_heads
 from archlab.families.qwen2 import Windows, upper_layers
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Field, Key
@@ -35,11 +35,9 @@ FAMILY = Family(
         *GATED,
         RopeKeys(),
         Windows(upper_layers),
-        Key("attention_bias", "attention.qkv_bias", False),
-        Key("attention_bias", "attention.out_bias", False),
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[*WEIGHTS, *QK_NORMS],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

@@ -1,7 +1,7 @@
 """Configs and weights of the text part of the Qwen 3.5 mixtures of experts (Qwen3_5MoeForCausalLM in transformers)."""
 
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
-from archlab.families.qwen2_moe import EXPERTS, SHARED, UNREAD, SharedExpert
+from archlab.families.qwen2_moe import EXPERTS, IGNORED, SHARED, SharedExpert
 from archlab.families.qwen3_5_text import NO_EFFECT, PUBLISHED, ROPE, WEIGHTS
 from archlab.families.qwen3_next import LAYERS, ConvolutionSilu, attention_fields
 from archlab.hf.family import Family
@@ -27,7 +27,7 @@ FAMILY = Family(
     weights=[*WEIGHTS, *EXPERTS, *SHARED],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
-    buffers=UNREAD,
+    ignored=IGNORED,
     prefix="model.",
     no_effect=TRAINING_ONLY | NO_EFFECT | {"intermediate_size"},  # no layer has a dense MLP
     aliases={"num_local_experts": "num_experts"},

@@ -47,7 +47,6 @@ FAMILY = Family(
     ],
     weights=[*WEIGHTS, *MLP],
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=NO_EFFECT,
 )

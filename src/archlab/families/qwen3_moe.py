@@ -2,9 +2,8 @@
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import RMS_NORM, SIZES, kv_heads
+from archlab.families.llama import RMS_NORM, SIZES, attention_biases, kv_heads
 from archlab.families.mixtral import FUSED_EXPERTS, TRAINING_ONLY
-from archlab.families.olmo import BIASES
 from archlab.families.qwen2 import Windows
 from archlab.families.qwen2_moe import SOME_DENSE, WEIGHTS, experts
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
@@ -54,13 +53,12 @@ FAMILY = Family(
         *experts(128, 8, 768),
         RopeKeys(),
         OneWindow(all_or_none),
-        *BIASES,
+        *attention_biases(),
         Key("tie_word_embeddings", "head.tied", False),
         SOME_DENSE,
     ],
     weights=[*WEIGHTS, *QK_NORMS],
     alternatives=FUSED_EXPERTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=TRAINING_ONLY | {"max_window_layers"},
     aliases={"num_local_experts": "num_experts"},

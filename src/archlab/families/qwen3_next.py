@@ -11,7 +11,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, SIZES, kv_heads
 from archlab.families.mixtral import FUSED_EXPERTS, TRAINING_ONLY
-from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, UNREAD, SharedExpert, experts
+from archlab.families.qwen2_moe import EXPERTS, IGNORED, SHARED, SOME_DENSE, SharedExpert, experts
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
 from archlab.hf.layer_types import FULL, LINEAR, MixerLayers
@@ -151,7 +151,7 @@ FAMILY = Family(
     ],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
-    buffers=UNREAD,
+    ignored=IGNORED,
     prefix="model.",
     no_effect=TRAINING_ONLY | {"full_attention_interval"},
     aliases={"num_local_experts": "num_experts"},

@@ -132,7 +132,7 @@ FAMILY = Family(
         *linear("model.final_norm", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=("rotary_emb.inv_freq", "normalizer"),
+    ignored=("normalizer",),
     prefix="model.",
     # keys for the initialization of parameters
     no_effect=frozenset({"w_init_variance_scale", "final_w_init_variance_scale"}),

@@ -58,7 +58,7 @@ FAMILY = Family(
     architecture="RobertaForMaskedLM",
     fields=[*FIELDS_OF_SUCCESSORS, VOCABULARY],
     weights=weights("roberta"),
-    buffers=(
+    ignored=(
         "embeddings.position_ids",
         "pooler.dense.weight",
         "pooler.dense.bias",

@@ -4,8 +4,7 @@ from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
-from archlab.families.olmo import BIASES
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, attention_biases, kv_heads
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
@@ -65,12 +64,11 @@ FAMILY = Family(
         *GATED,
         RopeKeys(theta=2e6),
         Layers(),
-        *BIASES,
+        *attention_biases(),
         Key("mlp_bias", "mlp.bias", False),
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=WEIGHTS,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"max_window_layers"}),
 )

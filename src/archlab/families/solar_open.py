@@ -38,7 +38,6 @@ FAMILY = Family(
     weights=[*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND],
     alternatives=FUSED_EXPERTS,
     has_mtp_layers=True,
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=UNREAD_KEYS | {"intermediate_size"},  # no layer has a dense MLP
     aliases={"num_local_experts": "n_routed_experts"},

@@ -44,7 +44,6 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"rotary_scaling_factor"}),
 )  # fmt: skip

@@ -146,7 +146,7 @@ SHARED_BIAS = [
 """Rows of the position bias, which all layers of one stack share."""
 
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-BUFFERS = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
+IGNORED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 NO_EFFECT = frozenset({"dropout_rate", "initializer_factor", "classifier_dropout"})
 ALIASES = {
     "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv",
@@ -161,7 +161,7 @@ FAMILY = Family(
         ScaledLogits(),
     ],
     weights=[*WEIGHTS, *SHARED_BIAS],
-    buffers=BUFFERS,
+    ignored=IGNORED,
     has_encoder=True,
     copies=COPIES,
     tied_by_weights=True,

@@ -31,7 +31,6 @@ FAMILY = Family(
         *linear("model.layers.{i}.pre_feedforward_layernorm", "layers.{i}.mlp_norms.before"),
         *AROUND,
     ],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"hidden_act"}),
 )

@@ -81,7 +81,7 @@ FAMILY = Family(
         *linear("model.layer_norm", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
-    buffers=("embed_positions.weights",),
+    ignored=("embed_positions.weights",),
     prefix="model.",
     aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "attention_heads"},
 )

@@ -19,7 +19,6 @@ FAMILY = Family(
         Key("tie_word_embeddings", "head.tied", True),
     ],
     weights=[*LATENT_WEIGHTS, *MLP, *PRE_NORMS, *AROUND],
-    buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=frozenset({"qk_head_dim", "embedding_initializer_range"}),
 )

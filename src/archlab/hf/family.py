@@ -74,6 +74,10 @@ EVERYWHERE: Sequence[Field] = (
 """Steps of the translation for keys that a config.json of any family may contain."""
 
 
+ROPE_FREQUENCIES = "rotary_emb.inv_freq"
+"""End of the names of tensors with the frequencies of RoPE, which old files have and which archlab computes."""
+
+
 @dataclass(frozen=True)
 class Family:
     """Family of published models: how its config.json is translated, and which tensors hold its weights.
@@ -90,8 +94,8 @@ class Family:
     default_max_seq_len: int | None = None
     """Default of the published class for the key of `max_seq_len`, such as `max_position_embeddings`. Scalings of RoPE
     read it, too. None if a field has the default."""
-    buffers: Sequence[str] = ()
-    """Name suffixes of tensors in the published files that archlab ignores, because they are not weights."""
+    ignored: Sequence[str] = ()
+    """Ends of the names of published tensors that have no effect: buffers, such as masks, and unused weights."""
     constants: Sequence[Constant] = ()
     """Published tensors that contain one fixed number. archlab's model has no parameter for them, so another number is
     an error."""
