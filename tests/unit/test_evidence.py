@@ -437,7 +437,7 @@ def test_the_commits_of_the_table_of_reruns_changed_the_results():
     table = (HOME / "docs/claims.md").read_text().partition("**Reruns.**")[2].partition("**Not predicted.**")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     commits = [(commit, row) for row in rows for commit in re.findall(r"\b[0-9a-f]{8}\b", row)]
-    assert len(commits) == 25
+    assert len(commits) == 27
     git = shutil.which("git")
     if git is None or not (HOME / ".git").exists() or (HOME / ".git/shallow").exists():
         pytest.skip("the history is not here")
@@ -709,9 +709,12 @@ NUMBERS_IN_CAVEATS = [
     (6, "positions", "2 times the length", "nope", "rope", "0.046 [0.030, 0.061]"),
     (6, "positions", "4 times the length", "learned", "rope", "-0.005 [-0.032, 0.021]"),
     (6, "positions", "8 times the length", "learned", "rope", "-0.051 [-0.091, -0.012]"),
-    (1, "shapes", "bits_per_byte", "post at 300K", "llama at 300K", "0.072 bits per byte [0.066, 0.078]"),
-    (1, "shapes", "bits_per_byte", "post at 1M", "llama at 1M", "0.103 [0.089, 0.116]"),
-    (2, "shapes", "bits_per_byte", "llama at 1M", "layer at 1M", "0.005 bits per byte [-0.019, 0.029]"),
+    (1, "norms", "bits_per_byte", "post at 300K", "llama at 300K", "0.070 bits per byte [0.061, 0.079]"),
+    (1, "norms", "bits_per_byte", "post at 1M", "llama at 1M", "0.073 [0.052, 0.094]"),
+    (1, "norms", "bits_per_byte", "post at 3M", "llama at 3M", "0.088 [0.048, 0.129]"),
+    (2, "norms", "bits_per_byte", "layer at 300K", "llama at 300K", "-0.005 bits per byte [-0.013, 0.002]"),
+    (2, "norms", "bits_per_byte", "layer at 1M", "llama at 1M", "-0.007 [-0.014, -0.001]"),
+    (2, "norms", "bits_per_byte", "layer at 3M", "llama at 3M", "0.009 [-0.021, 0.039]"),
     (5, "parallel-blocks", "decoding_speed", "shared", "serial", "7.7% [6.9, 8.6]"),
     (4, "steps", "bits_per_byte", "relu at 300K", "llama at 300K", "0.004 bits per byte [-0.014, 0.021]"),
     (4, "steps", "bits_per_byte", "relu at 1M", "llama at 1M", "-0.009 [-0.022, 0.004]"),
