@@ -166,7 +166,7 @@ MIXTURES_REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("minimax_m2", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: silu"),
     ("llama4_text", {"attention_chunk_size": 6}, "model.attention.blocks.size is 6 in layer 0; allowed: 8192"),
-    ("llama4_text", {"attn_scale": 0.5}, "model.attention.temperature is (0.5, 8192, 1) in layer 3"),
+    ("llama4_text", {"attn_scale": 0.5}, "model.attention.temperature is {beta: 0.5, length: 8192, offset: 1} in layer 3"),
     ("llama4_text", {"use_qk_norm": False}, "model.attention.qk_norm.kind is none in layer 0; allowed: rmsnorm"),
     ("llama4_text", {"no_rope_layer_interval": 3}, "model.position.kind is none in layer 2; allowed: rope"),
     ("llama4_text", {"moe_layers": [1, 2]}, "model.mlp.kind is gated, moe, moe, gated, gated, gated; allowed"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
     """Return the family and the model config of a Hugging Face folder. Print a note that names the ignored keys."""
-    from archlab.families.registry import find_family  # imports 60 modules, which presets do not need
+    from archlab.families.registry import find_family  # imports the modules of all families, which presets do not need
 
     file = folder / CONFIG
     values = read_text_values(folder)

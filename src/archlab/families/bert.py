@@ -11,10 +11,10 @@ from archlab.hf.weight_map import Row, linear
 
 @dataclass(frozen=True)
 class HeadDense:
-    """Dense layer before the output matrix, whose activation is that of the MLPs."""
+    """Dense layer before the output matrix."""
 
     activation: str | None = None
-    """Activation of the layer. None: that of the MLPs."""
+    """Activation of the layer. None means the activation of the MLPs."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         ours["head.transform"] = {"activation": self.activation or ours["mlp.activation"]}

@@ -43,8 +43,8 @@ def find_family(model_type: object, where: str) -> Family:
         return _BY_NAME[name]
     for answer, reasons in refused().items():
         if name in reasons:
-            families = "`archlab list families` shows the families that archlab loads"
-            raise UserError(f"{where} is {name!r}; {answer}: {reasons[name]}; {families}")
+            hint = "`archlab list families` shows the families that archlab loads"
+            raise UserError(f"{where} is {name!r}; {answer}: {reasons[name]}; {hint}")
     problem = f"is {model_type!r}" if model_type else "is missing"
     raise UserError(f"{where} {problem}{choose(name, list(FAMILIES))}")
 

@@ -44,18 +44,6 @@ class Header:
         return values
 
 
-def _nothing_read(_header: Header) -> Raw:
-    return {}
-
-
-def _nothing_written(_writer: "GGUFWriter", _config: ModelConfig) -> None:
-    """Write no more keys."""
-
-
-def _no_factors(_config: ModelConfig) -> Mapping[str, float]:
-    return {}
-
-
 SCALED = (
     "the GGUF file has no keys for the factors of the embedding, the logits and the branches; the weights were "
     "multiplied by them, in float32, and then rounded to the dtype of the file"
@@ -67,16 +55,13 @@ def always_idle(*names: str) -> Callable[[Raw], frozenset[str]]:
     return lambda _keys: frozenset(names)
 
 
-_NONE = always_idle()
-
-
 def has(key: str) -> Callable[[Raw], bool]:
-    """Return the function for `GGUFArchitecture.sign` that returns whether a key of a file is neither 0 nor false."""
+    """Return the function for `GGUFArchitecture.belongs` that returns whether the value of a key is not 0 or false."""
     return lambda keys: bool(keys.get(key))
 
 
 def lacks(key: str) -> Callable[[Raw], bool]:
-    """Return the function for `GGUFArchitecture.sign` that returns whether a file does not have a key."""
+    """Return the function for `GGUFArchitecture.belongs` that returns whether a file does not have a key."""
     return lambda keys: key not in keys
 
 
@@ -99,20 +84,20 @@ class GGUFArchitecture:
     """Parameters that the file contains as keys."""
     needs_output: bool = False
     """Whether the file must contain the output head even if the head is tied to the embedding."""
-    published: Callable[[Header], Raw] = _nothing_read
+    read_more: Callable[[Header], Raw] = lambda _header: {}
     """Function that returns keys of a config.json that do not follow from a single key of the file."""
-    add_more: Callable[["GGUFWriter", ModelConfig], None] = _nothing_written
+    write_more: Callable[["GGUFWriter", ModelConfig], None] = lambda _writer, _model: None
     """Function that writes keys that only this architecture reads from the file."""
-    factors: Callable[[ModelConfig], Mapping[str, float]] = _no_factors
+    factors: Callable[[ModelConfig], Mapping[str, float]] = lambda _model: {}
     """Function that returns the factors of parameters that the file contains as products, because it has no keys for
     the factors."""
     log_multiplier: Callable[[ModelConfig], float] | None = None
     """Function that returns the value of `rope.scaling.yarn_log_multiplier`. In a file with this key, YaRN does not
     multiply cos and sin by a factor. None if the architecture does not have the key."""
-    sign: Callable[[Raw], bool] | None = None
+    belongs: Callable[[Raw], bool] | None = None
     """Function that returns whether a file with these keys belongs to this family, and not to another with the same
     architecture. None for the usual family."""
-    idle: Callable[[Raw], frozenset[str]] = _NONE
+    idle: Callable[[Raw], frozenset[str]] = lambda _keys: frozenset()
     """Function that returns the keys that llama.cpp does not read. Files may contain any value, or none."""
 
     def check(self, model: ModelConfig) -> list[str]:

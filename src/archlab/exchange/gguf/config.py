@@ -169,7 +169,7 @@ def _published(header: Header, architecture: GGUFArchitecture) -> Raw:
     if "position.theta" in names:
         is_partial = any(isinstance(each, RopeKeys) and (each.partial or each.fraction != 1) for each in fields)
         hf["rope_parameters"] = {k: v for k, v in header.rope.items() if is_partial or k != "partial_rotary_factor"}
-    return hf | architecture.published(header)
+    return hf | architecture.read_more(header)
 
 
 def _largest(value: Any) -> Any:

@@ -89,7 +89,7 @@ def _turning(header: Header) -> float:
     return exact if Proportional(turning=exact).rotated_pairs(n) == pairs else math.nextafter(exact, 1.0)
 
 
-def _add_more(writer: "GGUFWriter", config: ModelConfig) -> None:
+def _write_more(writer: "GGUFWriter", config: ModelConfig) -> None:
     """Write the widths of heads in layers with a window, and the sizes of options that archlab does not have.
 
     Without a soft cap, write 0, because llama.cpp's default is 30.
@@ -107,7 +107,7 @@ def _add_more(writer: "GGUFWriter", config: ModelConfig) -> None:
 GEMMA4: Sequence[GGUFArchitecture] = tuple(
     GGUFArchitecture(
         "gemma4", family, ROWS, [GELU, no_biases, some_window, p_rope_if_full],
-        published=_keys, add_more=_add_more, idle=always_idle("expert_shared_feed_forward_length"),
+        read_more=_keys, write_more=_write_more, idle=always_idle("expert_shared_feed_forward_length"),
     )
     for family in ("gemma4_text", "gemma4_unified_text")
 )  # fmt: skip

@@ -194,15 +194,15 @@ LIMITS = [
 LATENT: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
         "deepseek2", "deepseek_v2", ROWS, [*LIMITS, dense_first, shared_expert, no_groups],
-        published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
+        read_more=_with_experts, write_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
     ),
     GGUFArchitecture(
         "deepseek2", "deepseek_v3", ROWS, [*LIMITS, dense_first, shared_expert],
-        published=_with_experts, add_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
-        sign=lambda keys: keys.get("expert_gating_func") == SIGMOID,
+        read_more=_with_experts, write_more=_add_experts, idle=_idle_with_experts, log_multiplier=_log_multiplier,
+        belongs=lambda keys: keys.get("expert_gating_func") == SIGMOID,
     ),
     GGUFArchitecture(
-        "deepseek2", "youtu", ROWS, LIMITS, published=_latent, add_more=_add_dense,
-        log_multiplier=_log_multiplier, sign=lacks("expert_count"),
+        "deepseek2", "youtu", ROWS, LIMITS, read_more=_latent, write_more=_add_dense,
+        log_multiplier=_log_multiplier, belongs=lacks("expert_count"),
     ),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from archlab.config.core.merge import Raw
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
@@ -36,15 +37,16 @@ def published_attention(model: ModelConfig) -> Iterator[str]:
     has_norm = mixture is not None and mixture.experts != WITHOUT_QK_NORM
     for i, layer in enumerate(layer_configs(model)):
         heads, is_full = layer.multi_head, (i + 1) % PERIOD == 0
-        growth = heads.temperature and (heads.temperature.beta, heads.temperature.length, heads.temperature.offset)
+        growth = {"beta": SCALE, "length": FLOOR, "offset": 1}
         fields = {
             "blocks.size": (heads.blocks and heads.blocks.size, None if is_full else CHUNK),
-            "temperature": (growth, (SCALE, FLOOR, 1) if is_full else None),
+            "temperature": (heads.temperature and heads.temperature.model_dump(), growth if is_full else None),
             "qk_norm.kind": (heads.qk_norm.kind, "rmsnorm" if has_norm and not is_full else "none"),
         }
         for field, (value, allowed) in fields.items():
             if value != allowed:
-                yield f"model.attention.{field} is {value} in layer {i}; allowed: {allowed}"
+                shown, right = to_yaml_line(value), to_yaml_line(allowed)
+                yield f"model.attention.{field} is {shown} in layer {i}; allowed: {right}"
 
 
 def _step(model: ModelConfig) -> int:
@@ -80,5 +82,5 @@ LLAMA4 = GGUFArchitecture(
     "llama4", "llama4_text", [*AROUND, *separate(), *MLP, *EXPERTS, *norms()],
     [SILU, scalings("llama3"), no_biases, every_nth_is_a_mixture, shared_expert, positions_except_every(PERIOD),
      published_attention],
-    published=_keys, add_more=_add_step, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
+    read_more=_keys, write_more=_add_step, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
 )  # fmt: skip

@@ -54,10 +54,10 @@ def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
     """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
     a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
 
-    def published(header: Header) -> Raw:
+    def read_more(header: Header) -> Raw:
         return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get("expert_feed_forward_length")}
 
-    return published
+    return read_more
 
 
 def add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -87,14 +87,14 @@ def _first_dense(dense_key: str, shared_key: str, **more: Any) -> Callable[[Head
     `dense_key` and `shared_key` are the config.json keys of the two numbers. `more` contains other config.json keys.
     """
 
-    def published(header: Header) -> Raw:
+    def read_more(header: Header) -> Raw:
         keys: Mapping[str, str] = {
             dense_key: "leading_dense_block_count", shared_key: "expert_shared_count",
             "intermediate_size": DENSE_WIDTH,
         }  # fmt: skip
         return {name: header.keys.get(key, 0) for name, key in keys.items()} | more
 
-    return published
+    return read_more
 
 
 def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -140,35 +140,35 @@ SHARED_WIDTH, DENSE_WIDTH = "expert_shared_feed_forward_length", "feed_forward_l
 MIXTURES: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
         "llama", "mixtral", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_window, NORMALIZED, ALL_MIXTURES],
-        sign=has("expert_count"),
+        belongs=has("expert_count"),
     ),
     GGUFArchitecture(
         "qwen2moe", "qwen2_moe", MOE_ROWS,
         [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
-        needs_output=True, published=_mixture(is_normalized=False), idle=always_idle("feed_forward_length"),
+        needs_output=True, read_more=_mixture(is_normalized=False), idle=always_idle("feed_forward_length"),
     ),
     GGUFArchitecture(
         "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
-        published=_mixture(is_normalized=True), idle=always_idle("feed_forward_length"),
+        read_more=_mixture(is_normalized=True), idle=always_idle("feed_forward_length"),
     ),
     GGUFArchitecture(
         "olmoe", "olmoe", MOE_ROWS,
         [SILU, ANY_SCALING, no_biases, square, NOT_NORMALIZED, all_kv_heads], needs_output=True,
-        published=lambda _: {"norm_topk_prob": False},
+        read_more=lambda _: {"norm_topk_prob": False},
     ),
     GGUFArchitecture(
         "granitemoe", "granitemoe", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED],
-        add_more=add_granite_scales,
+        write_more=add_granite_scales,
     ),
     GGUFArchitecture(
         "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
-        add_more=add_granite_scales, sign=has("expert_shared_feed_forward_length"),
+        write_more=add_granite_scales, belongs=has("expert_shared_feed_forward_length"),
     ),
     GGUFArchitecture(
         "dots1", "dots1", [*ROWS, *norms()],
         [SILU, ANY_SCALING, no_window, no_biases, no_groups, dense_first, shared_expert, all_kv_heads],
-        needs_output=True, published=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
-        add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
+        needs_output=True, read_more=_first_dense("first_k_dense_replace", "n_shared_experts", sliding_window=None),
+        write_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "hunyuan-moe", "hunyuan_v1_moe", [*ROWS, *norms()],
@@ -178,38 +178,38 @@ MIXTURES: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
         "exaone-moe", "exaone_moe", [*ROWS, *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_groups, dense_first, shared_expert],
-        needs_output=True, published=_first_dense("first_k_dense_replace", "num_shared_experts"),
-        add_more=add_router, idle=always_idle(DENSE_WIDTH),
+        needs_output=True, read_more=_first_dense("first_k_dense_replace", "num_shared_experts"),
+        write_more=add_router, idle=always_idle(DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "glm4moe", "glm4_moe", [*ROWS, *norms(before_mlp="post_attention_norm")],
         [SILU, ANY_SCALING, no_window, no_groups, dense_first, shared_expert],
-        published=_glm4, add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
+        read_more=_glm4, write_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "glm4moe", "solar_open", [*ROWS, *norms(before_mlp="post_attention_norm")],
-        [SILU, ANY_SCALING, no_groups, shared_expert], published=_glm4, add_more=add_router,
+        [SILU, ANY_SCALING, no_groups, shared_expert], read_more=_glm4, write_more=add_router,
         idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "minimax-m2", "minimax_m2", [*AROUND, *separate(), *EXPERTS, CORRECTION, *norms()],
-        [SILU, ANY_SCALING], needs_output=True, add_more=_add_sigmoid,
+        [SILU, ANY_SCALING], needs_output=True, write_more=_add_sigmoid,
     ),
     GGUFArchitecture(
         "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],
         [SILU, scalings(), windows_except_every(4), positions_except_every(4), no_biases, dense_first, shared_expert,
          only("embedding.scale", "sqrt_d_model")],
-        published=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
-        add_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
+        read_more=_first_dense("num_dense_layers", "num_shared_experts", mup_enabled=True),
+        write_more=add_router, idle=always_idle(SHARED_WIDTH, DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "ernie4_5-moe", "ernie4_5_moe", [*ROWS, *norms()],
         [SILU, scalings(), no_biases, only("head.bias", False), NORMALIZED, dense_first],
-        published=_ernie, add_more=_add_steps, idle=always_idle("expert_shared_count", DENSE_WIDTH),
+        read_more=_ernie, write_more=_add_steps, idle=always_idle("expert_shared_count", DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "dbrx", "dbrx", [*AROUND, *FUSED, *EXPERTS, *norms(before_mlp="attn_output_norm")],
-        [SILU, ANY_SCALING, square, NORMALIZED], published=_dbrx,
+        [SILU, ANY_SCALING, square, NORMALIZED], read_more=_dbrx,
         idle=always_idle("expert_feed_forward_length"),
     ),
 )  # fmt: skip

@@ -125,7 +125,7 @@ def _jamba_keys(header: Header) -> Raw:
 
 
 def _idle_in_jamba(keys: Raw) -> frozenset[str]:
-    """llama.cpp takes the tensor of a router, and not a number of experts, for a sign of a mixture."""
+    """Return the keys that llama.cpp ignores if there is one expert: a layer is a mixture only if it has a router."""
     return frozenset({"expert_count", "expert_used_count"} if keys.get("expert_count") == 1 else ())
 
 
@@ -226,36 +226,36 @@ ONLY_MIXERS = [*AROUND, *linear("output_norm", "norm")]
 
 RECURRENT: Sequence[GGUFArchitecture] = (
     GGUFArchitecture("mamba", "mamba", [*ONLY_MIXERS, *MAMBA], MAMBA_LIMITS),
-    GGUFArchitecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, published=_mamba2_keys),
+    GGUFArchitecture("mamba2", "mamba2", [*ONLY_MIXERS, *MAMBA2_MIXER], MAMBA2_LIMITS, read_more=_mamba2_keys),
     GGUFArchitecture(
         "jamba", "jamba", [*AROUND, *separate(), *EXPERTS, *norms(), *MLP, *MAMBA],
-        [SILU, *MAMBA_LIMITS, some_attention, no_biases, square, NOT_NORMALIZED], published=_jamba_keys,
+        [SILU, *MAMBA_LIMITS, some_attention, no_biases, square, NOT_NORMALIZED], read_more=_jamba_keys,
         idle=_idle_in_jamba,
     ),
     GGUFArchitecture(
         "granitehybrid", "granitemoehybrid",
         [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms(), *MLP, *MAMBA2_MIXER],
         [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square, NORMALIZED],
-        published=_granite_hybrid_keys, add_more=_add_granite_hybrid, idle=_idle_in_granite,
+        read_more=_granite_hybrid_keys, write_more=_add_granite_hybrid, idle=_idle_in_granite,
     ),
     GGUFArchitecture(
         "granitehybrid", "bamba", [*AROUND, *separate(ADJACENT_PAIRS), *norms(), *MLP, *MAMBA2_MIXER],
         [SILU, ANY_SCALING, *MAMBA2_LIMITS, some_attention, no_biases, square],
-        published=_bamba_keys, add_more=_add_rope, sign=lacks("embedding_scale"),
+        read_more=_bamba_keys, write_more=_add_rope, belongs=lacks("embedding_scale"),
     ),
     GGUFArchitecture(
         "lfm2", "lfm2", [*AROUND, *separate(), *MLP, *norms(last="token_embd_norm"), *SHORT_CONV],
-        [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square], published=_lfm2_keys,
+        [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square], read_more=_lfm2_keys,
     ),
     GGUFArchitecture(
         "lfm2moe", "lfm2_moe",
         [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION, *norms(last="token_embd_norm"), *SHORT_CONV],
         [SILU, ANY_SCALING, only("mixer.bias", False), some_attention, square, TIED, dense_first, NORMALIZED,
          only("mlp.router.factor", 1.0), corrected],
-        published=_lfm2moe_keys, add_more=_add_lfm2moe,
+        read_more=_lfm2moe_keys, write_more=_add_lfm2moe,
     ),
     GGUFArchitecture(
         "falcon-h1", "falcon_h1", [*AROUND, *separate(), *MLP, *FALCON_H1_NORMS, *MAMBA2_MIXER],
-        [SILU, ANY_SCALING, *MAMBA2_OF_ANY_WIDTH, no_biases], published=_falcon_h1_keys, factors=_falcon_h1_factors,
+        [SILU, ANY_SCALING, *MAMBA2_OF_ANY_WIDTH, no_biases], read_more=_falcon_h1_keys, factors=_falcon_h1_factors,
     ),
 )  # fmt: skip

@@ -87,13 +87,13 @@ def _windows(header: Header) -> Raw:
 def _gemma(special_depth: int) -> Callable[[Header], Raw]:
     """Return the function that reads the scale of Gemma 2 and 3, and the windows. See `limits.scale`."""
 
-    def published(header: Header) -> Raw:
+    def read_more(header: Header) -> Raw:
         keys = header.keys
         is_special = keys["block_count"] == special_depth
         divisor = keys["embedding_length"] // keys["attention.head_count"] if is_special else header.head_dim
         return {"query_pre_attn_scalar": divisor, **_windows(header)}
 
-    return published
+    return read_more
 
 
 def _gemma3(header: Header) -> Raw:
@@ -145,9 +145,9 @@ ALL: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
         "mistral3", "ministral3", LLAMA_ROWS,
         [SILU, scalings("yarn", required=True), YARN_OF_SIZE_1, no_window],
-        published=_mistral3, add_more=_add_growth, log_multiplier=lambda _: 1.0,
+        read_more=_mistral3, write_more=_add_growth, log_multiplier=lambda _: 1.0,
     ),
-    GGUFArchitecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, add_more=add_granite_scales),
+    GGUFArchitecture("granite", "granite", LLAMA_ROWS, LLAMA_LIMITS, write_more=add_granite_scales),
     GGUFArchitecture("qwen2", "qwen2", QWEN_ROWS, [SILU, ANY_SCALING, no_window, square]),
     GGUFArchitecture("qwen3", "qwen3", QWEN_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS]),
     GGUFArchitecture("olmo2", "olmo2", QWEN_ROWS, [SILU, ANY_SCALING, NO_OUT_BIAS, square], needs_output=True),
@@ -155,19 +155,19 @@ ALL: Sequence[GGUFArchitecture] = (
         "olmo2", "olmo3", QWEN_ROWS,
         [SILU, scalings("yarn"), NO_OUT_BIAS, NO_QKV_BIAS, square, some_window, local_unscaled, one_theta,
          windows_except_every(4)],
-        needs_output=True, published=_olmo3, sign=has("attention.sliding_window"),
+        needs_output=True, read_more=_olmo3, belongs=has("attention.sliding_window"),
     ),
     GGUFArchitecture("gemma", "gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED]),
     GGUFArchitecture(
         "gemma2", "gemma2", GEMMA_ROWS,
         [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(special_depth=46)],
-        published=_gemma(special_depth=46),
+        read_more=_gemma(special_depth=46),
     ),
     GGUFArchitecture(
         "gemma3", "gemma3_text", GEMMA_ROWS,
         [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62),
          windows_except_every(6, or_none=True)],
-        published=_gemma3,
+        read_more=_gemma3,
     ),
     GGUFArchitecture(
         "phi3", "phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square],
@@ -177,7 +177,7 @@ ALL: Sequence[GGUFArchitecture] = (
         [GELU, ANY_SCALING, square, only("attention.qk_norm.kind", "none")], needs_output=True,
     ),
     GGUFArchitecture(
-        "stablelm", "stablelm", QWEN_ROWS, [SILU, ANY_SCALING, square], needs_output=True, published=_stablelm,
+        "stablelm", "stablelm", QWEN_ROWS, [SILU, ANY_SCALING, square], needs_output=True, read_more=_stablelm,
         idle=always_idle("use_parallel_residual"),  # published files contain wrong values
     ),
     GGUFArchitecture("starcoder2", "starcoder2", QWEN_ROWS, [GELU, ANY_SCALING, no_window, square, all_biases]),
@@ -189,22 +189,22 @@ ALL: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture(
         "mpt", "mpt", FUSED_ROWS, [GELU, scale()],
-        published=lambda header: {"attn_config": {"clip_qkv": header.keys.get("attention.clamp_kqv")}},
+        read_more=lambda header: {"attn_config": {"clip_qkv": header.keys.get("attention.clamp_kqv")}},
     ),
     GGUFArchitecture(
         "falcon", "falcon", [*AROUND, *FUSED, *MLP, *FALCON_NORMS],
         [GELU, ANY_SCALING, NO_OUT_BIAS, only("position.kind", "rope"), only("block.parallel", "shared", "separate")],
-        published=_falcon,
+        read_more=_falcon,
     ),
     GGUFArchitecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
-        published=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
-        add_more=_add_logit_scale,
+        read_more=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
+        write_more=_add_logit_scale,
     ),
     GGUFArchitecture(
         "cohere2", "cohere2", QWEN_ROWS,
         [SILU, scalings(), no_biases, TIED, square, windows_except_every(4), positions_except_every(4)],
-        published=_windows, add_more=_add_logit_scale,
+        read_more=_windows, write_more=_add_logit_scale,
     ),
     GGUFArchitecture(
         "smollm3", "smollm3", LLAMA_ROWS, [SILU, ANY_SCALING, no_biases, no_window, positions_except_every(4)],
@@ -226,16 +226,16 @@ ALL: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture(
         "starcoder", "gpt_bigcode", FUSED_ROWS, [GELU, scale(), only("attention.n_kv_heads", 1)],
-        published=lambda _: {"multi_query": True},
+        read_more=lambda _: {"multi_query": True},
     ),
     GGUFArchitecture(
         "olmo", "olmo", LLAMA_ROWS, [SILU, ANY_SCALING, square, no_biases],
-        published=lambda header: {"clip_qkv": header.keys.get("attention.clamp_kqv")},
+        read_more=lambda header: {"clip_qkv": header.keys.get("attention.clamp_kqv")},
     ),
     GGUFArchitecture("jais2", "jais2", QWEN_ROWS, [RELU_SQUARED, ANY_SCALING, square, all_biases, all_kv_heads]),
     GGUFArchitecture(
         "exaone4", "exaone4", QWEN_ROWS, [SILU, scalings("llama3"), no_biases, square, windows_if_deep],
-        published=lambda header: {} if header.keys.get("attention.sliding_window") else {"sliding_window": None},
+        read_more=lambda header: {} if header.keys.get("attention.sliding_window") else {"sliding_window": None},
     ),
     GGUFArchitecture(
         "hunyuan-dense", "hunyuan_v1_dense", QWEN_ROWS, [SILU, ANY_SCALING, no_window, no_biases],
@@ -275,4 +275,4 @@ def architecture_of(values: Mapping[str, Any], where: str) -> GGUFArchitecture:
         names = ", ".join(dict.fromkeys(each.name for each in ALL))
         raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
     keys = {key.removeprefix(f"{name}."): value for key, value in values.items()}
-    return next((each for each in named if each.sign and each.sign(keys)), named[0])
+    return next((each for each in named if each.belongs and each.belongs(keys)), named[0])

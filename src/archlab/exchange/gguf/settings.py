@@ -69,7 +69,7 @@ def add_settings(writer: "GGUFWriter", config: ModelConfig, architecture: GGUFAr
         _add_attention(writer, layers, architecture.log_multiplier and architecture.log_multiplier(config))
     else:
         writer.add_head_count(0)
-    architecture.add_more(writer, config)
+    architecture.write_more(writer, config)
 
 
 def _width(mlp: MLP) -> int:

@@ -1,6 +1,6 @@
 """Export of tokenizers to GGUF files, and their import.
 
-archlab knows the byte-level BPE tokenizers for whose rule that splits a text into words llama.cpp has a name.
+archlab exports byte-level BPE tokenizers. Their rule that splits a text into words must be one that llama.cpp knows.
 """
 
 import json
