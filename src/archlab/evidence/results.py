@@ -60,6 +60,10 @@ class ArmOfResults(Base):
     """Label without the size. Empty if the study has one size."""
 
 
+A_TASK = "a task"
+"""Name of the text of a study that trains on a task."""
+
+
 class ResultsHeader(Base):
     """First line of a results file. It describes the study and the machine on which it was run."""
 
@@ -89,7 +93,7 @@ class ResultsHeader(Base):
     def text(self) -> str:
         """Name of the text on which the models were trained, such as `python-stdlib 3.11.7`, or `a task`."""
         name, colon, _ = self.corpus.partition(":")
-        return name if colon else "a task"
+        return name if colon else A_TASK
 
     def arms_compared(self, name: str) -> list[ArmOfResults]:
         """Return the arm with this name and the one that it is compared with; all arms if `name` is a contrast."""

@@ -130,6 +130,7 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
     entries = about(topic)
     return {
         "name": name,
+        "title": topic.title,
         **topic.model_dump(mode="json", by_alias=True),
         "papers": [effect.model_dump(mode="json") for effect in published(topic, entries)],
         "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],

@@ -9,7 +9,7 @@ from archlab.evidence.findings import WITHIN_MARGIN, PredictionVerdict
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.over_sizes import SizedResult
 from archlab.evidence.rankings import Agreement
-from archlab.evidence.results import RunInfo
+from archlab.evidence.results import A_TASK, RunInfo
 from archlab.evidence.verdicts import ClaimAtScale, ClaimVerdict, JudgedPrediction, Role
 from archlab.pricing.units import count, plural
 from archlab.study.formatting import margin_of, span
@@ -116,7 +116,7 @@ def place(entry: LedgerEntry, result: ClaimAtScale) -> str:
     deciding = [judged for judged in result.deciding if judged.study in about]
     sizes = [arm.parameters for judged in deciding for arm in about[judged.study].arms_compared(judged.arm)]
     texts = Counter(about[study].text for study in dict.fromkeys(judged.study for judged in deciding))
-    named = ["tasks" if text == "a task" and n > 1 else text for text, n in texts.items()]
+    named = ["tasks" if text == A_TASK and n > 1 else text for text, n in texts.items()]
     return f"{span(count(min(sizes)), count(max(sizes)))} parameters, {' and '.join(named)}"
 
 
