@@ -149,7 +149,7 @@ RECURRENT_LEFT_OUT = {
 RECURRENT_WRONG = [
     ("mamba2-one-group", {"mamba2__ssm__time_step_rank": 0}, "mamba2.ssm.time_step_rank is 0"),
     ("jamba-dense", {"jamba__embedding_length": 0}, "jamba.embedding_length is 0"),
-    ("granitemoehybrid-dense-tied", {"granitehybrid__block_count": "x"}, "granitehybrid.block_count is 'x'"),
+    ("granitemoehybrid-dense-tied", {"granitehybrid__block_count": "x"}, "granitehybrid.block_count is x"),
 ]
 """Cases, values that cannot be counts, and the message for each."""
 

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.gguf.read import read_gguf
+from archlab.exchange.gguf.registry import architecture_of
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from archlab.hf.family import differing
@@ -226,12 +227,15 @@ def test_a_head_that_equals_the_embedding_is_tied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architecture": "bert"}, "general.architecture is 'bert'; archlab imports only llama, mistral3, granite, qwen2"),
+        ({"architecture": "bert"}, "general.architecture is bert; archlab imports only llama, mistral3, granite, qwen2"),
         ({"llama__expert_count": 8}, "llama.expert_used_count missing"),
         ({"llama__nope": 8}, "llama.nope is 8; archlab does not know this key"),
         ({"llama__attention__sliding_window": 8}, "llama.attention.sliding_window is 8; archlab does not know this key"),
         ({"llama__rope__dimension_count": 4}, "llama.rope.dimension_count is 4; archlab imports only 8"),
-        ({"llama__rope__scaling__type": "longrope"}, "rope.scaling.type is 'longrope'; archlab imports none, linear"),
+        ({"llama__rope__scaling__type": "longrope"}, "rope.scaling.type is longrope; archlab imports none, linear"),
+        ({"llama__rope__scaling__finetuned": False}, "scaling.finetuned is false; archlab does not know this key"),
+        ({"llama__use_parallel_residual": True}, "llama.use_parallel_residual is true; archlab imports only false"),
+        ({"llama__nope": [True, False]}, "llama.nope is [true, false]; archlab does not know this key"),
         ({"without": "blk.1.attn_q.weight"}, "blk.1.attn_q.weight  missing"),
         ({"without": "token_embd.weight"}, "token_embd.weight missing"),
         ({"llama__feed_forward_length": 40}, "blk.0.ffn_gate.weight  has shape [48, 32], expected [40, 32]"),
@@ -244,6 +248,18 @@ def test_what_archlab_cannot_compute_is_refused_by_name(change: dict[str, Any], 
         read_gguf(file)
     assert message in str(refused.value)
     assert str(refused.value).startswith(f"{file}: ")
+
+
+def test_a_file_without_an_architecture_is_refused() -> None:
+    with pytest.raises(UserError, match=r"a\.gguf: general\.architecture missing; archlab imports only llama, "):
+        architecture_of({}, "a.gguf")
+
+
+def test_a_file_without_a_tokenizer_is_read_with_a_note(tmp_path: Path) -> None:
+    reader = exported(Case("llama", "plain", SMALL), tmp_path)
+    del reader.fields["tokenizer.ggml.model"]
+    _, notes = read_gguf(rewritten(reader, tmp_path / "other.gguf"))
+    assert notes == ["archlab cannot read the tokenizer (none); put its tokenizer.json into the run folder"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 
 from archlab.config.components.rope_scaling import yarn_amplitude
 from archlab.config.core.merge import Raw
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError, at
 from archlab.exchange.gguf.architecture import GGUFArchitecture, Header
@@ -88,7 +89,8 @@ def read_header(
     keys = {key.removeprefix(prefix): _plain(value) for key, value in values.items() if key.startswith(prefix)}
     for key, least in _COUNTS.items():
         if key in keys and not (type(keys[key]) is int and keys[key] >= least):
-            raise UserError(f"{where}: {prefix}{key} is {keys[key]!r}; allowed: a whole number, at least {least}")
+            shown = to_yaml_line(keys[key])
+            raise UserError(f"{where}: {prefix}{key} is {shown}; allowed: a whole number, at least {least}")
     if FAMILIES[architecture.family].has_mtp_layers and "block_count" in keys:
         n_mtp = keys.pop("nextn_predict_layers", 0)
         keys["block_count"] -= n_mtp
@@ -121,7 +123,7 @@ def _rope(header: Header, where: str) -> Raw:
     kind = keys.get("rope.scaling.type", "linear" if factor != 1.0 else "none")
     rope: Raw = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base", 10000.0)}
     if kind not in ("none", "linear", "yarn"):
-        raise UserError(f"{where}: rope.scaling.type is {kind!r}; archlab imports none, linear and yarn")
+        raise UserError(f"{where}: rope.scaling.type is {to_yaml_line(kind)}; archlab imports none, linear and yarn")
     if ROPE_FACTORS in stored:
         rope |= {"rope_type": "llama3", "factor": float(dequantized(stored[ROPE_FACTORS]).max()), **_LLAMA_3}
     if kind != "none":
@@ -190,11 +192,11 @@ def _check_keys(header: Header, config: ModelConfig, architecture: GGUFArchitect
     for key, value in header.keys.items():
         if key in idle or _is_idle(key, header.keys):
             continue
-        what = f"{where}: {architecture.name}.{key} is {value!r}"
+        what = f"{where}: {architecture.name}.{key} is {to_yaml_line(value)}"
         if key not in expected:
             raise UserError(f"{what}; archlab does not know this key")
         if not _same(value, _plain(expected[key])):
-            raise UserError(f"{what}; archlab imports only {_plain(expected[key])}")
+            raise UserError(f"{what}; archlab imports only {to_yaml_line(_plain(expected[key]))}")
     if lacking := expected.keys() - header.keys.keys() - _MAY_LACK - idle:
         raise UserError(f"{where}: {', '.join(f'{architecture.name}.{key}' for key in sorted(lacking))} missing")
 

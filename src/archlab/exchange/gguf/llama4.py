@@ -35,9 +35,9 @@ def published_attention(model: ModelConfig) -> Iterator[str]:
         yield f"model.n_layers is {model.n_layers}; allowed: {PERIOD} or more"
     mixture = first_mixture(layer_configs(model))
     has_norm = mixture is not None and mixture.experts != WITHOUT_QK_NORM
+    growth = {"beta": SCALE, "length": FLOOR, "offset": 1}
     for i, layer in enumerate(layer_configs(model)):
         heads, is_full = layer.multi_head, (i + 1) % PERIOD == 0
-        growth = {"beta": SCALE, "length": FLOOR, "offset": 1}
         fields = {
             "blocks.size": (heads.blocks and heads.blocks.size, None if is_full else CHUNK),
             "temperature": (heads.temperature and heads.temperature.model_dump(), growth if is_full else None),
@@ -45,8 +45,7 @@ def published_attention(model: ModelConfig) -> Iterator[str]:
         }
         for field, (value, allowed) in fields.items():
             if value != allowed:
-                shown, right = to_yaml_line(value), to_yaml_line(allowed)
-                yield f"model.attention.{field} is {shown} in layer {i}; allowed: {right}"
+                yield f"model.attention.{field} is {to_yaml_line(value)} in layer {i}; allowed: {to_yaml_line(allowed)}"
 
 
 def _step(model: ModelConfig) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def read_numbers(numbers: Numbers, values: Mapping[str, Any], n_layers: int, whe
         if value is None:
             raise UserError(f"{where}: {key} missing")
         if len(listed) != n_layers:
-            raise UserError(f"{where}: {key} is {value!r}; allowed: a number for each of the {n_layers} layers")
+            shown = to_yaml_line(value)
+            raise UserError(f"{where}: {key} is {shown}; allowed: a number for each of the {n_layers} layers")
         if isinstance(name, str):
             state |= {name.format(i=i): torch.tensor([number]) for i, number in enumerate(listed)}
         elif odd := [number for number in listed if not isclose(number, name, rel_tol=2**-8)]:  # rounded to bfloat16

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.core.merge import Raw
-from archlab.config.core.yaml_text import read_yaml
+from archlab.config.core.yaml_text import read_yaml, to_yaml_line
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
@@ -273,6 +273,7 @@ def architecture_of(values: Mapping[str, Any], where: str) -> GGUFArchitecture:
     named = [each for each in ALL if each.name == name]
     if not named:
         names = ", ".join(dict.fromkeys(each.name for each in ALL))
-        raise UserError(f"{where}: general.architecture is {name!r}; archlab imports only {names}")
+        problem = "missing" if name is None else f"is {to_yaml_line(name)}"
+        raise UserError(f"{where}: general.architecture {problem}; archlab imports only {names}")
     keys = {key.removeprefix(f"{name}."): value for key, value in values.items()}
     return next((each for each in named if each.belongs and each.belongs(keys)), named[0])

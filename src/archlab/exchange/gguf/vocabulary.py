@@ -186,7 +186,7 @@ def read_vocabulary(values: Mapping[str, Any], where: str) -> tuple[dict[str, by
     }
     special |= {"pad_token_id": ids["pad"]} if "pad" in ids else {}
     files = _template_files(values)
-    kind, rule = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.pre")
+    kind, rule = values.get("tokenizer.ggml.model", "none"), values.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2" or rule not in _RULES_OF:
         name = kind if kind != "gpt2" else f"{kind}, {rule}"
         return files, special, [f"archlab cannot read the tokenizer ({name}); put its {TOKENIZER} into the run folder"]
