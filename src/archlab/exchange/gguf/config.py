@@ -19,16 +19,22 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError, at
 from archlab.exchange.gguf.architecture import GGUFArchitecture, Header
 from archlab.exchange.gguf.settings import rope_factors, settings
-from archlab.exchange.gguf.tensors import dequantized
+from archlab.exchange.gguf.tensors import (
+    DENSE_WIDTH,
+    EMBEDDING,
+    EXPERT_WIDTH,
+    OUTPUT,
+    ROPE_FACTORS,
+    SHARED_WIDTH,
+    dequantized,
+)
 from archlab.families.registry import FAMILIES
 from archlab.hf.fields import all_hf_keys
 from archlab.hf.rope import RopeKeys
 
-EMBEDDING, OUTPUT, ROPE_FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
-
 _REQUIRED = {
     "context_length": "max_seq_len", "embedding_length": "d_model", "block_count": "n_layers",
-    "feed_forward_length": "mlp.d_ff", "attention.head_count": "attention.n_heads",
+    DENSE_WIDTH: "mlp.d_ff", "attention.head_count": "attention.n_heads",
 }  # fmt: skip
 _EPSILON = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 _OPTIONAL = {
@@ -37,7 +43,7 @@ _OPTIONAL = {
     "final_logit_softcapping": "head.softcap", "use_parallel_residual": "block.parallel",
     "embedding_scale": "embedding.scale", "attention.scale": "attention.scale", "logit_scale": "head.scale",
     "residual_scale": "block.mlp_multiplier", "expert_count": "mlp.experts", "expert_used_count": "mlp.active",
-    "expert_feed_forward_length": "mlp.d_ff", "expert_shared_feed_forward_length": "mlp.shared.d_ff",
+    EXPERT_WIDTH: "mlp.d_ff", SHARED_WIDTH: "mlp.shared.d_ff",
     "expert_weights_scale": "mlp.router.factor", "expert_weights_norm": "mlp.router.normalise",
     "ssm.conv_kernel": "mixer.taps", "ssm.inner_size": "mixer.inner_width", "ssm.state_size": "mixer.d_state",
     "ssm.time_step_rank": "mixer.dt_rank", "ssm.group_count": "mixer.n_groups",
@@ -63,7 +69,7 @@ _IDLE = {
 _MAY_LACK = {
     "vocab_size", "use_parallel_residual", "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "attention.sliding_window_pattern", "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa",
-    "rope.scaling.type", "rope.scaling.original_context_length", "expert_feed_forward_length", "ssm.dt_b_c_rms",
+    "rope.scaling.type", "rope.scaling.original_context_length", EXPERT_WIDTH, "ssm.dt_b_c_rms",
     "rope.scaling.finetuned", "attention.q_lora_rank",
 }  # fmt: skip
 """Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""

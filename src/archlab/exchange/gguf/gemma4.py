@@ -11,7 +11,18 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, always_idle
 from archlab.exchange.gguf.limits import GELU, no_biases, some_window
-from archlab.exchange.gguf.tensors import AROUND, LAYER, MLP, dequantized, norms, separate
+from archlab.exchange.gguf.tensors import (
+    AROUND,
+    DENSE_WIDTH,
+    EXPERT_WIDTH,
+    LAYER,
+    MLP,
+    ROPE_FACTORS,
+    SHARED_WIDTH,
+    dequantized,
+    norms,
+    separate,
+)
 from archlab.hf.fields import lookup
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.mixture import GATE_ABOVE_UP, is_mixture
@@ -69,22 +80,22 @@ def _keys(header: Header) -> Raw:
             FULL: {"rope_type": "proportional", "rope_theta": theta, "partial_rotary_factor": _turning(header)},
         },
         "final_logit_softcapping": keys.get("final_logit_softcapping") or None,
-        "intermediate_size": keys["feed_forward_length"],
+        "intermediate_size": keys[DENSE_WIDTH],
         "hidden_size_per_layer_input": keys.get("embedding_length_per_layer_input", 0),
         "num_kv_shared_layers": keys.get("attention.shared_kv_layers", 0),
         "enable_moe_block": bool(keys.get("expert_count")),
         "num_experts": keys.get("expert_count"),
         "top_k_experts": keys.get("expert_used_count"),
-        "moe_intermediate_size": keys.get("expert_feed_forward_length"),
+        "moe_intermediate_size": keys.get(EXPERT_WIDTH),
     }
 
 
 def _turning(header: Header) -> float:
     """Return the fraction of the pairs of dimensions that p-RoPE rotates. The file contains their number."""
-    if "rope_freqs.weight" not in header.tensors:
-        raise UserError("rope_freqs.weight missing")
+    if ROPE_FACTORS not in header.tensors:
+        raise UserError(f"{ROPE_FACTORS} missing")
     n = header.head_dim
-    pairs = int((dequantized(header.tensors["rope_freqs.weight"]) == 1).sum())
+    pairs = int((dequantized(header.tensors[ROPE_FACTORS]) == 1).sum())
     exact = 2 * pairs / n
     return exact if Proportional(turning=exact).rotated_pairs(n) == pairs else math.nextafter(exact, 1.0)
 
@@ -107,7 +118,7 @@ def _write_more(writer: "GGUFWriter", config: ModelConfig) -> None:
 GEMMA4: Sequence[GGUFArchitecture] = tuple(
     GGUFArchitecture(
         "gemma4", family, ROWS, [GELU, no_biases, some_window, p_rope_if_full],
-        read_more=_keys, write_more=_write_more, idle=always_idle("expert_shared_feed_forward_length"),
+        read_more=_keys, write_more=_write_more, idle=always_idle(SHARED_WIDTH),
     )
     for family in ("gemma4_text", "gemma4_unified_text")
 )  # fmt: skip

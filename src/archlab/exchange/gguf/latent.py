@@ -26,9 +26,9 @@ from archlab.exchange.gguf.limits import (
     scalings,
     shared_expert,
 )
-from archlab.exchange.gguf.mixtures import DENSE_WIDTH, SHARED_WIDTH, add_router
+from archlab.exchange.gguf.mixtures import add_router
 from archlab.exchange.gguf.settings import first_mixture
-from archlab.exchange.gguf.tensors import AROUND, CORRECTION, EXPERTS, LAYER, MLP, norms
+from archlab.exchange.gguf.tensors import AROUND, CORRECTION, DENSE_WIDTH, EXPERTS, LAYER, MLP, SHARED_WIDTH, norms
 from archlab.hf.fields import lookup
 from archlab.hf.latent import LatentRope, keeps_queries, narrows_queries
 from archlab.hf.weight_map import Conversion, Row

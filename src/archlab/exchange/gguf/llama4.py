@@ -10,9 +10,8 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import GGUFArchitecture, Header, always_idle
 from archlab.exchange.gguf.limits import SILU, no_biases, positions_except_every, scalings, shared_expert
-from archlab.exchange.gguf.mixtures import DENSE_WIDTH, SHARED_WIDTH
 from archlab.exchange.gguf.settings import first_mixture
-from archlab.exchange.gguf.tensors import AROUND, EXPERTS, MLP, norms, separate
+from archlab.exchange.gguf.tensors import AROUND, DENSE_WIDTH, EXPERT_WIDTH, EXPERTS, MLP, SHARED_WIDTH, norms, separate
 from archlab.families.llama4_text import CHUNK, FLOOR, SCALE
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _keys(header: Header) -> Raw:
     return {
         "rope_parameters": header.whole_rope,
         "intermediate_size_mlp": header.keys[DENSE_WIDTH],
-        "intermediate_size": header.keys.get("expert_feed_forward_length"),
+        "intermediate_size": header.keys.get(EXPERT_WIDTH),
         "interleave_moe_layer_step": header.keys.get("interleave_moe_layer_step"),
         "use_qk_norm": header.keys.get("expert_count") != WITHOUT_QK_NORM,
     }

@@ -37,10 +37,13 @@ from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
     AROUND,
     CORRECTION,
+    DENSE_WIDTH,
+    EXPERT_WIDTH,
     EXPERTS,
     FUSED,
     LAYER,
     MLP,
+    SHARED_WIDTH,
     norms,
     separate,
 )
@@ -55,7 +58,7 @@ def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
     a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
 
     def read_more(header: Header) -> Raw:
-        return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get("expert_feed_forward_length")}
+        return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get(EXPERT_WIDTH)}
 
     return read_more
 
@@ -104,7 +107,7 @@ def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 
 def _ernie(header: Header) -> Raw:
-    keys, width = header.keys, header.keys.get("expert_feed_forward_length")
+    keys, width = header.keys, header.keys.get(EXPERT_WIDTH)
     return {
         "moe_layer_start_index": keys.get("leading_dense_block_count"),
         "moe_layer_interval": keys.get("interleave_moe_layer_step"),
@@ -135,7 +138,6 @@ def _glm4(header: Header) -> Raw:
 MIXTRAL_ROWS = [*AROUND, *separate(ADJACENT_PAIRS), *EXPERTS, *norms()]
 MOE_ROWS = [*AROUND, *separate(), *EXPERTS, *norms()]
 ROWS = [*AROUND, *separate(), *MLP, *EXPERTS, CORRECTION]
-SHARED_WIDTH, DENSE_WIDTH = "expert_shared_feed_forward_length", "feed_forward_length"
 
 MIXTURES: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
@@ -145,11 +147,11 @@ MIXTURES: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
         "qwen2moe", "qwen2_moe", MOE_ROWS,
         [SILU, ANY_SCALING, no_window, square, ALL_MIXTURES, NOT_NORMALIZED, shared_expert],
-        needs_output=True, read_more=_mixture(is_normalized=False), idle=always_idle("feed_forward_length"),
+        needs_output=True, read_more=_mixture(is_normalized=False), idle=always_idle(DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "qwen3moe", "qwen3_moe", MOE_ROWS, [SILU, ANY_SCALING, no_window, NO_OUT_BIAS, ALL_MIXTURES, NORMALIZED],
-        read_more=_mixture(is_normalized=True), idle=always_idle("feed_forward_length"),
+        read_more=_mixture(is_normalized=True), idle=always_idle(DENSE_WIDTH),
     ),
     GGUFArchitecture(
         "olmoe", "olmoe", MOE_ROWS,
@@ -162,7 +164,7 @@ MIXTURES: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture(
         "granitemoe", "granitemoeshared", MIXTRAL_ROWS, [SILU, ANY_SCALING, no_biases, NORMALIZED, shared_expert],
-        write_more=add_granite_scales, belongs=has("expert_shared_feed_forward_length"),
+        write_more=add_granite_scales, belongs=has(SHARED_WIDTH),
     ),
     GGUFArchitecture(
         "dots1", "dots1", [*ROWS, *norms()],
@@ -210,6 +212,6 @@ MIXTURES: Sequence[GGUFArchitecture] = (
     GGUFArchitecture(
         "dbrx", "dbrx", [*AROUND, *FUSED, *EXPERTS, *norms(before_mlp="attn_output_norm")],
         [SILU, ANY_SCALING, square, NORMALIZED], read_more=_dbrx,
-        idle=always_idle("expert_feed_forward_length"),
+        idle=always_idle(EXPERT_WIDTH),
     ),
 )  # fmt: skip

@@ -10,10 +10,10 @@ from torch import Tensor
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.gguf.architecture import GGUFArchitecture
-from archlab.exchange.gguf.config import OUTPUT, ROPE_FACTORS, is_tied, read_header, read_model_config
+from archlab.exchange.gguf.config import is_tied, read_header, read_model_config
 from archlab.exchange.gguf.numbers import read_numbers
 from archlab.exchange.gguf.registry import architecture_of
-from archlab.exchange.gguf.tensors import dequantized
+from archlab.exchange.gguf.tensors import OUTPUT, ROPE_FACTORS, dequantized
 from archlab.exchange.gguf.vocabulary import read_vocabulary
 from archlab.extras import needs_extra
 from archlab.hf.weight_map import COPY, placed

@@ -31,11 +31,13 @@ from archlab.exchange.gguf.tensors import (
     AROUND,
     CORRECTION,
     DECAY,
+    DENSE_WIDTH,
     EXPERTS,
     LAYER,
     MAMBA,
     MLP,
     ONE_CHANNEL,
+    SHARED_WIDTH,
     norms,
     separate,
 )
@@ -132,7 +134,7 @@ def _idle_in_jamba(keys: Raw) -> frozenset[str]:
 def _idle_in_granite(keys: Raw) -> frozenset[str]:
     has_rope, has_experts = keys.get("rope.scaling.finetuned", True), keys.get("expert_count")
     of_rope = {key for key in keys if key.startswith("rope.") and key != "rope.scaling.finetuned"}
-    of_experts = {"expert_shared_feed_forward_length"}
+    of_experts = {SHARED_WIDTH}
     return frozenset((set() if has_rope else of_rope) | (set() if has_experts else of_experts))
 
 
@@ -145,9 +147,7 @@ def _granite_hybrid_keys(header: Header) -> Raw:
         "layer_types": [FULL if is_full else LINEAR for is_full in _have_attention(header)],
         "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned", True) else "nope",
         "num_local_experts": keys.get("expert_count", 0),
-        "shared_intermediate_size": keys.get(
-            "expert_shared_feed_forward_length" if has_experts else "feed_forward_length"
-        ),
+        "shared_intermediate_size": keys.get(SHARED_WIDTH if has_experts else DENSE_WIDTH),
         "mamba_n_heads": mixer["num_heads"],
         "mamba_d_head": mixer["head_dim"],
         "mamba_expand": mixer["expand"],
@@ -169,7 +169,7 @@ def _lfm2_keys(header: Header) -> Raw:
     """Return the values of LFM2. The width of the MLP in the file is the final one."""
     types = [FULL if is_full else CONV for is_full in _have_attention(header)]
     return {
-        "layer_types": types, "intermediate_size": header.keys["feed_forward_length"],
+        "layer_types": types, "intermediate_size": header.keys[DENSE_WIDTH],
         "block_auto_adjust_ff_dim": False,
     }  # fmt: skip
 
@@ -177,7 +177,7 @@ def _lfm2_keys(header: Header) -> Raw:
 def _lfm2moe_keys(header: Header) -> Raw:
     """Return the values of LFM2 with experts. llama.cpp normalizes the experts' weights, and has no factor for them."""
     types = [FULL if is_full else CONV for is_full in _have_attention(header)]
-    keys = {"num_dense_layers": "leading_dense_block_count", "intermediate_size": "feed_forward_length"}
+    keys = {"num_dense_layers": "leading_dense_block_count", "intermediate_size": DENSE_WIDTH}
     return {"layer_types": types, **{name: header.keys.get(key, 0) for name, key in keys.items()}}
 
 

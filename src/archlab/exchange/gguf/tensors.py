@@ -1,7 +1,7 @@
-"""Names of tensors in GGUF files, and the conversions between them and archlab's parameters.
+"""Names in GGUF files, and the conversions between tensors and archlab's parameters.
 
-All architectures use the same names. They differ in which projections are fused, in the order of rotated rows, and in
-the meaning of a norm's weight. Rows for tensors that a model does not have are skipped.
+All architectures use the same names for tensors. They differ in which projections are fused, in the order of the rows
+that RoPE rotates, and in the meaning of a norm's weight. Rows for tensors that a model does not have are skipped.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,20 @@ from archlab.errors import UserError
 from archlab.families.mamba import MIXED
 from archlab.hf.weight_map import COPY, HALVES, QKV, QKV_BLOCKS, Conversion, Row, linear
 
+DENSE_WIDTH, EXPERT_WIDTH = "feed_forward_length", "expert_feed_forward_length"
+"""Keys for the width of a dense MLP and of an expert, without the prefix of the architecture."""
+SHARED_WIDTH = "expert_shared_feed_forward_length"
+"""Key for the width of the shared expert, without the prefix of the architecture."""
+
+EMBEDDING, OUTPUT, ROPE_FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
+
 LAYER = "blk.{i}"
 
 AROUND = [
-    Row("token_embd.weight", "embedding.weight"),
+    Row(EMBEDDING, "embedding.weight"),
     *linear("token_embd_norm", "embedding.norm"),
     Row("position_embd.weight", "positions.weight"),
-    Row("output.weight", "head.weight"),
+    Row(OUTPUT, "head.weight"),
 ]
 
 

@@ -16,6 +16,7 @@ from archlab.exchange.gguf.architecture import GGUFArchitecture
 from archlab.exchange.gguf.numbers import add_numbers, parameter_names
 from archlab.exchange.gguf.registry import ARCHITECTURES, find_architecture
 from archlab.exchange.gguf.settings import add_settings, rope_factors
+from archlab.exchange.gguf.tensors import OUTPUT, ROPE_FACTORS
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import choose_family
 from archlab.extras import needs_extra
@@ -111,9 +112,9 @@ def _tensors(
     scaled = _Scaled(ours, architecture.factors(config))
     yield from published_tensors(architecture.rows, config, scaled, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and config.head.tied:
-        yield "output.weight", ours["embedding.weight"]
+        yield OUTPUT, ours["embedding.weight"]
     if (factors := rope_factors(config)) is not None:
-        yield "rope_freqs.weight", factors.to(device)
+        yield ROPE_FACTORS, factors.to(device)
 
 
 class _Scaled(Mapping[str, Tensor]):
