@@ -35,6 +35,10 @@ class Header:
     def head_dim(self) -> int:
         return self.keys.get("attention.key_length", self.keys["embedding_length"] // self.keys["attention.head_count"])
 
+    @property
+    def has_qk_norm(self) -> bool:
+        return "blk.0.attn_q_norm.weight" in self.tensors
+
     def per_layer(self, key: str, default: Any) -> list[Any]:
         """Return the value of a key for each layer. Raise UserError if a list has another length."""
         value, count = self.keys.get(key, default), self.keys["block_count"]

@@ -147,7 +147,7 @@ def read_model_config(header: Header, architecture: GGUFArchitecture, where: str
     Raise UserError if archlab cannot compute the model, or if it does not know the effect of a key.
     """
     with at(where):
-        hf = _published(header, architecture)
+        hf = _hf_keys(header, architecture)
     config, _ = FAMILIES[architecture.family].read(hf, where)
     _check_keys(header, config, architecture, where)
     with at(where):
@@ -156,8 +156,8 @@ def read_model_config(header: Header, architecture: GGUFArchitecture, where: str
     return config
 
 
-def _published(header: Header, architecture: GGUFArchitecture) -> Raw:
-    """Return the keys of the config.json."""
+def _hf_keys(header: Header, architecture: GGUFArchitecture) -> Raw:
+    """Return the config.json that describes the model in a file."""
     keys, stored = header.keys, header.tensors
     ours = {
         field: keys[key] for key, field in (_REQUIRED | _OPTIONAL).items() if key in keys and not _is_idle(key, keys)

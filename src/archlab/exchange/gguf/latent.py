@@ -151,7 +151,7 @@ def _latent(header: Header) -> Raw:
     if "blk.0.attn_kv_b.weight" in header.tensors:
         raise UserError("the tensors attn_kv_b are whole; archlab imports only files with attn_k_b and attn_v_b")
     if missing := [key for key in REQUIRED if key not in keys]:
-        raise UserError("\n  ".join(f"deepseek2.{key} missing" for key in missing))
+        raise UserError(f"{', '.join(f'deepseek2.{key}' for key in missing)} missing")
     rope = keys["rope.dimension_count"]
     mscale = round(10 * keys.get("rope.scaling.yarn_log_multiplier", 0.0), 6)
     scaling = {"mscale": mscale, "mscale_all_dim": mscale} if header.rope["rope_type"] == "yarn" else {}

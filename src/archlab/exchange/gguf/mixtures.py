@@ -78,7 +78,7 @@ def add_router(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_expert_gating_func(ExpertGatingFuncType[mixture.router.score.upper()])
 
 
-def _add_sigmoid(writer: "GGUFWriter", _config: ModelConfig) -> None:
+def add_sigmoid(writer: "GGUFWriter", _config: ModelConfig) -> None:
     from gguf import ExpertGatingFuncType
 
     writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
@@ -131,7 +131,7 @@ def _dbrx(header: Header) -> Raw:
 def _glm4(header: Header) -> Raw:
     return {
         **_first_dense("first_k_dense_replace", "n_shared_experts")(header),
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
+        "use_qk_norm": header.has_qk_norm,
     }
 
 
@@ -195,7 +195,7 @@ MIXTURES: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture(
         "minimax-m2", "minimax_m2", [*AROUND, *separate(), *EXPERTS, CORRECTION, *norms()],
-        [SILU, ANY_SCALING], needs_output=True, write_more=_add_sigmoid,
+        [SILU, ANY_SCALING], needs_output=True, write_more=add_sigmoid,
     ),
     GGUFArchitecture(
         "afmoe", "afmoe", [*ROWS, *linear(f"{LAYER}.attn_gate", "layers.{i}.attention.gate"), *norms()],

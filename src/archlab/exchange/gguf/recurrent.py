@@ -25,6 +25,7 @@ from archlab.exchange.gguf.limits import (
     square,
     state_divides_width,
 )
+from archlab.exchange.gguf.mixtures import add_sigmoid
 from archlab.exchange.gguf.settings import add_granite_scales
 from archlab.exchange.gguf.tensors import (
     ADJACENT_PAIRS,
@@ -106,9 +107,7 @@ MAMBA2_LIMITS = [inner_width, *MAMBA2_OF_ANY_WIDTH]
 
 def _have_attention(header: Header) -> list[bool]:
     """Return, for each layer, whether it has attention. The others have no key/value heads."""
-    keys = header.keys
-    n_kv_heads = keys.get("attention.head_count_kv", keys["attention.head_count"])
-    return [n > 0 for n in (n_kv_heads if isinstance(n_kv_heads, list) else [n_kv_heads] * keys["block_count"])]
+    return [n > 0 for n in header.per_layer("attention.head_count_kv", header.keys["attention.head_count"])]
 
 
 def _mamba2_keys(header: Header) -> Raw:
@@ -116,6 +115,12 @@ def _mamba2_keys(header: Header) -> Raw:
     keys = header.keys
     width, heads = keys.get("ssm.inner_size", 0), keys.get("ssm.time_step_rank", 1)
     return {"num_heads": heads, "head_dim": width // heads, "expand": width / keys["embedding_length"]}
+
+
+def _mamba2_keys_of_hybrid(header: Header) -> Raw:
+    """Return the values of Mamba 2 by the keys that a model with attention has for them."""
+    mixer = _mamba2_keys(header)
+    return {"mamba_n_heads": mixer["num_heads"], "mamba_d_head": mixer["head_dim"], "mamba_expand": mixer["expand"]}
 
 
 def _jamba_keys(header: Header) -> Raw:
@@ -133,36 +138,27 @@ def _idle_in_jamba(keys: Raw) -> frozenset[str]:
 
 def _idle_in_granite(keys: Raw) -> frozenset[str]:
     has_rope, has_experts = keys.get("rope.scaling.finetuned", True), keys.get("expert_count")
-    of_rope = {key for key in keys if key.startswith("rope.") and key != "rope.scaling.finetuned"}
-    of_experts = {SHARED_WIDTH}
-    return frozenset((set() if has_rope else of_rope) | (set() if has_experts else of_experts))
+    rope_keys = {key for key in keys if key.startswith("rope.") and key != "rope.scaling.finetuned"}
+    return frozenset((set() if has_rope else rope_keys) | (set() if has_experts else {SHARED_WIDTH}))
 
 
 def _granite_hybrid_keys(header: Header) -> Raw:
     """Return the values of Granite 4. If `rope.scaling.finetuned` is false, the model has no RoPE."""
     keys = header.keys
     has_experts = bool(keys.get("expert_count"))
-    mixer = _mamba2_keys(header)
     return {
         "layer_types": [FULL if is_full else LINEAR for is_full in _have_attention(header)],
         "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned", True) else "nope",
         "num_local_experts": keys.get("expert_count", 0),
         "shared_intermediate_size": keys.get(SHARED_WIDTH if has_experts else DENSE_WIDTH),
-        "mamba_n_heads": mixer["num_heads"],
-        "mamba_d_head": mixer["head_dim"],
-        "mamba_expand": mixer["expand"],
+        **_mamba2_keys_of_hybrid(header),
     }
 
 
 def _bamba_keys(header: Header) -> Raw:
     """Return the values of Bamba."""
-    mixer = _mamba2_keys(header)
-    return {
-        "attn_layer_indices": [i for i, is_full in enumerate(_have_attention(header)) if is_full],
-        "mamba_n_heads": mixer["num_heads"],
-        "mamba_d_head": mixer["head_dim"],
-        "mamba_expand": mixer["expand"],
-    }
+    full = [i for i, is_full in enumerate(_have_attention(header)) if is_full]
+    return {"attn_layer_indices": full, **_mamba2_keys_of_hybrid(header)}
 
 
 def _lfm2_keys(header: Header) -> Raw:
@@ -182,18 +178,14 @@ def _lfm2moe_keys(header: Header) -> Raw:
 
 
 def _add_lfm2moe(writer: "GGUFWriter", config: ModelConfig) -> None:
-    from gguf import ExpertGatingFuncType
-
     writer.add_leading_dense_block_count(n_dense(config))
-    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    add_sigmoid(writer, config)
 
 
 def _falcon_h1_keys(header: Header) -> Raw:
     """Return the values of Falcon-H1. Its factors are in the weights, see `_falcon_h1_factors`."""
-    mixer = _mamba2_keys(header)
     return {
-        "mamba_n_heads": mixer["num_heads"],
-        "mamba_d_head": mixer["head_dim"],
+        **_mamba2_keys_of_hybrid(header),
         "mamba_d_ssm": header.keys.get("ssm.inner_size"),
         "mamba_rms_norm": "blk.0.ssm_norm.weight" in header.tensors,
         "mamba_norm_before_gate": False,

@@ -108,7 +108,7 @@ def _gemma3(header: Header) -> Raw:
 def _stablelm(header: Header) -> Raw:
     return {
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in header.tensors,
-        "qk_layernorm": "blk.0.attn_q_norm.weight" in header.tensors,
+        "qk_layernorm": header.has_qk_norm,
     }
 
 
@@ -198,7 +198,7 @@ ALL: Sequence[GGUFArchitecture] = (
     ),
     GGUFArchitecture(
         "command-r", "cohere", QWEN_ROWS, [SILU, scalings(), no_biases, TIED, square, qk_norm_if_deep],
-        read_more=lambda header: {"use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors},
+        read_more=lambda header: {"use_qk_norm": header.has_qk_norm},
         write_more=_add_logit_scale,
     ),
     GGUFArchitecture(

@@ -60,7 +60,7 @@ def save_gguf(
     notes = architecture.check(config)
     make_folder(file.parent)
     with _errors_named(file), file_atomic(file) as temporary:
-        notes += _write(model, config, architecture, temporary, _format(model, dtype))
+        notes += _write(model, config, architecture, temporary, _matrix_dtype(model, dtype))
     return architecture.name, notes
 
 
@@ -76,7 +76,7 @@ def _errors_named(file: Path) -> Iterator[None]:
         raise
 
 
-def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
+def _matrix_dtype(model: Decoder, dtype: Format | None) -> torch.dtype:
     own = next(model.parameters()).dtype
     return getattr(torch, dtype) if dtype else torch.float32 if own is torch.float64 else own
 
@@ -93,12 +93,12 @@ def _write(
     add_numbers(writer, architecture.numbers, model.state_dict(), config.n_layers)
     notes = add_vocabulary(writer, model.origin, config.vocab_size)
     for name, tensor in _tensors(model, config, architecture, "meta"):
-        _announce(writer, name, tensor.to(_format_of(name, tensor, dtype)))
+        _announce(writer, name, tensor.to(_dtype_of(name, tensor, dtype)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for name, tensor in _tensors(model, config, architecture, "cpu"):
-        writer.write_tensor_data(_bytes(_narrowed(name, tensor, _format_of(name, tensor, dtype))))
+        writer.write_tensor_data(_bytes(_narrowed(name, tensor, _dtype_of(name, tensor, dtype))))
     writer.close()
     return notes
 
@@ -139,7 +139,7 @@ class _Scaled(Mapping[str, Tensor]):
         return len(self._ours)
 
 
-def _format_of(name: str, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+def _dtype_of(name: str, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if tensor.dim() < 2 or name.endswith(_WIDE) else dtype
 
 
