@@ -28,7 +28,8 @@ class Header:
 
     @property
     def whole_rope(self) -> Raw:
-        """Values of `rope_parameters` without the fraction of rotated dimensions, for families that rotate all."""
+        """Values of `rope_parameters` without the fraction of rotated dimensions, for families that rotate every
+        dimension."""
         return {name: value for name, value in self.rope.items() if name != "partial_rotary_factor"}
 
     @property
@@ -55,12 +56,13 @@ SCALED = (
 
 
 def always_idle(*names: str) -> Callable[[Raw], frozenset[str]]:
-    """Return the function for `GGUFArchitecture.idle` that returns these keys for each file."""
+    """Return the function for `GGUFArchitecture.idle` that returns these keys for every file."""
     return lambda _keys: frozenset(names)
 
 
 def has(key: str) -> Callable[[Raw], bool]:
-    """Return the function for `GGUFArchitecture.belongs` that returns whether the value of a key is not 0 or false."""
+    """Return the function for `GGUFArchitecture.belongs` that returns whether a file has a key whose value is neither
+    0 nor false."""
     return lambda keys: bool(keys.get(key))
 
 
@@ -100,9 +102,10 @@ class GGUFArchitecture:
     multiply cos and sin by a factor. None if the architecture does not have the key."""
     belongs: Callable[[Raw], bool] | None = None
     """Function that returns whether a file with these keys belongs to this family, and not to another with the same
-    architecture. None for the usual family."""
+    architecture. None if no key shows that a file belongs to it (see `registry.ALL`)."""
     idle: Callable[[Raw], frozenset[str]] = lambda _keys: frozenset()
-    """Function that returns the keys that llama.cpp does not read. Files may contain any value, or none."""
+    """Function that returns the keys that llama.cpp does not read. A file may contain any value for them, or lack
+    them."""
 
     def check(self, model: ModelConfig) -> list[str]:
         """Return notes on small differences between the results of archlab and llama.cpp.

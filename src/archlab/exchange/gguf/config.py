@@ -49,7 +49,8 @@ _OPTIONAL = {
     "ssm.time_step_rank": "mixer.dt_rank", "ssm.group_count": "mixer.n_groups",
     "shortconv.l_cache": "mixer.taps",
 }  # fmt: skip
-"""Archlab fields of keys, without the prefix of the architecture. Without the key, the family's default applies."""
+"""Archlab fields, by key without the prefix of the architecture. If a file lacks a key, the family's default
+applies."""
 
 _BIASES = {
     "attention.qkv_bias": ("attn_q", "attn_qkv"),
@@ -72,13 +73,13 @@ _MAY_LACK = {
     "rope.scaling.type", "rope.scaling.original_context_length", EXPERT_WIDTH, "ssm.dt_b_c_rms",
     "rope.scaling.finetuned", "attention.q_lora_rank",
 }  # fmt: skip
-"""Keys that archlab writes and that a file may lack, because llama.cpp has the default that archlab reads."""
+"""Keys that archlab writes and that a file may lack, because archlab and llama.cpp assume the same default."""
 
 _COUNTS = {
     "block_count": 1, "embedding_length": 1, "attention.head_count": 0, "nextn_predict_layers": 0,
     "ssm.time_step_rank": 1, "ssm.inner_size": 1,
 }  # fmt: skip
-"""Smallest value of keys that must be whole numbers."""
+"""Smallest allowed value, by key, of keys that must be whole numbers."""
 
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Published scaling of Llama 3, without its factor. A GGUF file contains only the divisors that follow from it."""

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 SIGMOID = 2
 """Value of `expert_gating_func` for a sigmoid router."""
 
-
 REQUIRED = (
     "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla", "rope.dimension_count",
 )  # fmt: skip
+"""Keys that determine the widths of latent attention."""
 
 
 def latent_of(layer: LayerConfig | None) -> Latent:
@@ -59,7 +59,7 @@ def _heads(rows: Tensor, layer: LayerConfig | None) -> tuple[Tensor, Tensor]:
 
 
 def _only_keys(theirs: Tensor, layer: LayerConfig | None) -> list[Tensor]:
-    """Return the projection with zeros in the rows for values. Reading adds the parts of a parameter."""
+    """Return the projection with zeros in the rows for values. `read_gguf` adds it to the one of `_only_values`."""
     no_values = theirs.new_zeros(len(theirs), latent_of(layer).v_dim or 0, theirs.shape[1])
     return [torch.cat((theirs.transpose(1, 2), no_values), dim=1).flatten(0, 1)]
 
@@ -90,7 +90,7 @@ ROWS = [
     Row(f"{LAYER}.attn_output.weight", f"{_ATTENTION}.out.weight"),
     *MLP, *EXPERTS, CORRECTION, *norms(),
 ]  # fmt: skip
-"""Weight mapping. The narrow vector's projection to keys and values is in two tensors, each with a part of it."""
+"""Weight mapping. Two tensors of the file, `attn_k_b` and `attn_v_b`, contain the two parts of `kv_up`."""
 
 
 def one_epsilon(model: ModelConfig) -> Iterator[str]:
@@ -101,7 +101,7 @@ def one_epsilon(model: ModelConfig) -> Iterator[str]:
 
 
 def wide_queries_if_lite(model: ModelConfig) -> Iterator[str]:
-    """Check that models of these depths compute queries from the stream itself, as llama.cpp assumes."""
+    """Check that models of these depths compute queries directly from the residual stream, as llama.cpp assumes."""
     is_lite = model.n_layers in (26, 27) or (model.n_layers == 48 and model.vocab_size == 128256)
     if is_lite and (rank := latent_of(layer_configs(model)[0]).q_rank) is not None:
         yield f"model.attention.q_rank is {rank} in a model of {model.n_layers} layers; allowed: null"
@@ -149,7 +149,9 @@ def _latent(header: Header) -> Raw:
     tensor."""
     keys = header.keys
     if "blk.0.attn_kv_b.weight" in header.tensors:
-        raise UserError("the tensors attn_kv_b are whole; archlab imports only files with attn_k_b and attn_v_b")
+        raise UserError(
+            "the file has tensors attn_kv_b; archlab imports only files that have attn_k_b and attn_v_b instead"
+        )
     if missing := [key for key in REQUIRED if key not in keys]:
         raise UserError(f"{', '.join(f'deepseek2.{key}' for key in missing)} missing")
     rope = keys["rope.dimension_count"]
@@ -181,7 +183,7 @@ def _with_experts(header: Header) -> Raw:
 
 
 def _idle_with_experts(keys: Mapping[str, Any]) -> frozenset[str]:
-    """Return also the keys of the router whose default in llama.cpp is right, if the file lacks them."""
+    """Return two widths, and the keys of the router that the file lacks. llama.cpp's defaults for these are right."""
     lacking = {"expert_gating_func", "expert_weights_norm"} - keys.keys()
     return frozenset({SHARED_WIDTH, DENSE_WIDTH} | lacking)
 

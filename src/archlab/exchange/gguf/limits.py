@@ -153,7 +153,8 @@ def _some_full(has_window: Sequence[bool]) -> Iterator[str]:
 def windows_except_every(n: int, *, or_none: bool = False) -> Limit:
     """Return a check that every n-th layer has no window and all other layers have one, as llama.cpp assumes.
 
-    Only its newest versions read the pattern from the file. With `or_none`, the model may also have no window at all.
+    Only the newest versions of llama.cpp read the pattern from the file. With `or_none`, the model may also have no
+    window at all.
     """
 
     def check(model: ModelConfig) -> Iterator[str]:
@@ -184,8 +185,10 @@ def positions_except_every(n: int) -> Limit:
 
 
 def windows_if_deep(model: ModelConfig) -> Iterator[str]:
-    """Check that a model of 64 layers has windows and RoPE except in every fourth layer, and that any other model has
-    RoPE and no window, as llama.cpp assumes."""
+    """Check that a model of 64 layers has windows and RoPE in all layers except every fourth, as llama.cpp assumes.
+
+    Any other model must have RoPE and no window.
+    """
     if model.n_layers == 64:
         yield from windows_except_every(4)(model)
         yield from positions_except_every(4)(model)
@@ -214,7 +217,7 @@ def inner_width(model: ModelConfig) -> Iterator[str]:
 
 
 def state_divides_width(model: ModelConfig) -> Iterator[str]:
-    """Check that the width of a state divides that of all heads of Mamba 2. llama.cpp stops otherwise."""
+    """Check that `d_state` divides `inner_width` in Mamba 2. Otherwise, llama.cpp stops."""
     for layer in layer_configs(model):
         width, state = lookup(layer, "mixer.inner_width"), lookup(layer, "mixer.d_state")
         if width is not ABSENT and width % state:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 PERIOD = 4
-"""Number of layers after which the pattern of chunks and full attention repeats. Full attention is the last."""
+"""Number of layers after which the pattern of attention repeats: chunks in all layers but the last, which has full
+attention."""
 
 WITHOUT_QK_NORM = 128
 """Number of experts of the only model (Maverick) that has no norm of queries and keys."""
@@ -27,8 +28,8 @@ WITHOUT_QK_NORM = 128
 def published_attention(model: ModelConfig) -> Iterator[str]:
     """Check the settings of attention that llama.cpp fixes.
 
-    Layers with RoPE must have the published chunks. In the others, queries must grow as published. The number of
-    experts decides whether the former have a norm of queries and keys.
+    Layers with RoPE must have chunks of the published size. In the other layers, queries must grow with their position
+    as published. The number of experts decides whether layers with RoPE have a norm of queries and keys.
     """
     if model.n_layers < PERIOD:
         yield f"model.n_layers is {model.n_layers}; allowed: {PERIOD} or more"

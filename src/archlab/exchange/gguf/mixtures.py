@@ -54,8 +54,10 @@ if TYPE_CHECKING:
 
 
 def _mixture(*, is_normalized: bool) -> Callable[[Header], Raw]:
-    """Return the function that reads whether the weights of the chosen experts are divided by their sum. llama.cpp has
-    a fixed answer for each architecture. All layers are mixtures, so the width of a dense MLP has no effect."""
+    """Return the function that reads a model whose layers are all mixtures. The width of a dense MLP has no effect.
+
+    llama.cpp fixes for each architecture whether the weights of the chosen experts are divided by their sum.
+    """
 
     def read_more(header: Header) -> Raw:
         return {"norm_topk_prob": is_normalized, "intermediate_size": header.keys.get(EXPERT_WIDTH)}
@@ -101,7 +103,7 @@ def _first_dense(dense_key: str, shared_key: str, **more: Any) -> Callable[[Head
 
 
 def _add_steps(writer: "GGUFWriter", config: ModelConfig) -> None:
-    """Write the number of dense layers. llama.cpp loads experts in all layers after them, whatever the step is."""
+    """Write the number of dense layers, and 1 as the step. llama.cpp loads experts in all other layers anyway."""
     writer.add_leading_dense_block_count(n_dense(config))
     writer.add_interleave_moe_layer_step(1)
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 Numbers = Mapping[str, str | float]
-"""Keys of a file, without a prefix. The value is the name of the parameter in each layer, or a number that is fixed in
-archlab's code."""
+"""Names of the parameters of a layer, by key of the file. A number instead of a name is fixed in archlab's code."""
 
 XIELU: Numbers = {
     "xielu.alpha_p": "layers.{i}.mlp.activation.alpha_p", "xielu.alpha_n": "layers.{i}.mlp.activation.alpha_n",

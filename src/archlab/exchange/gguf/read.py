@@ -66,14 +66,14 @@ def _state(model: Decoder, architecture: GGUFArchitecture, stored: Mapping[str, 
         tensor = dequantized(stored[row.theirs]).view(_shape_of(row, wanted))
         values = row.conversion.split(tensor, row.layer)
         for name, value in zip(row.ours, values, strict=True):
-            # Rows with a conversion of their own may each give a part of a parameter.
+            # Several rows with a conversion may each give a part of one parameter. The parts are added.
             assert name not in state or row.conversion is not COPY, f"two tensors give {name}"
             state[name] = state[name] + value if name in state else value.contiguous()
     return state
 
 
 def _shape_of(row: Any, wanted: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """Return the shape that archlab writes for a row."""
+    """Return the shape of the tensor that archlab writes for a row."""
     ours = [torch.empty(wanted[name].shape, device="meta") for name in row.ours]
     return tuple(row.conversion.join(ours, row.layer).shape)
 

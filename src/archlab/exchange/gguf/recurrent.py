@@ -132,7 +132,7 @@ def _jamba_keys(header: Header) -> Raw:
 
 
 def _idle_in_jamba(keys: Raw) -> frozenset[str]:
-    """Return the keys that llama.cpp ignores if there is one expert: a layer is a mixture only if it has a router."""
+    """Return the keys for the number of experts if it is 1. Without a router, llama.cpp computes a dense layer."""
     return frozenset({"expert_count", "expert_used_count"} if keys.get("expert_count") == 1 else ())
 
 
@@ -171,7 +171,7 @@ def _lfm2_keys(header: Header) -> Raw:
 
 
 def _lfm2moe_keys(header: Header) -> Raw:
-    """Return the values of LFM2 with experts. llama.cpp normalizes the experts' weights, and has no factor for them."""
+    """Return the values of LFM2 with experts. llama.cpp always normalizes the experts' weights, without a factor."""
     types = [FULL if is_full else CONV for is_full in _have_attention(header)]
     keys = {"num_dense_layers": "leading_dense_block_count", "intermediate_size": DENSE_WIDTH}
     return {"layer_types": types, **{name: header.keys.get(key, 0) for name, key in keys.items()}}

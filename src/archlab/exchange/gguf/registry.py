@@ -121,7 +121,7 @@ def _falcon(header: Header) -> Raw:
 
 
 def _mistral3(header: Header) -> Raw:
-    """Return RoPE, and the growth of queries with their position. If the coefficient is 0, queries do not grow."""
+    """Return the values of RoPE, and the coefficient by which queries grow with their position. 0 means no growth."""
     growth = header.keys.get("attention.temperature_scale", 0.0)
     mscale = {"mscale": 1.0, "mscale_all_dim": header.keys.get("rope.scaling.yarn_log_multiplier", 0.0)}
     return {"rope_parameters": {**header.whole_rope, **mscale, BETA: growth}}
@@ -246,7 +246,7 @@ ALL: Sequence[GGUFArchitecture] = (
     *MIXTURES,
     *RECURRENT,
 )  # fmt: skip
-"""All architectures. Of several with the same name, the usual family is the first."""
+"""All architectures. Several may have the same name. The first of them reads the files that no `belongs` recognizes."""
 
 ARCHITECTURES: Mapping[str, GGUFArchitecture] = {each.family: each for each in ALL}
 """Architecture by family (`model_type`)."""
@@ -254,7 +254,7 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {each.family: each for each in A
 
 @cache
 def refused() -> Mapping[str, str]:
-    """Return why archlab does not write some families although llama.cpp knows them: reasons by `model_type`."""
+    """Return the reasons, by `model_type`, why archlab does not write some families that llama.cpp knows."""
     return read_yaml(resources.files("archlab.exchange.gguf") / "refused.yaml")["refused"]
 
 

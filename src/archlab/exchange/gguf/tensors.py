@@ -34,8 +34,8 @@ AROUND = [
 
 
 def _exchanged(rows: Tensor, layer: LayerConfig | None, shape: tuple[int, int]) -> Tensor:
-    """Return the rows with those that RoPE rotates in another order: in each head, the two axes of `shape` are
-    exchanged."""
+    """Return the rows in another order. In each head, the rows that RoPE rotates are arranged as `shape`, whose two
+    axes are then exchanged."""
     assert layer is not None, "the width of a head is needed"
     width = layer.multi_head.head_dim
     n_rotated = int(layer.position.rotated(width))
@@ -86,9 +86,8 @@ FUSED_MLP = [
 def norms(conversion: Conversion = COPY, *, before_mlp: str = "ffn_norm", last: str = "output_norm") -> list[Row]:
     """Return the weight mapping for all norms except the embedding norm.
 
-    Norms before and after a branch have different names in the file. `conversion` is that of the weights. `before_mlp`
-    is the name of the norm before the MLP. It may be that of a norm that the architecture does not have. `last` is the
-    name of the norm before the head.
+    `conversion` applies to the weights. `before_mlp` is the file's name for the norm before the MLP, and `last` for the
+    norm before the head. If `before_mlp` is the usual name of another norm, that norm is left out.
     """
     names = {
         f"{LAYER}.attn_norm": "layers.{i}.attention_norms.before",
@@ -158,7 +157,7 @@ MAMBA = [
 
 
 def dequantized(tensor: Any) -> Tensor:
-    """Return the float32 numbers of a tensor of a file, also if it is quantized."""
+    """Return a tensor of a file as float32, even if it is quantized. Raise UserError if archlab cannot read it."""
     from gguf import dequantize
 
     try:

@@ -1,6 +1,6 @@
 """Export of tokenizers to GGUF files, and their import.
 
-archlab exports byte-level BPE tokenizers. Their rule that splits a text into words must be one that llama.cpp knows.
+archlab supports byte-level BPE tokenizers if llama.cpp has a name for the rule by which they split a text into words.
 """
 
 import json
