@@ -2,7 +2,7 @@
 
 from archlab.evidence.over_sizes import SizedGain, SizedResult
 from archlab.pricing.units import count
-from archlab.study.formatting import effect, with_level
+from archlab.study.formatting import effect, span, with_level
 
 COLUMNS = ("source and parameters", "seeds", "gain", "result")
 """Column headings of the table of gains over model sizes."""
@@ -20,10 +20,12 @@ def heading(result: SizedResult) -> str:
 
 def line(result: SizedResult) -> str:
     """Return a line such as `steps: SwiGLU vs ReLU on python-stdlib 3.11.7: gain +0.2% [-1.3, +1.7] at 298K, -0.9%
-    [-2.4, +0.6] at 1M, no trend found (predicted: grows)`."""
+    [-2.4, +0.6] at 1M (99.3% intervals), no trend found (predicted: grows)`."""
     sizes = ", ".join(f"{_share(gain)} at {count(gain.parameters)}" for gain in result.measured)
+    levels = sorted(f"{100 * gain.confidence:.3g}" for gain in result.measured if gain.confidence is not None)
+    level = f" ({span(levels[0], levels[-1])}% intervals)" if levels and levels != ["95"] * len(levels) else ""
     what = f"{result.expected.study}: {result.expected.of} on {result.text}"
-    return f"{what}: gain {sizes}, {result.trend} ({_predicted(result)})"
+    return f"{what}: gain {sizes}{level}, {result.trend} ({_predicted(result)})"
 
 
 def _predicted(result: SizedResult) -> str:
