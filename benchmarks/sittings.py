@@ -1,10 +1,10 @@
 """Keep the ended runs of an unfinished study as lines of text. Another machine resumes the study from them.
 
 Usage:
-    python benchmarks/sittings.py keep studies/norms benchmarks/studies/norms.jsonl
-    python benchmarks/sittings.py restore benchmarks/studies/norms.jsonl studies/norms
+    python benchmarks/sittings.py keep studies/shapes benchmarks/studies/shapes.jsonl
+    python benchmarks/sittings.py restore benchmarks/studies/shapes.jsonl studies/shapes
 
-Then `archlab study run studies/norms` trains the other runs.
+Then `archlab study run studies/shapes` trains the other runs.
 
 The first line has the files of the study, and each further line those of an ended run. Of the log of a run, only the
 evaluations are kept. So studies that measure more than the loss are refused.
