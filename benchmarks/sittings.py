@@ -7,7 +7,8 @@ Usage:
 Then `archlab study run studies/shapes` trains the other runs.
 
 The first line has the files of the study, and each further line those of an ended run. Of the log of a run, only the
-evaluations are kept. So studies that measure more than the loss are refused.
+evaluations are kept. So studies that measure more than the loss are refused, and the report of the study shows only the
+training time of runs that were not restored.
 """
 
 import json
